@@ -1,0 +1,45 @@
+# `make demo` and `make test` set up their own environment in .venv; nothing is installed outside this folder.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test soak lint bench setup clean
+
+demo: $(VENV)/.installed
+	@$(BIN)/python -m supervisor.simulator.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m soak
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m bench
+
+setup: $(VENV)/.installed-dev
+
+$(VENV)/.python:
+	@command -v $(PYTHON) >/dev/null || { echo "rl-supervisor needs Python 3.11 or newer: apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rl-supervisor needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1): install a newer one and call make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@command -v cc >/dev/null || command -v gcc >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,105 @@
+"""Everything the core can ask for. Each action names what it acts on; effects carry it out and report a fact back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Base of all actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey(Action):
+    """List the local step folders and the store now (``LocalSteps``, ``StoreSteps`` follow)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup(Action):
+    """Run the pod's ``[setup]`` commands once (``SetupDone`` follows)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Action):
+    """Move aside every step folder above ``step``, then launch attempt ``attempt`` resuming at ``step``.
+
+    ``step`` None is a fresh start, which the effect refuses when any step folder exists and ``fresh`` is False.
+    ``snapshot``: attempt whose configuration snapshot to reuse; None takes the files as they are on disk.
+    """
+
+    attempt: int
+    step: int | None
+    snapshot: int | None = None
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Action):
+    """Stop attempt ``attempt`` by the dialect's rules, take the whole tree with it, wait for its GPU memory."""
+
+    attempt: int
+    reason: str
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectEvidence(Action):
+    """Save what a person needs in the morning (log tails, processes, GPUs, last observations) for an incident."""
+
+    attempt: int
+    incident: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish(Action):
+    """Send a complete step to the store, then its manifest, then the pointer."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneLocal(Action):
+    """Delete every folder of ``step`` on the local disk, and rollouts and broadcasts below it that nothing needs."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneStore(Action):
+    """Delete ``step`` from the store: manifest first, then its files."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore(Action):
+    """Fetch ``step`` from the store, verify every byte, put it in place by rename."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunHook(Action):
+    """Run a hook command of the run file (``finish``)."""
+
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit(Action):
+    """The daemon's work is over; end with this code of the exit contract."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Say(Action):
+    """One sentence for people. ``level``: info, warning, error; ``event``: a stable name; fields are for journalctl."""
+
+    level: str
+    event: str
+    sentence: str
+    fields: tuple[tuple[str, str | int | float | None], ...] = ()

@@ -1,0 +1,404 @@
+"""Every fact that a sensor, an effect or a person can tell the core. Frozen, JSON-serialisable, no behaviour.
+
+A fact says what was seen, never what it means. Times (``t``) live in the envelope ``Observation``: float seconds of
+the journal's clock (boot time, which counts suspends, plus an epoch carried across boots). ``wall`` is Unix time and
+only a label. *Unknown* is a fact of its own (``reason`` set, values ``None``): it is not zero and not dead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["launcher", "trainer", "orchestrator", "inference", "env", "job"]
+"""``job`` is the whole of a plain command, which has no roles we could tell apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Base of all facts."""
+
+
+# ---------------------------------------------------------------- sensors
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Fact):
+    """Time passed and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen(Fact):
+    """A process of the run's job was seen for the first time (identity is pid and kernel start time)."""
+
+    attempt: int
+    role: Role
+    pid: int
+    start_ticks: int  # /proc/PID/stat field 22, clock ticks since boot
+    title: str = ""  # command line or title, cut to 200 characters
+    key: bool = True  # False for helpers (a log tail, an API worker) whose end proves nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone(Fact):
+    """A process reported by ``ProcessSeen`` is no longer there. Proof, not a signal."""
+
+    attempt: int
+    role: Role
+    pid: int
+    start_ticks: int
+    key: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentExited(Fact):
+    """The shim reports the end of a component's own process (for prime-rl: the launcher)."""
+
+    attempt: int
+    component: str
+    exit_code: int | None  # None when a signal ended it or when the status was lost
+    signal: int | None = None
+    lost: bool = False  # True when the shim itself vanished: the status will never be known
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU in one look. Sizes in bytes as NVML reports them ("used" includes what the driver reserves)."""
+
+    uuid: str
+    index: int
+    used_bytes: int
+    total_bytes: int
+    role: Literal["inference", "trainer", "shared", "other"] = "other"
+    pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLook(Fact):
+    """Memory of all GPUs of the run, or ``reason`` why it is unknown (driver missing, hanging, error)."""
+
+    gpus: tuple[Gpu, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLook(Fact):
+    """What the engine's HTTP side answered in one look.
+
+    ``health``: "ok" (200), "bad" (any other status, normally 503), "refused" (no listener), "timeout", "unknown".
+    ``liveness``: the same words, or "absent" where the engine has no such endpoint (404).
+    Counters are vLLM's, summed over engines; ``None`` when /metrics could not be read.
+    """
+
+    endpoint: str
+    health: str
+    liveness: str = "absent"
+    generation_tokens: float | None = None
+    iterations: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    connections: int | None = None  # established TCP connections to the engine port, None if unknown
+    canary: str = ""  # "", "ok", "timeout", "bad": a one-token completion, only asked for when counters stand still
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone(Fact):
+    """A role's own log (or metrics.jsonl) says that it finished a training step."""
+
+    role: Role
+    step: int
+    duration_s: float | None = None
+    reward: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSeen(Fact):
+    """A role said what it is doing. Names are in ``supervisor.jobs.base.PHASES``."""
+
+    role: Role
+    phase: str
+    step: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSeen(Fact):
+    """The orchestrator's count of rollouts under way; progress is ``done`` moving."""
+
+    inflight: int
+    done: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSeen(Fact):
+    """A role's own log holds its line of success. Alone it proves nothing (promise 6)."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSeen(Fact):
+    """A known error line. A signal with a name, never proof."""
+
+    role: Role
+    signature: str  # a short stable name: "engine-dead", "cuda-oom", "config-invalid", "connection-error"
+    text: str  # the line, cut to 300 characters
+    deterministic: bool = False  # a restart cannot cure it (a configuration error, a missing key)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshStartSeen(Fact):
+    """The job says that it starts from scratch although a resume step was given. An alarm."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLook(Fact):
+    """The checkpoint volume, in bytes; ``reason`` set and sizes None when ``statvfs`` failed or hung."""
+
+    path: str
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStep:
+    """One step's folders on the local disk. ``state``: "complete", "writing" (may still change), "incomplete"."""
+
+    step: int
+    state: Literal["complete", "writing", "incomplete"]
+    reason: str
+    size_bytes: int
+    changed_wall: float = 0.0  # newest mtime of its files, Unix time
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps(Fact):
+    """All step folders of the run on the local disk; ``reason`` set when they could not be listed."""
+
+    steps: tuple[LocalStep, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """One step in the store. ``committed``: it has a manifest, or ``latest.json`` names it (the original scripts)."""
+
+    step: int
+    committed: bool
+    size_bytes: int
+    damaged: str = ""  # why this pod will not restore it, when a restore already failed
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSteps(Fact):
+    """All steps of the run in the store; ``reason`` set when the store could not be listed (never an empty store)."""
+
+    steps: tuple[StoredStep, ...] = ()
+    latest: int | None = None
+    reason: str = ""
+    permanent: bool = False  # wrong key, missing bucket: waiting cannot cure it
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged(Fact):
+    """A file of the run's configuration on disk differs from the snapshot that runs. Reported, not picked up."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJumped(Fact):
+    """The host was paused or its clock stepped by ``seconds``: deadlines start anew."""
+
+    seconds: float
+
+
+# ---------------------------------------------------------------- effects report back
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted(Fact):
+    """The job was launched. ``step`` is the resume step, None for a fresh start."""
+
+    attempt: int
+    step: int | None
+    pid: int
+    command: str = ""  # for people, secrets never in it
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptAdopted(Fact):
+    """A new daemon found the job of ``attempt`` alive under its shim and took over."""
+
+    attempt: int
+    step: int | None
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed(Fact):
+    """The job could not be launched. ``permanent``: a person has to act; ``unfit``: this pod has to go."""
+
+    attempt: int
+    reason: str
+    permanent: bool = False
+    unfit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStopped(Fact):
+    """Nothing of the attempt is alive any more, or ``survivors`` names what is (then ``unfit`` is likely)."""
+
+    attempt: int
+    seconds: float
+    survivors: tuple[str, ...] = ()
+    gpu_free: bool | None = None  # None: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Fact):
+    """A step is in the store, every part's hash confirmed, listing and manifest re-read, pointer moved."""
+
+    step: int
+    size_bytes: int
+    seconds: float
+    sent_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed(Fact):
+    """A publish did not end well. ``permanent``: retrying without a person is pointless (key, bucket, quota)."""
+
+    step: int
+    reason: str
+    permanent: bool = False
+    step_changed: bool = False  # the local step vanished or changed under the transfer: choose anew
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned(Fact):
+    """A step's trees were deleted ``where`` ("local" or "store")."""
+
+    step: int
+    where: Literal["local", "store"]
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneFailed(Fact):
+    """A step could not be deleted."""
+
+    step: int
+    where: Literal["local", "store"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored(Fact):
+    """A step came from the store to the local disk, every byte verified."""
+
+    step: int
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed(Fact):
+    """A step could not be restored. ``damaged``: its bytes are wrong or missing, the one before is next."""
+
+    step: int
+    reason: str
+    damaged: bool = False
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetupDone(Fact):
+    """The pod's ``[setup]`` commands ended; ``reason`` says why they failed, empty when they did not."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HookDone(Fact):
+    """A hook command ended; ``reason`` is empty when it succeeded."""
+
+    hook: str
+    reason: str = ""
+
+
+# ---------------------------------------------------------------- people
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Fact):
+    """A person (or systemd) asked for something: start, stop, restart, pause, resume, shutdown."""
+
+    verb: str
+    who: str = ""
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStarted(Fact):
+    """The first fact of each daemon. ``settings`` is everything the core needs of the run file."""
+
+    version: str
+    settings: Settings
+    boot_id: str = ""
+    adopted: int | None = None  # attempt found alive under its shim
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The part of the run file that decisions hang on. Built from ``supervisor.config.RunFile``."""
+
+    run_id: str
+    max_steps: int | None = None
+    first_step_at: int = 0  # 0 or 1: the number of the first training step in this dialect
+    has_engine: bool = True
+    shared_gpu: bool = False
+    has_store: bool = True
+    fresh: bool = False  # --fresh: a person said that starting from scratch is meant
+    pin_step: int | None = None  # --step N by hand
+    checkpoint_interval: int | None = None
+    # deadlines, seconds
+    startup_s: float = 3600.0
+    step_floor_s: float = 600.0
+    step_ceiling_s: float = 7200.0
+    engine_grace_s: float = 4.0  # between an engine process's end and the verdict (a launcher may be stopping it)
+    memory_fell_s: float = 10.0
+    hang_s: float = 60.0
+    writing_s: float = 900.0  # how long a checkpoint save excuses silence
+    stop_budget_s: float = 400.0
+    # recovery
+    max_restarts: int = 3
+    backoff_base_s: float = 5.0
+    backoff_cap_s: float = 300.0
+    publish_retry_s: float = 30.0
+    # retention and disk
+    keep_local: int = 2
+    prune_above: float = 0.85
+    keep_last: int = 3
+    keep_every: int | None = None
+    stop_below_bytes: int = 0
+    seed: int = 0
+    hooks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The envelope: one fact and when it was seen."""
+
+    t: float
+    wall: float
+    fact: Fact
+    source: str = field(default="", compare=False)

@@ -1,0 +1,39 @@
+"""Errors that a person reads: each says what was tried, on what, and what to do next."""
+
+from __future__ import annotations
+
+# Exit codes are a contract with systemd, onstart scripts and schedulers (docs/architecture.md, "Exit contract").
+EXIT_FINISHED = 0
+EXIT_TRY_AGAIN = 75  # sysexits.h EX_TEMPFAIL: start me again on this pod
+EXIT_PERSON_NEEDED = 93  # do not restart; the number NVRx uses for "do not restart this job"
+EXIT_POD_UNFIT = 94  # go to another pod
+EXIT_USAGE = 2
+
+
+class SupervisorError(Exception):
+    """A condition that the supervisor explains instead of crashing.
+
+    ``str(error)`` is one sentence (or a few) for a person; ``exit_code`` is what the process returns for it.
+    """
+
+    exit_code = EXIT_PERSON_NEEDED
+
+
+class ConfigError(SupervisorError):
+    """The run file, or the environment it names, is wrong. Restarting cannot cure it."""
+
+
+class UnknownDialectError(SupervisorError):
+    """An installed prime-rl speaks in no way we know; starting it would be a guess."""
+
+
+class TryAgainError(SupervisorError):
+    """Something outside is not there at present (network, store); the same call may work later."""
+
+    exit_code = EXIT_TRY_AGAIN
+
+
+class PodUnfitError(SupervisorError):
+    """This pod cannot run the job (GPU memory that nothing frees, a process in D state)."""
+
+    exit_code = EXIT_POD_UNFIT

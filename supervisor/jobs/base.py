@@ -1,0 +1,196 @@
+"""The protocol of a supervised job: how to start it, where it writes, how it speaks, how it is stopped.
+
+``supervisor.primerl`` implements it for prime-rl, ``supervisor.jobs.plain`` for any other trainer. The daemon, the
+sensors and the effects know a job only through this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from supervisor.core.facts import Fact, Role
+
+PHASES = (
+    "download",  # model weights are fetched
+    "startup",  # loading, compiling, waiting for the engine
+    "rollouts",
+    "training",
+    "weight-update",
+    "checkpoint",
+    "eval",
+    "draining",
+)
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """What the daemon wants started.
+
+    ``configs`` maps each configuration file's original path to the snapshot that this attempt must read.
+    ``wandb_id`` is chosen once for the whole run and kept across attempts and pods.
+    """
+
+    run_id: str
+    attempt: int
+    step: int | None
+    configs: Mapping[Path, Path]
+    wandb_id: str
+    attempt_dir: Path
+
+
+@dataclass(frozen=True)
+class Component:
+    """One process to start under a shim. ``env`` is complete: nothing else of the daemon's environment is passed."""
+
+    name: str
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    nofile: int = 65536
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """How this job wants to be stopped: signals in order, each with the seconds to wait for the whole tree.
+
+    After the last one everything is killed with SIGKILL.
+    """
+
+    signals: Sequence[tuple[int, float]]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """A log to follow. ``path`` may be a glob and may lie behind a symlink that is swapped (``logs/latest``).
+
+    ``kind`` "text" lines go to ``Job.parse_line``; "jsonl" is a metrics file, each line one JSON object.
+    """
+
+    role: Role
+    path: str
+    kind: Literal["text", "jsonl"] = "text"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where the inference engine answers HTTP. ``liveness`` False where the era has no such endpoint."""
+
+    url: str
+    liveness: bool
+    router_url: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class StepCheck:
+    """Is a step's checkpoint loadable? ``reason`` is a sentence for "writing" and "incomplete"."""
+
+    state: Literal["complete", "writing", "incomplete"]
+    reason: str = ""
+    size_bytes: int = 0
+    changed_wall: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepFile:
+    """One file of a step: ``source`` on disk, ``name`` below ``{run_id}/step_N/`` in the store (POSIX, relative).
+
+    Files of the primary folder (``checkpoints/step_N``) keep their path below it, so the store's step is what
+    ``b2 sync`` of that folder would give. Files of other trees are named ``.run/<path below the output folder>``.
+    """
+
+    source: Path
+    name: str
+
+
+@dataclass
+class GpuPlan:
+    """Which GPUs (NVML indices or UUIDs as the person wrote them) hold the engine and which the trainer."""
+
+    inference: Sequence[str] = ()
+    trainer: Sequence[str] = ()
+
+    @property
+    def shared(self) -> bool:
+        """True when engine and trainer live on one GPU."""
+        return bool(set(self.inference) & set(self.trainer))
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What a job knows of itself before it starts; shown by ``check`` and kept in the manifest."""
+
+    name: str  # "prime-rl, as of 2026-06-22 (v0.6)": for people
+    revision: str = ""  # git commit of the installed trainer, when it can be read without running it
+    first_step: int = 0
+    notes: Sequence[str] = field(default_factory=tuple)  # limits a person must know ("no way to set the W&B id")
+
+
+class Job(Protocol):
+    """A supervised job. Methods raise ``ConfigError`` or ``UnknownDialectError`` and never start anything."""
+
+    output_dir: Path
+
+    def facts(self) -> JobFacts:
+        """Name, revision and limits of the installed trainer."""
+
+    def config_files(self) -> Sequence[Path]:
+        """Files that an attempt's snapshot must hold."""
+
+    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+        """Last step of the run, from the trainer's configuration; None when it is open."""
+
+    def problems(self) -> Sequence[str]:
+        """Sentences on configurations we refuse (Slurm, multi-node, multi-run); empty when it may start."""
+
+    def components(self, request: StartRequest) -> Sequence[Component]:
+        """The processes to start, launcher first."""
+
+    def stop_rules(self) -> StopRules:
+        """Signals and patience of this era."""
+
+    def gpus(self) -> GpuPlan:
+        """Which GPU does what."""
+
+    def engine(self) -> Engine | None:
+        """The inference server to look at, None when the job has none."""
+
+    def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
+        """Files to follow; the components' captured output is ``attempt_dir/NAME.log``."""
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        """Facts in one decoded log line of ``role``'s own file (ANSI still in it). Never raises, bounded time."""
+
+    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
+        """Facts in one record of a metrics file."""
+
+    def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:
+        """Role of a process by its command line and /proc comm (15 characters), and whether its end is proof.
+
+        None: a helper of no interest. ("inference", True) is an engine process whose end means the engine is dead.
+        """
+
+    def steps(self) -> Sequence[int]:
+        """Every step number that has any checkpoint folder locally (both trees), ascending."""
+
+    def check_step(self, step: int) -> StepCheck:
+        """Is the step complete? Reads only names, sizes and small files; imports no torch, executes no pickle."""
+
+    def step_files(self, step: int) -> Sequence[StepFile]:
+        """Files that resuming at ``step`` needs, with their names in the store."""
+
+    def step_trees(self, step: int) -> Sequence[Path]:
+        """Every folder that belongs to ``step`` (both checkpoint trees, weights, broadcasts): what prune deletes."""
+
+    def stale_trees(self, kept: Sequence[int], below: int) -> Sequence[Path]:
+        """Rollouts and broadcasts of steps below ``below`` that no kept step needs."""
+
+    def above_trees(self, step: int | None) -> Sequence[Path]:
+        """Folders of steps above ``step`` (all steps when None) that must be moved aside before a start."""
+
+    def place(self, step: int, name: str) -> Path:
+        """Where a stored file of ``step`` goes, relative to ``output_dir``. ValueError on a path that leaves it."""

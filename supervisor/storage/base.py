@@ -1,0 +1,84 @@
+"""The store protocol: what publishing and restoring need of an object store, and nothing more.
+
+One file a backend beside this one; ``tests/storage`` runs the same conformance test over all of them.
+Names are POSIX paths below the store's root (its prefix is the backend's business). The remote listing is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from supervisor.errors import SupervisorError
+
+Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed"]
+
+
+class StoreError(SupervisorError):
+    """An operation on the store failed. ``kind`` decides what happens next.
+
+    transient: back off and try again; permanent: a person must act (key, bucket); quota: likewise, after cleaning;
+    missing: no such object, an expected answer; damaged: bytes that came back are not those that were sent;
+    changed: the local source vanished or changed during the transfer.
+    """
+
+    def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
+        super().__init__(sentence)
+        self.kind: Kind = kind
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One current object. ``file_id`` addresses exactly this version."""
+
+    name: str
+    size: int
+    file_id: str
+    sha1: str | None = None  # whole-object SHA-1 where the store knows it (small objects)
+    uploaded_at: float = 0.0  # Unix time
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of a local file and its SHA-1, hexadecimal."""
+
+    offset: int
+    size: int
+    sha1: str
+
+
+Progress = Callable[[int], None]
+"""Called with the number of further bytes that the store confirmed (or that were verified on disk)."""
+
+
+class Store(Protocol):
+    """An object store, opened. All methods raise StoreError and are safe to call from several threads."""
+
+    url: str
+
+    def part_size(self) -> int:
+        """Bytes of a part that this store likes best."""
+
+    def list(self, prefix: str) -> Sequence[StoredFile]:
+        """All current objects whose name starts with ``prefix`` (which ends in '/'), names relative to the root."""
+
+    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
+        """Send a local file in the given parts; resumes an unfinished upload whose parts match; verifies hashes."""
+
+    def put_bytes(self, name: str, data: bytes) -> StoredFile:
+        """Send a small object; the newest becomes the current one."""
+
+    def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
+        """A small object whole. Raises kind "missing" when there is none, "damaged" when larger than ``limit``."""
+
+    def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
+        """Exactly ``size`` bytes of one object version, by its id."""
+
+    def delete(self, file: StoredFile) -> None:
+        """Delete exactly this version; deleting what is gone already is success."""
+
+    def sweep(self, prefix: str) -> int:
+        """Cancel unfinished uploads below ``prefix``; returns how many there were."""
