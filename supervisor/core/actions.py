@@ -54,9 +54,13 @@ class CollectEvidence(Action):
 
 @dataclass(frozen=True, slots=True)
 class Publish(Action):
-    """Send a complete step to the store, then its manifest, then the pointer."""
+    """Send a complete step to the store, then its manifest, then the pointer.
+
+    ``back``: the pointer may go back, because the step that it names is quarantined.
+    """
 
     step: int
+    back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +107,10 @@ class Say(Action):
     event: str
     sentence: str
     fields: tuple[tuple[str, str | int | float | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PruneStale(Action):
+    """Delete rollouts and broadcasts of steps below ``below`` that no kept step needs (``Pruned`` with step -1)."""
+
+    below: int

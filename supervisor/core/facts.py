@@ -365,6 +365,7 @@ class Settings:
     max_steps: int | None = None
     first_step_at: int = 0  # 0 or 1: the number of the first training step in this dialect
     has_engine: bool = True
+    has_finish_line: bool = True  # False: the job prints no line of success, so exit 0 alone means finished
     shared_gpu: bool = False
     has_store: bool = True
     fresh: bool = False  # --fresh: a person said that starting from scratch is meant
@@ -374,7 +375,7 @@ class Settings:
     startup_s: float = 3600.0
     step_floor_s: float = 600.0
     step_ceiling_s: float = 7200.0
-    engine_grace_s: float = 4.0  # between an engine process's end and the verdict (a launcher may be stopping it)
+    engine_grace_s: float = 3.0  # between an engine process's end and the verdict (a launcher may be stopping it)
     memory_fell_s: float = 10.0
     hang_s: float = 60.0
     writing_s: float = 900.0  # how long a checkpoint save excuses silence

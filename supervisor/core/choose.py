@@ -1,0 +1,89 @@
+"""Where to resume: the highest verified step, named explicitly, or a sentence why nothing may be started.
+
+Promises 3 and 4: never a silent fresh start, never "the latest folder". A store that cannot be listed counts as
+holding a checkpoint, unless the local disk has one at least as new as anything this run ever published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from supervisor.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to do about the resume step: start (``step`` None is a fresh start), restore first, wait, or give up."""
+
+    do: Literal["start", "restore", "wait", "give-up"]
+    step: int | None
+    sentence: str
+
+
+def choose(state: State) -> Choice:
+    """Pick the resume step from what is known of the local disk and of the store."""
+    settings = state.settings
+    if state.local_reason:
+        return Choice("wait", None, f"The local checkpoints are not known: {state.local_reason}.")
+    if settings.fresh and state.override:
+        return Choice("start", None, "A person asked for a fresh start (--fresh).")
+    local, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
+    if settings.pin_step is not None and state.override:
+        return _pinned(state, settings.pin_step)
+    if state.store_reason and settings.has_store:
+        known = state.published if state.published is not None else -1
+        if local is not None and state.store_t >= 0 and local >= known:
+            return Choice("start", local, f"Step {local} is complete here and nothing newer was ever published.")
+        if state.store_permanent:
+            return Choice(
+                "give-up",
+                None,
+                f"The store cannot be listed, and it may hold checkpoints: {state.store_reason} "
+                "Nothing is started, since a fresh start could lose the run; mend the store's settings, or start with "
+                "--step N or --fresh.",
+            )
+        return Choice(
+            "wait", None, f"The store cannot be listed yet, and it may hold checkpoints: {state.store_reason}"
+        )
+    if local is not None and (stored is None or local >= stored):
+        return Choice("start", local, f"Step {local} is the last good step, complete on this disk.")
+    if stored is not None:
+        return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.")
+    return _nothing_good(state)
+
+
+def _pinned(state: State, step: int) -> Choice:
+    if step in {s.step for s in state.local if s.state == "complete"}:
+        return Choice("start", step, f"A person asked for step {step} (--step).")
+    if step in {s.step for s in state.store}:
+        return Choice("restore", step, f"A person asked for step {step} (--step), and it is in the store only.")
+    here = ", ".join(str(s.step) for s in state.local if s.state == "complete") or "none"
+    there = ", ".join(str(s.step) for s in state.store) or "none"
+    return Choice(
+        "give-up",
+        None,
+        f"Step {step} was asked for (--step) and is not to be had: complete here {here}, stored {there}.",
+    )
+
+
+def _nothing_good(state: State) -> Choice:
+    broken = [f"step {s.step} ({s.reason})" for s in state.local if s.state != "complete"]
+    lost = [f"stored step {step} ({why})" for step, why in state.damaged.items()]
+    set_aside = [f"step {step} (quarantined)" for step in state.quarantined]
+    if lost or set_aside or (broken and not state.began_fresh):
+        found = "; ".join(broken + lost + set_aside)
+        return Choice(
+            "give-up",
+            None,
+            f"There are checkpoints and none of them is good: {found}. Nothing is started and nothing deleted; look at "
+            "them, then start with --step N, or with --fresh to begin again.",
+        )
+    if state.progress.highest is not None and not state.began_fresh:
+        return Choice(
+            "give-up",
+            None,
+            f"The run was at step {state.progress.highest} and no checkpoint of it is left, here or in the store. "
+            "Start with --fresh to begin again.",
+        )
+    return Choice("start", None, "There is no checkpoint, here or in the store: this is a fresh start.")

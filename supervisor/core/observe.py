@@ -1,0 +1,382 @@
+"""Fold one fact into the state: knowledge only, no judgement and no action.
+
+One small function a fact, found by its type. Whatever concerns an attempt other than the present one is dropped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from supervisor.core import facts as f
+from supervisor.core.deadlines import KEEP_INTERVALS
+from supervisor.core.state import (
+    Busy,
+    Ended,
+    EngineMemory,
+    Error,
+    Gone,
+    GpuMemory,
+    Phase,
+    Process,
+    Progress,
+    State,
+    Work,
+)
+
+NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
+SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
+COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
+
+
+def observe(state: State, observation: f.Observation) -> State:
+    """The state after ``observation``; time never runs backwards."""
+    state = replace(state, now=max(state.now, observation.t), wall=observation.wall)
+    handler = _HANDLERS.get(type(observation.fact))
+    return handler(state, observation.fact) if handler else state
+
+
+def fresh_attempt(state: State) -> State:
+    """Forget what was known of the attempt before; what was learned of the run stays."""
+    return replace(
+        state,
+        ended=None,
+        processes={},
+        gone=(),
+        gpus={
+            uuid: GpuMemory(m.gpu, plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0)
+            for uuid, m in state.gpus.items()
+        },
+        engine=EngineMemory(),
+        work=None,
+        phases={},
+        errors={},
+        finishes={},
+        scratch="",
+        suspicion="",
+        suspect_since=None,
+        progress=replace(state.progress, step=None, t=state.now),
+    )
+
+
+def rebase(state: State) -> State:
+    """Start all deadlines anew: the host slept, or another daemon watched until now."""
+    now = state.now
+    return replace(
+        state,
+        started=now if state.mode == "starting" else state.started,
+        progress=replace(state.progress, t=now),
+        engine=replace(
+            state.engine, moved_t=now, work_since=None, bad_since=None, bad_looks=0, liveness_misses=0, canary_misses=0
+        ),
+        work=replace(state.work, t=now, moved_t=now) if state.work else None,
+        gpus={uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()},
+        gone=tuple(replace(gone, t=now) for gone in state.gone),
+        suspect_since=None,
+        suspicion="",
+    )
+
+
+# ---------------------------------------------------------------- processes
+
+
+def _process_seen(state: State, fact: f.ProcessSeen) -> State:
+    if fact.attempt != state.attempt:
+        return state
+    process = Process(fact.role, fact.pid, fact.start_ticks, fact.key, fact.title)
+    return replace(state, processes={**state.processes, f"{fact.pid}:{fact.start_ticks}": process})
+
+
+def _process_gone(state: State, fact: f.ProcessGone) -> State:
+    if fact.attempt != state.attempt:
+        return state
+    name = f"{fact.pid}:{fact.start_ticks}"
+    rest = {key: process for key, process in state.processes.items() if key != name}
+    gone = state.gone
+    if fact.key and state.live:
+        gone = (*gone, Gone(fact.role, fact.pid, state.now))[-16:]
+    return replace(state, processes=rest, gone=gone)
+
+
+def _component_exited(state: State, fact: f.ComponentExited) -> State:
+    if fact.attempt != state.attempt or state.ended is not None:
+        return state
+    return replace(state, ended=Ended(fact.exit_code, fact.signal, fact.lost, state.now))
+
+
+# ---------------------------------------------------------------- GPUs and engine
+
+
+def _gpu_look(state: State, fact: f.GpuLook) -> State:
+    if fact.reason:
+        # Unknown is not zero: what was fallen must be seen fallen again.
+        gpus = {uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()}
+        return replace(state, gpu_reason=fact.reason, gpus=gpus)
+    return replace(
+        state,
+        gpu_reason="",
+        gpus={gpu.uuid: _remember(state.gpus.get(gpu.uuid) or GpuMemory(gpu), gpu, state.now) for gpu in fact.gpus},
+    )
+
+
+def _remember(memory: GpuMemory, gpu: f.Gpu, now: float) -> GpuMemory:
+    recent = (*memory.recent, gpu.used_bytes)[-3:]
+    # A level counts as the plateau only when three looks in a row held it: a spike is not one.
+    plateau = max(memory.plateau_bytes, min(recent)) if len(recent) == 3 else memory.plateau_bytes
+    limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
+    fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
+    since = (memory.fallen_since if memory.fallen_since is not None else now) if fell else None
+    return GpuMemory(gpu, plateau, recent, since)
+
+
+def _engine_look(state: State, fact: f.EngineLook) -> State:
+    now, old = state.now, state.engine
+    new = replace(old, look=fact, look_t=now)
+    if fact.health == "ok":
+        new = replace(new, ever_ok=True, ok_t=now, bad_since=None, bad_looks=0)
+    elif fact.health in ("bad", "refused", "timeout"):
+        new = replace(new, bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
+    if fact.liveness == "ok" or fact.liveness == "absent":
+        new = replace(new, liveness_misses=0)
+    elif fact.liveness in ("bad", "timeout"):
+        new = replace(new, liveness_misses=old.liveness_misses + 1)
+    count = fact.iterations if fact.iterations is not None else fact.generation_tokens
+    if count is not None and count != old.count:
+        # Backwards means a restarted engine: a new base, and no proof of standing still either.
+        new = replace(new, count=count, moved_t=now, canary_misses=0)
+    if fact.canary == "ok":
+        new = replace(new, canary_misses=0)
+    elif fact.canary in ("timeout", "bad"):
+        new = replace(new, canary_misses=old.canary_misses + 1)
+    if waiting_work(fact, state.work):
+        new = replace(new, work_since=old.work_since if old.work_since is not None else now)
+    elif count is not None or fact.health != "ok":
+        new = replace(new, work_since=None if fact.health == "ok" else old.work_since)
+    return replace(state, engine=new)
+
+
+def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
+    """Does work wait for the engine? Its own counts can stay 0 on a stopped engine, so others are asked as well."""
+    if (look.running or 0) > 0 or (look.waiting or 0) > 0:
+        return True
+    if (look.connections or 0) > 0:
+        return True
+    return work is not None and work.inflight > 0
+
+
+# ---------------------------------------------------------------- logs
+
+
+def _step_done(state: State, fact: f.StepDone) -> State:
+    progress = state.progress
+    if fact.reward is not None:
+        progress = replace(progress, reward=fact.reward, reward_step=fact.step)
+    if not state.live or fact.role not in COUNTED:
+        return replace(state, progress=progress)
+    if progress.step is not None and fact.step <= progress.step:
+        return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
+    timed = progress.step is not None and fact.step == progress.step + 1
+    interval = state.now - progress.t
+    return replace(
+        state,
+        progress=Progress(
+            step=fact.step,
+            t=state.now,
+            highest=fact.step if progress.highest is None else max(fact.step, progress.highest),
+            intervals=(*progress.intervals, interval)[-KEEP_INTERVALS:] if timed else progress.intervals,
+            longest_s=max(progress.longest_s, interval) if timed else progress.longest_s,
+            reward=progress.reward,
+            reward_step=progress.reward_step,
+            loss=fact.loss if fact.loss is not None else progress.loss,
+            duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
+        ),
+    )
+
+
+def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
+    phase = Phase(fact.phase, fact.step, state.now, fact.text)
+    old = state.phases.get(fact.role)
+    if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
+        return state  # repeating oneself does not renew an excuse
+    return replace(state, phases={**state.phases, fact.role: phase})
+
+
+def _work_seen(state: State, fact: f.WorkSeen) -> State:
+    old = state.work
+    moved = old is None or (old.inflight, old.done) != (fact.inflight, fact.done)
+    moved_t = state.now if moved or old is None else old.moved_t
+    return replace(state, work=Work(fact.inflight, fact.done, state.now, moved_t))
+
+
+def _finish_seen(state: State, fact: f.FinishSeen) -> State:
+    return replace(state, finishes={**state.finishes, fact.role: state.now}) if state.live else state
+
+
+def _error_seen(state: State, fact: f.ErrorSeen) -> State:
+    old = state.errors.get(fact.signature)
+    error = Error(
+        fact.role, fact.signature, fact.text, state.now, fact.deterministic, count=old.count + 1 if old else 1
+    )
+    return replace(state, errors={**state.errors, fact.signature: error})
+
+
+def _fresh_start_seen(state: State, fact: f.FreshStartSeen) -> State:
+    return replace(state, scratch=fact.text) if state.live else state
+
+
+# ---------------------------------------------------------------- disk, checkpoints, store
+
+
+def _disk_look(state: State, fact: f.DiskLook) -> State:
+    return replace(state, disk_total=fact.total_bytes, disk_free=fact.free_bytes, disk_reason=fact.reason)
+
+
+def _local_steps(state: State, fact: f.LocalSteps) -> State:
+    if fact.reason:
+        return replace(state, local_reason=fact.reason)
+    # A quarantined step that was written anew since is another checkpoint: another lineage's.
+    written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
+    quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
+    stored = tuple(s for s in state.store if str(s.step) not in written)
+    state = replace(state, local=fact.steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
+    best = max(state.good_local(), default=None)
+    if best is None or (state.best_complete is not None and best <= state.best_complete):
+        return state
+    state = replace(state, best_complete=best)
+    if not state.live or state.progress.step is None or best <= (state.resume_step or 0):
+        return state
+    # A new complete step is the only proof that the run goes on: its budget comes back.
+    return replace(state, barren=0, failures=(), stepped_back=False)
+
+
+def _store_steps(state: State, fact: f.StoreSteps) -> State:
+    if fact.reason:
+        return replace(state, store_reason=fact.reason, store_permanent=fact.permanent)
+    committed = [s.step for s in fact.steps if s.committed]
+    return replace(
+        state,
+        store=fact.steps,
+        store_latest=fact.latest,
+        store_reason="",
+        store_permanent=False,
+        store_t=state.now,
+        published=max(committed, default=None),
+    )
+
+
+def _published(state: State, fact: f.Published) -> State:
+    others = tuple(s for s in state.store if s.step != fact.step)
+    stored = tuple(sorted((*others, f.StoredStep(fact.step, True, fact.size_bytes)), key=lambda s: s.step))
+    return replace(
+        state,
+        store=stored,
+        store_latest=fact.step,
+        published=max(fact.step, state.published if state.published is not None else fact.step),
+        busy=replace(state.busy, publish=None),
+        publish_failures=0,
+        publish_reason="",
+        publish_after=state.now,
+        prune_nothing_said=False,
+    )
+
+
+def _publish_failed(state: State, fact: f.PublishFailed) -> State:
+    failures = 0 if fact.step_changed else state.publish_failures + 1
+    wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
+    return replace(
+        state,
+        busy=replace(state.busy, publish=None),
+        publish_failures=failures,
+        publish_reason="" if fact.step_changed else fact.reason,
+        publish_after=state.now + (0.0 if fact.step_changed else wait),
+    )
+
+
+def _pruned(state: State, fact: f.Pruned) -> State:
+    if fact.where == "store":
+        left = tuple(s for s in state.store if s.step != fact.step)
+        return replace(state, store=left, busy=replace(state.busy, prune_store=None))
+    remaining = tuple(s for s in state.local if s.step != fact.step)
+    free = state.disk_free + fact.freed_bytes if state.disk_free is not None else None
+    return replace(state, local=remaining, disk_free=free, busy=replace(state.busy, prune_local=None))
+
+
+def _prune_failed(state: State, fact: f.PruneFailed) -> State:
+    if fact.where == "store":
+        return replace(state, busy=replace(state.busy, prune_store=None), publish_after=state.now + 60)
+    # Forget it until the next scan lists it again, or the same failing step would be asked for at once.
+    remaining = tuple(s for s in state.local if s.step != fact.step)
+    return replace(state, local=remaining, busy=replace(state.busy, prune_local=None))
+
+
+def _restored(state: State, fact: f.Restored) -> State:
+    local = tuple(s for s in state.local if s.step != fact.step)
+    step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
+    return replace(
+        state,
+        local=tuple(sorted((*local, step), key=lambda s: s.step)),
+        busy=replace(state.busy, restore=None),
+    )
+
+
+def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
+    damaged = {**state.damaged, str(fact.step): fact.reason} if fact.damaged else state.damaged
+    return replace(state, damaged=damaged, busy=replace(state.busy, restore=None))
+
+
+# ---------------------------------------------------------------- attempts, people, daemon
+
+
+def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
+    if fact.attempt != state.attempt:
+        return state
+    return replace(state, pid=fact.pid, started=state.now, progress=replace(state.progress, t=state.now))
+
+
+def _setup_done(state: State, fact: f.SetupDone) -> State:
+    return replace(state, setup_pending=False, setup_reason=fact.reason)
+
+
+def _config_changed(state: State, fact: f.ConfigChanged) -> State:
+    if fact.path in state.config_changed:
+        return state
+    return replace(state, config_changed=(*state.config_changed, fact.path))
+
+
+def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
+    return rebase(state)
+
+
+def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
+    # Effects of the daemon before are gone; those that matter are asked for again by the policy.
+    return rebase(replace(state, settings=fact.settings, busy=Busy(), survey_asked=None))
+
+
+_HANDLERS: dict[type, Callable[[State, Any], State]] = {
+    f.ProcessSeen: _process_seen,
+    f.ProcessGone: _process_gone,
+    f.ComponentExited: _component_exited,
+    f.GpuLook: _gpu_look,
+    f.EngineLook: _engine_look,
+    f.StepDone: _step_done,
+    f.PhaseSeen: _phase_seen,
+    f.WorkSeen: _work_seen,
+    f.FinishSeen: _finish_seen,
+    f.ErrorSeen: _error_seen,
+    f.FreshStartSeen: _fresh_start_seen,
+    f.DiskLook: _disk_look,
+    f.LocalSteps: _local_steps,
+    f.StoreSteps: _store_steps,
+    f.Published: _published,
+    f.PublishFailed: _publish_failed,
+    f.Pruned: _pruned,
+    f.PruneFailed: _prune_failed,
+    f.Restored: _restored,
+    f.RestoreFailed: _restore_failed,
+    f.AttemptStarted: _attempt_started,
+    f.SetupDone: _setup_done,
+    f.ConfigChanged: _config_changed,
+    f.ClockJumped: _clock_jumped,
+    f.DaemonStarted: _daemon_started,
+}

@@ -1,0 +1,67 @@
+"""Which steps may go. Promise 1: no published work is lost, and no needed local work is deleted."""
+
+from __future__ import annotations
+
+from supervisor.core.state import State
+
+
+def next_to_publish(state: State) -> int | None:
+    """The newest complete local step that is newer than everything in the store; skipped ones stay local."""
+    good = state.good_local()
+    if not good:
+        return None
+    newest = good[-1]
+    stored = {s.step for s in state.store if s.committed}
+    above = max((s for s in stored if str(s) not in state.quarantined), default=None)
+    return newest if newest not in stored and (above is None or newest > above) else None
+
+
+def safe_locally(state: State, keep: int) -> list[int]:
+    """Local steps that may be deleted, oldest first: published ones, and ones below a newer published one.
+
+    Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published,
+    or anything at or above the newest published step that is not itself published.
+    """
+    stored = {s.step for s in state.store if s.committed and str(s.step) not in state.quarantined}
+    newest_stored = max(stored, default=None)
+    if newest_stored is None:
+        return []
+    kept = set(state.good_local()[-keep:])
+    if state.resume_step is not None and state.live and state.progress.step is None:
+        kept.add(state.resume_step)  # a job that is loading it still reads it
+    if state.busy.publish is not None:
+        kept.add(state.busy.publish)
+    last_good = max(state.good_local(), default=-1)
+    return sorted(
+        s.step
+        for s in state.local
+        if s.step not in kept
+        and (s.step in stored or s.step < newest_stored)
+        and (s.state == "complete" or s.step < last_good)
+    )
+
+
+def disk_over(state: State) -> bool:
+    """Is the checkpoint volume fuller than the threshold?"""
+    if state.disk_total is None or state.disk_free is None or state.disk_total <= 0:
+        return False
+    return 1 - state.disk_free / state.disk_total > state.settings.prune_above
+
+
+def disk_critical(state: State) -> bool:
+    """Is there less free than the job needs to go on?"""
+    return state.disk_free is not None and state.disk_free < state.settings.stop_below_bytes
+
+
+def victims_in_store(state: State) -> list[int]:
+    """Stored steps beyond retention, oldest first; at least two good ones always remain."""
+    good = state.good_stored()
+    settings = state.settings
+    kept = set(good[-max(2, settings.keep_last) :])
+    if settings.keep_every:
+        kept |= {step for step in good if step % settings.keep_every == 0}
+    if state.store_latest is not None:
+        kept.add(state.store_latest)
+    if state.resume_step is not None:
+        kept.add(state.resume_step)
+    return [step for step in good if step not in kept]

@@ -1,0 +1,286 @@
+"""What the core knows and means to do, as one immutable value. Built from facts alone, so a journal rebuilds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from supervisor.core.facts import EngineLook, Gpu, LocalStep, Role, Settings, StoredStep
+
+Mode = Literal[
+    "new",  # no daemon has told its settings yet
+    "stopped",  # a person stopped the run; survives reboots
+    "surveying",  # waiting to know which checkpoints exist here and in the store
+    "restoring",
+    "backing-off",
+    "starting",  # launched, no new step yet
+    "running",
+    "stopping",
+    "disk-full",  # stopped cleanly, waits for room
+    "publishing",  # training is over, the last step is on its way
+    "finishing",  # the finish hook runs
+    "leaving",  # the daemon was told to end
+    "finished",
+    "gave-up",
+    "unfit",
+]
+LIVE: tuple[Mode, ...] = ("starting", "running")
+ENDED: tuple[Mode, ...] = ("finished", "gave-up", "unfit")
+Next = Literal["restart", "stop", "give-up", "unfit", "finish", "shutdown", "disk-full"]
+
+
+NO_SETTINGS = Settings(run_id="")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of the attempt that was alive when last seen."""
+
+    role: Role
+    pid: int
+    start_ticks: int
+    key: bool
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A key process that ended while the attempt was live."""
+
+    role: Role
+    pid: int
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """One GPU's memory over time. ``plateau_bytes`` is the highest level that was held for three looks."""
+
+    gpu: Gpu
+    plateau_bytes: int = 0
+    recent: tuple[int, ...] = ()
+    fallen_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """The engine's answers over time, of the present attempt."""
+
+    look: EngineLook | None = None
+    look_t: float = 0.0
+    ever_ok: bool = False
+    ok_t: float = 0.0  # last time /health was 200
+    bad_since: float | None = None  # since when /health has been refused, bad or timed out without a break
+    bad_looks: int = 0
+    count: float | None = None  # iterations, else generated tokens
+    moved_t: float = 0.0  # last time a counter moved (or was re-based)
+    liveness_misses: int = 0
+    canary_misses: int = 0
+    work_since: float | None = None  # since when work has been waiting without a break
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The orchestrator's own count of rollouts."""
+
+    inflight: int
+    done: int | None
+    t: float  # last report
+    moved_t: float  # last time that a number in it moved
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a role last said it is doing."""
+
+    phase: str
+    step: int | None
+    t: float
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The last error line of one signature."""
+
+    role: Role
+    signature: str
+    text: str
+    t: float
+    deterministic: bool
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Steps done. Intervals are seconds between two trainer steps as seen here, newest last, over all attempts."""
+
+    step: int | None = None  # last trainer step of this attempt
+    t: float = 0.0  # when it was done, or when the attempt started
+    highest: int | None = None  # highest trainer step of the whole run
+    intervals: tuple[float, ...] = ()
+    longest_s: float = 0.0
+    reward: float | None = None
+    reward_step: int | None = None
+    loss: float | None = None
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the attempt's own process ended."""
+
+    exit_code: int | None
+    signal: int | None
+    lost: bool
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """From the first suspicious observation to the first new step after recovery. Times in ``t`` and Unix time."""
+
+    id: int
+    cause: str
+    sentence: str
+    opened: float
+    opened_wall: float
+    attempt: int
+    step: int | None  # last step before it
+    decided: float = 0.0
+    stopped: float | None = None
+    relaunched: float | None = None
+    resume_step: int | None = None
+    closed: float | None = None
+    closed_wall: float | None = None
+    closed_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One ended attempt: what ended it and where. The recovery policy counts these."""
+
+    signature: str
+    step: int | None
+    resume_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Effects under way, one of a kind. Values are step or attempt numbers."""
+
+    start: int | None = None
+    stop: int | None = None
+    publish: int | None = None
+    prune_local: int | None = None
+    prune_store: int | None = None
+    restore: int | None = None
+    hook: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the core knows."""
+
+    settings: Settings = NO_SETTINGS
+    mode: Mode = "new"
+    since: float = 0.0
+    since_wall: float = 0.0
+    now: float = 0.0
+    wall: float = 0.0
+    paused: bool = False
+    wanted: bool = True
+    why: str = ""  # the sentence of the present mode
+    suspicion: str = ""  # the last suspect sentence that was said
+    suspect_since: float | None = None
+    # the attempt
+    attempt: int = 0
+    resume_step: int | None = None
+    started: float = 0.0
+    pid: int | None = None
+    snapshot: int | None = None  # attempt whose configuration last made progress
+    new_config: bool = False
+    ended: Ended | None = None
+    after_stop: Next = "restart"
+    stop_reason: str = ""
+    processes: dict[str, Process] = field(default_factory=dict)  # "pid:start_ticks"
+    gone: tuple[Gone, ...] = ()
+    gpus: dict[str, GpuMemory] = field(default_factory=dict)  # by UUID
+    gpu_reason: str = "no look yet"
+    engine: EngineMemory = field(default_factory=EngineMemory)
+    work: Work | None = None
+    phases: dict[str, Phase] = field(default_factory=dict)  # by role
+    errors: dict[str, Error] = field(default_factory=dict)  # by signature
+    finishes: dict[str, float] = field(default_factory=dict)  # role -> t
+    scratch: str = ""  # the line with which a role said that it starts from scratch
+    progress: Progress = field(default_factory=Progress)
+    config_changed: tuple[str, ...] = ()
+    # checkpoints
+    local: tuple[LocalStep, ...] = ()
+    local_reason: str = "not listed yet"
+    local_t: float = -1.0
+    store: tuple[StoredStep, ...] = ()
+    store_latest: int | None = None
+    store_reason: str = "not listed yet"
+    store_permanent: bool = False
+    store_t: float = -1.0
+    published: int | None = None  # highest step this run is known to have in the store
+    quarantined: dict[str, float] = field(default_factory=dict)  # step -> Unix time since when
+    damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
+    publish_after: float = 0.0
+    publish_failures: int = 0
+    publish_reason: str = ""
+    survey_asked: float | None = None
+    setup_pending: bool = False
+    setup_reason: str = ""
+    began_fresh: bool = False  # this journal's run was started from scratch by us
+    disk_total: int | None = None
+    disk_free: int | None = None
+    disk_reason: str = "no look yet"
+    prune_nothing_said: bool = False
+    # recovery
+    busy: Busy = field(default_factory=Busy)
+    restarts: int = 0  # all restarts of this journal
+    barren: int = 0  # restarts since the last new complete step
+    best_complete: int | None = None
+    failures: tuple[Failure, ...] = ()
+    stepped_back: bool = False
+    backoff_until: float = 0.0
+    draws: int = 0  # random numbers drawn so far
+    incident: Incident | None = None
+    incidents: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most
+    incident_count: int = 0
+    override: bool = False  # --fresh or --step was given and not acted upon yet
+    exit_code: int | None = None
+    exit_said: bool = False
+
+    @property
+    def live(self) -> bool:
+        """True while an attempt should be running."""
+        return self.mode in LIVE
+
+    @property
+    def last_good(self) -> int | None:
+        """The highest step that is complete here or committed in the store, and not quarantined or damaged."""
+        return max(self.good_local() + self.good_stored(), default=None)
+
+    def good_local(self) -> list[int]:
+        """Complete local steps that may be resumed from, ascending."""
+        return sorted(s.step for s in self.local if s.state == "complete" and str(s.step) not in self.quarantined)
+
+    def good_stored(self) -> list[int]:
+        """Committed stored steps that may be resumed from, ascending."""
+        # A committed step above the pointer is not offered: the pointer goes back only when a step is no good.
+        limit = self.store_latest
+        return sorted(
+            s.step
+            for s in self.store
+            if s.committed
+            and str(s.step) not in self.quarantined
+            and str(s.step) not in self.damaged
+            and (limit is None or s.step <= limit)
+        )
+
+    def alive(self, role: Role, *, key: bool = True) -> bool:
+        """Is any (key) process of ``role`` known to be alive?"""
+        return any(p.role == role and (p.key or not key) for p in self.processes.values())
