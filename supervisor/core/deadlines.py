@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from supervisor.core.facts import Settings
-from supervisor.core.state import Progress, State
+from supervisor.core.state import Phase, Progress, State
 
 KEEP_INTERVALS = 50
 
@@ -48,25 +48,38 @@ def startup_budget(state: State) -> float:
     return state.settings.startup_s * 2.0**slow_starts
 
 
-def excuse(state: State) -> str:
-    """A known reason for silence (a checkpoint being written, a weight update, an evaluation), or an empty string."""
-    limits = {
+def _limits(state: State) -> dict[str, float]:
+    """Phases that are a known reason for silence, and for how long (seconds)."""
+    return {
         "checkpoint": state.settings.writing_s,
         "weight-update": min(300.0, state.settings.writing_s),
         "eval": state.settings.step_ceiling_s,
         "download": state.settings.startup_s,
     }
+
+
+def excuse(state: State) -> str:
+    """A known reason for silence now (a checkpoint being written, a weight update, an evaluation), or ""."""
+    limits = _limits(state)
     for role, phase in sorted(state.phases.items()):
-        limit = limits.get(phase.phase)
-        if limit is None or state.now - phase.t > limit or phase.t < state.started:
-            continue
-        if phase.phase == "checkpoint" and state.progress.step is not None and state.progress.t > phase.t:
-            continue  # a step was done since: that save is over
-        return f"the {role} is in {phase.phase} since {span(state.now - phase.t)}"
+        since = state.now - phase.t
+        if since <= limits.get(phase.phase, -1.0) and _current(state, phase):
+            return f"the {role} is in {phase.phase} since {span(since)}"
     writing = [s for s in state.local if s.state == "writing" and state.wall - s.changed_wall < 60]
     if writing and state.live and state.now - state.progress.t < state.settings.writing_s:
         return f"the checkpoint of step {writing[-1].step} is being written"
     return ""
+
+
+def allowance(state: State) -> float:
+    """Seconds by which slow phases begun since the last step stretch the hard deadline: they do not lift it."""
+    limits = _limits(state)
+    return max((limits.get(p.phase, 0.0) for p in state.phases.values() if _current(state, p)), default=0.0)
+
+
+def _current(state: State, phase: Phase) -> bool:
+    # A step that was done since then ends the phase, whatever the log did not say.
+    return phase.t >= state.started and (state.progress.step is None or phase.t >= state.progress.t)
 
 
 def span(seconds: float) -> str:

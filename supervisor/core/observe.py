@@ -137,7 +137,7 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         new = replace(new, ever_ok=True, ok_t=now, bad_since=None, bad_looks=0)
     elif fact.health in ("bad", "refused", "timeout"):
         new = replace(new, bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
-    if fact.liveness == "ok" or fact.liveness == "absent":
+    if fact.liveness in ("ok", "absent"):
         new = replace(new, liveness_misses=0)
     elif fact.liveness in ("bad", "timeout"):
         new = replace(new, liveness_misses=old.liveness_misses + 1)

@@ -450,7 +450,10 @@ def _note_failure(state: State, signature: str) -> State:
 
 def _one_step_back(state: State) -> tuple[State, Actions]:
     """The same cause at the same step twice: the checkpoint may be poisoned, so take the one before, once."""
-    if state.stepped_back or len(state.failures) < 2 or state.failures[-1] != state.failures[-2]:
+    if state.stepped_back or len(state.failures) < 2:
+        return state, []
+    last, before = state.failures[-1], state.failures[-2]
+    if (last.signature, last.step) != (before.signature, before.step):
         return state, []
     step = state.resume_step
     if step is None or step not in {*state.good_local(), *state.good_stored()}:
@@ -533,7 +536,8 @@ def _choose(state: State) -> tuple[State, Actions]:
 def _start(state: State, step: int | None, sentence: str) -> tuple[State, Actions]:
     if state.override:
         # A person went back on purpose: whatever is higher belongs to another lineage from now on.
-        higher = {s.step for s in (*state.local, *state.store) if step is None or s.step > step}
+        known = {s.step for s in state.local} | {s.step for s in state.store}
+        higher = {known_step for known_step in known if step is None or known_step > step}
         quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
         state = replace(state, quarantined=quarantined, override=False, best_complete=None)
     again = state.attempt > 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core.deadlines import excuse, size, span, startup_budget, step_deadline
+from supervisor.core.deadlines import allowance, excuse, size, span, startup_budget, step_deadline
 from supervisor.core.state import Error, Gone, State
 
 Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "hung", "finished"]
@@ -216,20 +216,23 @@ def engine_signals(state: State) -> list[Signal]:
     settings, engine, now = state.settings, state.engine, state.now
     signals: list[Signal] = []
     look = engine.look
-    if engine.ever_ok and look is not None and engine.bad_since is not None and engine.bad_looks >= BAD_LOOKS:
+    fallen = [
+        m for m in state.gpus.values() if m.fallen_since is not None and now - m.fallen_since >= settings.memory_fell_s
+    ]
+    bad_looks = 1 if fallen else BAD_LOOKS
+    if engine.ever_ok and look is not None and engine.bad_since is not None and engine.bad_looks >= bad_looks:
         word = {"refused": "refuses connections", "timeout": "does not answer", "bad": "answers with an error"}
         signals.append(
             Signal("http", f"its port {word.get(look.health, 'is silent')} since {span(now - engine.bad_since)}")
         )
-    fallen = [m for m in state.gpus.values() if m.fallen_since is not None]
-    old = [m for m in fallen if m.fallen_since is not None and now - m.fallen_since >= settings.memory_fell_s]
-    if old:
-        memory = old[0]
+    if fallen:
+        memory = fallen[0]
         to = f"{size(memory.gpu.used_bytes)} from {size(memory.plateau_bytes)}"
         signals.append(Signal("memory", f"memory on GPU {memory.gpu.index} fell to {to}"))
-    frozen_s = now - engine.moved_t
-    waits_s = now - engine.work_since if engine.work_since is not None else 0.0
-    counting = engine.count is not None and engine.ever_ok
+    # Counted up to the last look: an engine that nobody could look at did not stand still.
+    frozen_s = engine.look_t - engine.moved_t
+    waits_s = engine.look_t - engine.work_since if engine.work_since is not None else 0.0
+    counting = engine.count is not None and engine.ever_ok and now - engine.look_t < FRESH_S
     if counting and frozen_s >= settings.hang_s and waits_s >= settings.hang_s:
         signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
     if engine.liveness_misses >= BAD_LOOKS:
@@ -310,7 +313,7 @@ def _wedged(state: State) -> Verdict | None:
     if work is not None and now - work.moved_t >= settings.hang_s:
         signals.append(Signal("rollouts", f"the rollout counters stand still for {span(now - work.moved_t)}"))
     engine = state.engine
-    idle_s = now - engine.moved_t
+    idle_s = engine.look_t - engine.moved_t
     if engine.ever_ok and engine.count is not None and engine.work_since is None and idle_s >= settings.hang_s:
         signals.append(Signal("counters", f"the engine is well and nobody asked it anything for {span(idle_s)}"))
     if len(signals) < 2:
@@ -323,9 +326,7 @@ def _overdue(state: State) -> Verdict | None:
         return None
     deadline = step_deadline(state.progress, state.settings)
     since = state.now - state.progress.t
-    # An excuse stretches the deadline, and does not lift it: a save that never ends is a hang as well.
-    limit = deadline.hard_s + (state.settings.writing_s if excuse(state) else 0.0)
-    if since < limit:
+    if since < deadline.hard_s + allowance(state):
         return None
     return Verdict(
         "hung", "step-overdue", f"The job hangs: no new step for {span(since)}; {deadline.sentence}.", act=True

@@ -1,0 +1,168 @@
+"""Run one transfer in a child process and wait for its answer.
+
+The child (``supervisor.checkpoints.transfer``) holds everything heavy: b2sdk, TLS, hashing. It may be killed at any
+moment without loss, so a transfer without progress is killed here and reported as a passing failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.storage.base import StoreError
+
+LINE_LIMIT = 8 << 20
+
+
+@dataclass
+class Moving:
+    """How far a transfer is. ``rate`` in bytes a second over its whole life."""
+
+    what: str
+    bytes: int = 0
+    total: int = 0
+    started: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second since it began."""
+        seconds = time.monotonic() - self.started
+        return self.bytes / seconds if seconds > 0 else 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to go at the present rate; None while that cannot be said."""
+        return (self.total - self.bytes) / self.rate if self.rate > 0 and self.total else None
+
+
+class Transfers:
+    """Starts transfer children, watches their progress, and can kill them all."""
+
+    def __init__(self, environ: Mapping[str, str], stall_s: float) -> None:
+        """``environ`` is the daemon's own environment (it holds the store's keys); ``stall_s`` the patience."""
+        self._environ = dict(environ)
+        self._stall_s = stall_s
+        self._lock = threading.Lock()
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._closed = False
+        self.moving: dict[str, Moving] = {}
+
+    def run(self, request: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
+        """Carry out one request; returns the child's ``ok`` object. Raises StoreError."""
+        moving = Moving(what, started=time.monotonic())
+        with self._lock:
+            if self._closed:
+                raise StoreError("transient", "The daemon is ending: no new transfer is begun.")
+            child = subprocess.Popen(
+                [sys.executable, "-m", "supervisor.checkpoints.transfer"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environ,
+                cwd="/",
+            )
+            self._children[child.pid] = child
+            if what:
+                self.moving[what] = moving
+        try:
+            return self._talk(child, request, moving, stall_s or self._stall_s)
+        finally:
+            with self._lock:
+                self._children.pop(child.pid, None)
+                if what:
+                    self.moving.pop(what, None)
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout, child.stderr):
+                if pipe:
+                    pipe.close()
+
+    def _talk(
+        self, child: subprocess.Popen[bytes], request: Mapping[str, Any], moving: Moving, stall_s: float
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = {}
+        complaint = bytearray()
+        last = [time.monotonic()]
+
+        def listen() -> None:
+            assert child.stdout is not None  # noqa: S101 - opened as a pipe above
+            while line := child.stdout.readline(LINE_LIMIT):
+                try:
+                    said = json.loads(line)
+                except ValueError:
+                    continue
+                if "progress" in said:
+                    if said["progress"].get("bytes", 0) != moving.bytes:
+                        last[0] = time.monotonic()
+                    moving.bytes = int(said["progress"].get("bytes", 0))
+                    moving.total = int(said["progress"].get("total", 0))
+                else:
+                    answer.update(said)
+
+        def complain() -> None:
+            assert child.stderr is not None  # noqa: S101 - opened as a pipe above
+            while block := os.read(child.stderr.fileno(), 4096):
+                complaint.extend(block)
+                del complaint[:-8192]
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (listen, complain)]
+        for thread in threads:
+            thread.start()
+        self._ask(child, request)
+        while child.poll() is None:
+            threads[0].join(0.2)
+            if not threads[0].is_alive():
+                try:
+                    child.wait(5)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                break
+            if time.monotonic() - last[0] > stall_s:
+                child.kill()
+                child.wait()
+                raise StoreError(
+                    "transient",
+                    f"The transfer moved no byte for {stall_s:.0f} s and was ended; it goes on where it was.",
+                )
+        for thread in threads:
+            thread.join(5)
+        if "ok" in answer:
+            return dict(answer["ok"])
+        if "error" in answer:
+            raise StoreError(answer["error"].get("kind", "transient"), answer["error"].get("sentence", "unknown error"))
+        tail = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
+        raise StoreError(
+            "transient", f"The transfer process ended with status {child.returncode} without an answer: {tail[0]}"
+        )
+
+    @staticmethod
+    def _ask(child: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
+        assert child.stdin is not None  # noqa: S101 - opened as a pipe above
+        try:
+            child.stdin.write(json.dumps(request).encode() + b"\n")
+            child.stdin.close()
+        except OSError:
+            return  # it died at once: its status and complaint tell why
+
+    def children(self) -> list[int]:
+        """Pids of the transfers under way."""
+        with self._lock:
+            return list(self._children)
+
+    def close(self) -> None:
+        """Kill what is under way (nothing is lost by that) and begin no more."""
+        with self._lock:
+            self._closed = True
+            for child in self._children.values():
+                child.kill()
+
+
+Post = Callable[[Any], None]

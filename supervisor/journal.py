@@ -1,0 +1,252 @@
+"""The flight recorder: what the core consumed, in order, what it said and asked for, and snapshots of its state.
+
+SQLite in WAL mode on a local disk. A daemon that starts rebuilds the core from the last snapshot and the tail. A full
+disk must not silence it: a ballast file is released first; after that events live in memory and the failure is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from supervisor.core.actions import Action, Say
+from supervisor.core.codec import decode, encode
+from supervisor.core.decide import decide
+from supervisor.core.facts import Observation, Tick
+from supervisor.core.state import State
+
+SNAPSHOT_EVERY = 500
+KEEP_OBSERVATIONS = 200_000
+KEEP_EVENTS = 100_000
+BALLAST_BYTES = 4 << 20
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS observations (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, t REAL NOT NULL, wall REAL NOT NULL, source TEXT NOT NULL,
+    fact TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, observation INTEGER, wall REAL NOT NULL, level TEXT NOT NULL,
+    event TEXT NOT NULL, sentence TEXT NOT NULL, fields TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS actions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, observation INTEGER, wall REAL NOT NULL, action TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshots (observation INTEGER PRIMARY KEY, state TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One sentence that was said. ``wall`` is Unix time."""
+
+    id: int
+    wall: float
+    level: str
+    event: str
+    sentence: str
+    fields: dict[str, Any]
+
+
+class Journal:
+    """The journal of one run. Written by the daemon's loop only; ``events`` may be called from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create the journal in ``folder``. A damaged one is set aside, never deleted."""
+        self.path = folder / "journal.db"
+        self._ballast = folder / "journal.ballast"
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._since_snapshot = 0
+        self._recent: deque[Event] = deque(maxlen=2000)
+        self._last_event = 0
+        self.failure = ""
+        self.set_aside: Path | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db = self._open()
+        except sqlite3.DatabaseError:
+            self.set_aside = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
+            self.path.replace(self.set_aside)
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            self._db = self._open()
+        self._load_recent()
+        self._make_ballast()
+
+    def _open(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=5)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.execute("PRAGMA cache_size=-512")
+        database.executescript(_SCHEMA)
+        if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            database.close()
+            raise sqlite3.DatabaseError("quick_check failed")
+        return database
+
+    def _load_recent(self) -> None:
+        rows = self._db.execute("SELECT * FROM events ORDER BY id DESC LIMIT ?", (self._recent.maxlen,)).fetchall()
+        for number, _, wall, level, event, sentence, fields in reversed(rows):
+            self._recent.append(Event(number, wall, level, event, sentence, json.loads(fields)))
+        self._last_event = self._recent[-1].id if self._recent else 0
+
+    def _make_ballast(self) -> None:
+        with contextlib.suppress(OSError):
+            if not self._ballast.exists() or self._ballast.stat().st_size < BALLAST_BYTES:
+                self._ballast.write_bytes(b"\0" * BALLAST_BYTES)
+
+    # ------------------------------------------------------------ state
+
+    def rebuild(self) -> tuple[State, int]:
+        """The core's state from the last readable snapshot and the observations after it, and how many those were."""
+        state, after = State(), 0
+        for number, text in self._db.execute("SELECT observation, state FROM snapshots ORDER BY observation DESC"):
+            try:
+                state, after = decode(json.loads(text)), number
+                break
+            except (KeyError, TypeError, ValueError):
+                continue  # of another version: an older snapshot, or all observations, will do
+        count = 0
+        for observation in self.observations(after):
+            state = decide(state, observation).state
+            count += 1
+        return state, count
+
+    def observations(self, after: int = 0) -> Iterator[Observation]:
+        """What the core consumed, in order; facts of another version that cannot be read are left out."""
+        query = "SELECT t, wall, source, fact FROM observations WHERE id > ? ORDER BY id"
+        for t, wall, source, text in self._db.execute(query, (after,)):
+            try:
+                yield Observation(t, wall, decode(json.loads(text)), source)
+            except (KeyError, TypeError, ValueError):
+                continue
+
+    def record(self, observation: Observation, before: State, after: State, actions: Sequence[Action]) -> list[Event]:
+        """Write one turn of the loop; returns the events in it with their numbers."""
+        if isinstance(observation.fact, Tick) and not actions and _same(before, after):
+            return []
+        said = [action for action in actions if isinstance(action, Say)]
+        events = []
+        for action in said:
+            self._last_event += 1
+            events.append(
+                Event(
+                    self._last_event, observation.wall, action.level, action.event, action.sentence, dict(action.fields)
+                )
+            )
+        self._try(lambda: self._write(observation, actions, events))
+        self._since_snapshot += 1
+        if self._since_snapshot >= SNAPSHOT_EVERY:
+            self.snapshot(after)
+        if events:
+            with self._news:
+                self._recent.extend(events)
+                self._news.notify_all()
+        return events
+
+    def _write(self, observation: Observation, actions: Sequence[Action], events: Sequence[Event]) -> None:
+        db = self._db
+        db.execute("BEGIN")
+        try:
+            cursor = db.execute(
+                "INSERT INTO observations (t, wall, source, fact) VALUES (?, ?, ?, ?)",
+                (observation.t, observation.wall, observation.source, _dump(observation.fact)),
+            )
+            number = cursor.lastrowid
+            for event in events:
+                db.execute(
+                    "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (event.id, number, event.wall, event.level, event.event, event.sentence, json.dumps(event.fields)),
+                )
+            for action in actions:
+                if not isinstance(action, Say):
+                    db.execute(
+                        "INSERT INTO actions (observation, wall, action) VALUES (?, ?, ?)",
+                        (number, observation.wall, _dump(action)),
+                    )
+            db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            raise
+
+    def snapshot(self, state: State) -> None:
+        """Keep the state, and forget what is older than the snapshots and limits need."""
+        self._since_snapshot = 0
+        self._try(lambda: self._snapshot(state))
+
+    def _snapshot(self, state: State) -> None:
+        db = self._db
+        last = db.execute("SELECT COALESCE(MAX(id), 0) FROM observations").fetchone()[0]
+        db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, _dump(state)))
+        db.execute(
+            "DELETE FROM snapshots WHERE observation NOT IN (SELECT observation FROM snapshots "
+            "ORDER BY observation DESC LIMIT 5)"
+        )
+        db.execute("DELETE FROM observations WHERE id <= ?", (last - KEEP_OBSERVATIONS,))
+        db.execute("DELETE FROM actions WHERE observation <= ?", (last - KEEP_OBSERVATIONS,))
+        db.execute("DELETE FROM events WHERE id <= ?", (self._last_event - KEEP_EVENTS,))
+
+    def _try(self, write: Any) -> None:
+        """Do ``write``; on a full disk release the ballast and try again; never raise into the loop."""
+        for last in (False, True):
+            try:
+                write()
+            except (sqlite3.Error, OSError) as error:
+                self.failure = f"The journal {self.path} cannot be written: {error}. Make room on its disk."
+                if not last:
+                    self._ballast.unlink(missing_ok=True)
+            else:
+                if self.failure:
+                    self.failure = ""
+                    self._make_ballast()
+                return
+
+    # ------------------------------------------------------------ meta, events
+
+    def get(self, key: str) -> str | None:
+        """A small value kept beside the observations (boot id, clock epoch, W&B id)."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
+    def put(self, key: str, value: str) -> None:
+        """Keep a small value."""
+        self._try(lambda: self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)))
+
+    def last_time(self) -> tuple[float, float] | None:
+        """``(t, wall)`` of the last observation, None in a new journal."""
+        row = self._db.execute("SELECT t, wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
+        return (row[0], row[1]) if row else None
+
+    def events(self, after: int, limit: int, wait_s: float = 0.0) -> list[Event]:
+        """Events with a number above ``after``, oldest first, at most ``limit``; waits up to ``wait_s`` for one.
+
+        A negative ``after`` asks for the last ``limit`` events.
+        """
+        with self._news:
+            if after >= 0 and wait_s > 0:
+                self._news.wait_for(lambda: self._last_event > after, timeout=wait_s)
+            known = list(self._recent)
+        if after < 0:
+            return known[-limit:]
+        return [event for event in known if event.id > after][:limit]
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(encode(value), separators=(",", ":"))
+
+
+def _same(before: State, after: State) -> bool:
+    return replace(after, now=before.now, wall=before.wall) == before

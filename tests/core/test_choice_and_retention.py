@@ -1,0 +1,239 @@
+"""Where a run resumes, what is published, and what may be deleted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.codec import decode, encode
+from supervisor.core.retention import safe_locally, victims_in_store
+from supervisor.core.state import State
+
+from .world import GIB, SETTINGS, World
+
+
+def test_nothing_anywhere_is_a_fresh_start_that_says_so() -> None:
+    world = World()
+    world.boot()
+    assert world.asked(a.Start)[0].step is None
+    assert "There is no checkpoint, here or in the store: this is a fresh start." in world.said("starting")
+
+
+def test_a_store_that_cannot_be_listed_is_never_an_empty_one() -> None:
+    world = World()
+    world.store_reason = "connection refused."
+    world.boot()
+    world.after(3600, tick=10)
+    assert not world.asked(a.Start)
+    assert world.state.mode == "surveying"
+    assert "may hold checkpoints" in world.state.why
+    world.store_reason, world.stored, world.latest = "", {40: GIB}, 40
+    world.after(60, tick=5)
+    assert world.asked(a.Restore)[0].step == 40
+    assert world.asked(a.Start)[-1].step == 40
+
+
+def test_a_wrong_key_ends_with_93_and_starts_nothing() -> None:
+    world = World()
+    world.store_reason, world.store_permanent = "the key was refused.", True
+    world.boot()
+    assert not world.asked(a.Start)
+    assert world.asked(a.Exit)[0].code == 93
+
+
+def test_local_steps_at_least_as_new_as_all_that_was_published_need_no_store() -> None:
+    world = World()
+    world.running_at(7)
+    world.store_reason = "time-out."
+    world.engine_process_dies()
+    world.after(5)
+    assert world.asked(a.Start)[-1].step == 5
+
+
+def test_the_store_is_newer_than_the_disk() -> None:
+    world = World()
+    world.local, world.stored, world.latest = {5: "complete"}, {5: GIB, 10: GIB}, 10
+    world.boot()
+    assert world.asked(a.Restore)[0].step == 10
+    assert world.asked(a.Start)[0].step == 10
+
+
+def test_a_damaged_newest_step_falls_back_to_the_one_before() -> None:
+    world = World()
+    world.stored, world.latest, world.damaged = {5: GIB, 10: GIB}, 10, {10}
+    world.boot()
+    assert [r.step for r in world.asked(a.Restore)] == [10, 5]
+    assert world.asked(a.Start)[0].step == 5
+    assert "left as it is" in world.said("restore-damaged")[0]
+    assert not [x for x in world.asked(a.PruneStore) if x.step == 10]
+
+
+def test_only_broken_checkpoints_of_unknown_origin_start_nothing() -> None:
+    world = World()
+    world.local = {5: "incomplete"}
+    world.boot()
+    assert not world.asked(a.Start)
+    assert "none of them is good: step 5 (a shard is short)" in world.asked(a.Exit)[0].reason
+
+
+def test_a_torn_first_checkpoint_of_our_own_fresh_run_begins_again() -> None:
+    world = World()
+    world.boot()
+    world.step(1)
+    world.checkpoint(1, "incomplete")
+    world.see(f.ComponentExited(1, "launcher", 1))
+    assert [s.step for s in world.asked(a.Start)] == [None, None]
+
+
+def test_a_torn_newest_step_is_passed_over() -> None:
+    world = World()
+    world.running_at(10)
+    world.checkpoint(15, "incomplete")
+    world.see(f.ComponentExited(1, "launcher", 1))
+    assert world.asked(a.Start)[-1].step == 10
+
+
+def test_a_step_by_hand_goes_back_and_quarantines_what_is_higher() -> None:
+    world = World(replace(SETTINGS, pin_step=5))
+    world.local, world.stored, world.latest = {5: "complete", 10: "complete"}, {5: GIB, 10: GIB}, 10
+    world.boot()
+    assert world.asked(a.Start)[0].step == 5
+    assert set(world.state.quarantined) == {"10"}
+    world.see(f.ComponentExited(1, "launcher", 1))
+    assert world.asked(a.Start)[-1].step == 5, "a quarantined step is never resumed from"
+
+
+def test_a_step_by_hand_that_is_not_there_starts_nothing() -> None:
+    world = World(replace(SETTINGS, pin_step=7))
+    world.local = {5: "complete"}
+    world.boot()
+    assert "Step 7 was asked for (--step) and is not to be had: complete here 5" in world.asked(a.Exit)[0].reason
+
+
+def test_fresh_overrules_and_a_later_restart_resumes_the_new_lineage() -> None:
+    world = World(replace(SETTINGS, fresh=True))
+    world.local, world.stored, world.latest = {10: "complete"}, {10: GIB}, 10
+    world.boot()
+    assert (world.asked(a.Start)[0].step, world.asked(a.Start)[0].fresh) == (None, True)
+    for number in range(1, 6):
+        world.step(number)
+    world.checkpoint(5)
+    assert 5 in world.stored
+    assert [p.back for p in world.asked(a.Publish) if p.step == 5] == [True]
+    world.see(f.ComponentExited(1, "launcher", 1))
+    assert world.asked(a.Start)[-1].step == 5
+
+
+def test_the_newest_complete_step_is_published_next_and_skipped_ones_are_told() -> None:
+    world = World()
+    world.boot()
+    world.job_up()
+    world.answer = False
+    for number in (5, 10, 15):
+        world.checkpoint(number)
+    assert [p.step for p in world.asked(a.Publish)] == [5]
+    world.see(f.Published(5, GIB, 600.0, GIB))
+    assert [p.step for p in world.asked(a.Publish)] == [5, 15]
+    assert world.said("skipped") == ["Steps complete faster than the link carries them: 10 skipped."]
+
+
+def test_a_failing_publish_is_tried_again_later_and_later() -> None:
+    world = World()
+    world.publish_works = False
+    world.boot()
+    world.job_up()
+    world.step(5)
+    world.checkpoint(5)
+    world.after(2000, tick=10)
+    tries = len(world.asked(a.Publish))
+    assert 3 <= tries <= 8
+    assert "the link is down. Next try in 30 s." in world.said("publish-failed")[0]
+
+
+def test_disk_over_the_threshold_deletes_published_steps_oldest_first() -> None:
+    world = World()
+    world.running_at(25)
+    world.see(f.DiskLook("/data", 100 * GIB, 10 * GIB))
+    assert [p.step for p in world.asked(a.PruneLocal)][:2] == [5, 10]
+    assert sorted(world.local)[-2:] == [20, 25]
+
+
+def test_unpublished_steps_are_never_deleted_and_a_full_disk_stops_the_job_cleanly() -> None:
+    world = World()
+    world.publish_works = False
+    world.running_at(15)
+    world.see(f.DiskLook("/data", 100 * GIB, 1 * GIB))
+    assert not world.asked(a.PruneLocal)
+    assert world.state.mode == "disk-full"
+    assert "no local step is safe to delete" in world.said("verdict")[0]
+    world.publish_works = True
+    world.after(700, tick=5)
+    world.see(f.DiskLook("/data", 100 * GIB, 1 * GIB))
+    assert [p.step for p in world.asked(a.PruneLocal)] == [5, 10]
+    world.see(f.DiskLook("/data", 100 * GIB, 30 * GIB))
+    assert world.asked(a.Start)[-1].step == 15
+
+
+def test_store_keeps_the_last_ones_and_every_mth() -> None:
+    world = World(replace(SETTINGS, keep_last=3, keep_every=10))
+    world.running_at(40)
+    assert sorted(world.stored) == [10, 20, 30, 35, 40]
+
+
+steps = st.lists(st.integers(0, 60), unique=True, max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    complete=steps, broken=steps, stored=steps, keep=st.integers(1, 4), busy=st.one_of(st.none(), st.integers(0, 60))
+)
+def test_pruning_never_takes_an_unpublished_needed_step(
+    complete: list[int], broken: list[int], stored: list[int], keep: int, busy: int | None
+) -> None:
+    local = [f.LocalStep(s, "complete", "", 1) for s in complete]
+    local += [f.LocalStep(s, "incomplete", "torn", 1) for s in broken if s not in complete]
+    state = State(settings=SETTINGS, local=tuple(local), store=tuple(f.StoredStep(s, True, 1) for s in stored))
+    state = replace(state, busy=replace(state.busy, publish=busy))
+    gone = safe_locally(state, keep)
+    newest = max(stored, default=None)
+    for step in gone:
+        assert newest is not None
+        assert step in stored or step < newest
+        assert step != busy
+        assert step not in sorted(complete)[-keep:]
+    left = set(complete) - set(gone)
+    assert not complete or max(complete) in left
+    assert not complete or not stored or max([*left, *stored]) == max([*complete, *stored])
+
+
+@settings(max_examples=300, deadline=None)
+@given(stored=steps, last=st.integers(2, 5), every=st.one_of(st.none(), st.integers(1, 10)))
+def test_the_store_always_keeps_two_good_steps_and_the_one_the_pointer_names(
+    stored: list[int], last: int, every: int | None
+) -> None:
+    latest = max(stored, default=None)
+    state = State(
+        settings=replace(SETTINGS, keep_last=last, keep_every=every),
+        store=tuple(f.StoredStep(s, True, 1) for s in stored),
+        store_latest=latest,
+    )
+    left = set(stored) - set(victims_in_store(state))
+    assert len(left) >= min(2, len(stored))
+    assert latest is None or latest in left
+    assert set(sorted(stored)[-last:]) <= left
+
+
+def test_state_and_facts_survive_json() -> None:
+    world = World()
+    world.running_at(7)
+    world.gpus(inference=0)
+    world.engine_process_dies()
+    world.after(4)
+    assert decode(json.loads(json.dumps(encode(world.state)))) == world.state
+    for observation in world.log:
+        assert decode(json.loads(json.dumps(encode(observation.fact)))) == observation.fact
