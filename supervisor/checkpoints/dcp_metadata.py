@@ -300,7 +300,7 @@ class _Machine:
         if not _MAY_BE_CALLED.fullmatch(called.name):
             raise MetadataError(f"it calls {called.name[:80]!r}, which no checkpoint needs; do not load it with torch")
         self.count()
-        if called.name in {"collections.OrderedDict", "builtins.dict"}:
+        if called.name in {"collections.OrderedDict", "collections.defaultdict", "builtins.dict"}:
             self.stack.append(_Pairs())
         elif _KEPT.fullmatch(called.name):
             self.stack.append(_Object(called.name))

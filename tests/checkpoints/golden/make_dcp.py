@@ -48,6 +48,7 @@ def work(rank: int, ranks: int, folder: str, saves: int, port: int) -> None:
         weights, moments = get_state_dict(model, optimizer)
         state = {"app": {"model": weights, "optimizers": moments, "progress": {"step": 5}}}
         dcp.save(state, checkpoint_id=folder)
+    dist.barrier()  # else gloo aborts the rank whose peer left first
     dist.destroy_process_group()
 
 
