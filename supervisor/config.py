@@ -13,8 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from supervisor.secrets import SECRET_NAME
+
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-SECRET_NAME = re.compile(r"(?i)(secret|token|passw|api_?key|application_?key|credential|_key$|_key_id$|private)")
 
 Seconds = Annotated[float, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -323,8 +324,23 @@ class RunFile(Section):
 
 
 def socket_dir() -> Path:
-    """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR."""
+    """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR.
+
+    RL_SUPERVISOR_SOCKET_DIR overrules both, for the daemon and for supervisorctl alike.
+    """
+    if chosen := os.environ.get("RL_SUPERVISOR_SOCKET_DIR"):
+        return Path(chosen).absolute()
     if os.geteuid() == 0:
         return Path("/run/rl-supervisor")
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "rl-supervisor" if runtime else Path(f"/tmp/rl-supervisor-{os.getuid()}")  # noqa: S108
+
+
+def load(path: Path) -> RunFile:
+    """Read and validate a run file.
+
+    Raises ConfigError whose text names every mistake at once, one sentence a line, each with file, line and key.
+    """
+    from supervisor.run_file import read  # not needed by processes that only use the models
+
+    return read(path, RunFile)

@@ -1,0 +1,94 @@
+"""The few words a daemon says to systemd (sd_notify(3)), without a dependency and without systemd being there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import MutableMapping
+from typing import Protocol
+
+
+class Notifier(Protocol):
+    """What the daemon tells its service manager. No method raises or blocks."""
+
+    watchdog_s: float | None
+    """systemd wants a ping at least this often, in seconds; None when it does not watch."""
+
+    def ready(self, status: str = "") -> None:
+        """The service is up."""
+
+    def status(self, sentence: str) -> None:
+        """What `systemctl status` shows."""
+
+    def ping(self) -> None:
+        """The watchdog's ping: only the loop that does the work may send it."""
+
+    def reloading(self, status: str = "") -> None:
+        """A reload begins; ``ready`` ends it (Type=notify-reload of systemd 253 wants the monotonic time)."""
+
+    def stopping(self, status: str = "") -> None:
+        """The service goes down."""
+
+    def extend(self, seconds: float) -> None:
+        """Starting or stopping takes this much longer."""
+
+
+class NoManager:
+    """No systemd above us: everything is said to nobody."""
+
+    watchdog_s: float | None = None
+
+    def ready(self, status: str = "") -> None: ...
+    def status(self, sentence: str) -> None: ...
+    def ping(self) -> None: ...
+    def reloading(self, status: str = "") -> None: ...
+    def stopping(self, status: str = "") -> None: ...
+    def extend(self, seconds: float) -> None: ...
+
+
+class Systemd:
+    """Datagrams to ``$NOTIFY_SOCKET``. A message that cannot be sent is lost: nobody waits for a manager."""
+
+    def __init__(self, address: str, watchdog_s: float | None = None) -> None:
+        self.watchdog_s = watchdog_s
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    def ready(self, status: str = "") -> None:
+        self._send("READY=1", status)
+
+    def status(self, sentence: str) -> None:
+        self._send("", sentence)
+
+    def ping(self) -> None:
+        self._send("WATCHDOG=1", "")
+
+    def reloading(self, status: str = "") -> None:
+        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", status)
+
+    def stopping(self, status: str = "") -> None:
+        self._send("STOPPING=1", status)
+
+    def extend(self, seconds: float) -> None:
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}", "")
+
+    def _send(self, words: str, status: str) -> None:
+        one_line = " ".join(status.split())
+        message = "\n".join(part for part in (words, f"STATUS={one_line}" if one_line else "") if part)
+        try:
+            self._socket.sendto(message.encode("utf-8", "replace"), self._address)
+        except OSError:
+            return
+
+
+def notifier(env: MutableMapping[str, str] = os.environ) -> Notifier:
+    """The service manager of this process. Takes its variables out of ``env``: no child may speak for the daemon."""
+    address = env.pop("NOTIFY_SOCKET", "")
+    microseconds, pid = env.pop("WATCHDOG_USEC", ""), env.pop("WATCHDOG_PID", "")
+    if not address.startswith(("/", "@")):  # empty, or vsock: which only a container manager on another machine uses
+        return NoManager()
+    watched = microseconds.isdigit() and int(microseconds) > 0 and pid in ("", str(os.getpid()))
+    return Systemd(address, int(microseconds) / 1e6 if watched else None)
