@@ -13,9 +13,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from supervisor.secrets import SECRET_NAME
+from supervisor import secrets
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+SECRET_NAME = secrets.SECRET_NAME
 
 Seconds = Annotated[float, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]

@@ -157,13 +157,14 @@ def _sentences(
     error: ValidationError,
 ) -> list[str]:
     """One sentence for each wrong key, in the order of the file."""
-    wants: dict[Key, list[str]] = {}
+    wants: dict[Key, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        key = _key(detail, data)
-        wants.setdefault(key, []).append(_sentence(detail, key, model, data))
+        wants.setdefault(_key(detail, data), []).append(detail)
     placed = []
-    for key, alternatives in wants.items():
-        unique = list(dict.fromkeys(alternatives))
+    for key, details in wants.items():
+        # Of a union's complaints, the ones about the value come from the member whose type was right.
+        details = [detail for detail in details if detail["type"] not in _WANTED] or details
+        unique = list(dict.fromkeys(_sentence(detail, key, model, data) for detail in details))
         sentence = unique[0]
         if len(unique) > 1:  # a union: each member complained, any of them would do
             sentence = sentence + " Or: " + " ".join(part.removeprefix(f"{_name(key)} ") for part in unique[1:])
