@@ -1,0 +1,156 @@
+"""Claims the address of a run's unix socket: one daemon, right permissions before anyone can connect, no stale file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import socket
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+from supervisor.errors import ConfigError, TryAgainError
+
+LONGEST = 107  # bytes of a path in sockaddr_un, without the closing NUL (unix(7))
+_PROBE_S = 2.0
+
+
+class Claim:
+    """A listening socket at ``path``, and the lock that makes it ours until ``release``."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        """Bind and listen.
+
+        Raises TryAgainError when another daemon serves this run, ConfigError when the path cannot be used at all.
+        """
+        self.path = path
+        if len(os.fsencode(path)) > LONGEST:
+            raise ConfigError(
+                f"The socket's path has {len(os.fsencode(path))} bytes, and Linux allows {LONGEST}: {path}. "
+                f'Set a shorter one in the run file: [api] socket = "/run/NAME.sock".'
+            )
+        _make_folder(path.parent)
+        self._lock = self._take_lock()
+        try:
+            self._refuse_living_daemon()
+            self.socket = self._bind(mode)
+        except OSError as error:
+            os.close(self._lock)
+            raise ConfigError(f"No socket can be made at {path}: {error.strerror or error}.") from None
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._inode = path.lstat().st_ino
+
+    def release(self) -> None:
+        """Stop listening and remove the socket, unless somebody else has put another one there."""
+        self.socket.close()
+        try:
+            if self.path.lstat().st_ino == self._inode:
+                self.path.unlink()
+        except OSError:
+            pass  # gone already, or its folder is: either way nobody finds us any more
+        os.close(self._lock)
+
+    def _take_lock(self) -> int:
+        """An advisory lock beside the socket: two daemons that start at the same moment cannot both win."""
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"{lock} cannot be made: {error.strerror}. Run as a user who may write in {lock.parent}, or set "
+                f"[api] socket in the run file."
+            ) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(fd, 32).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise self._taken(f" (process {holder})" if holder else "") from None
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+        return fd
+
+    def _refuse_living_daemon(self) -> None:
+        """Whoever answers at the old socket is alive, lock or no lock; a refused connection means a dead one's file."""
+        try:
+            kind = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(kind):
+            raise ConfigError(
+                f"{self.path} exists and is not a socket: move it away, or set [api] socket in the run file."
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(_PROBE_S)
+            try:
+                probe.connect(str(self.path))
+                pid = peer(probe)[0]
+            except (ConnectionRefusedError, FileNotFoundError):
+                return
+            except OSError:  # a full backlog or no permission: something lives there
+                pid = 0
+        raise self._taken(f" (process {pid})" if pid else "")
+
+    def _taken(self, holder: str) -> TryAgainError:
+        return TryAgainError(
+            f"Another daemon{holder} already serves {self.path}: one run has one daemon. Stop that one first "
+            f"(`supervisorctl shutdown {self.path.stem}`), or give this run another id."
+        )
+
+    def _bind(self, mode: int) -> socket.socket:
+        """Bind in a private folder, set the mode, listen, and only then move the socket to its name."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".", dir=self.path.parent) as folder:
+                fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    # Through the descriptor, since the folder's own path may be too long for sockaddr_un.
+                    listener.bind(f"/proc/self/fd/{fd}/s")
+                finally:
+                    os.close(fd)
+                private = Path(folder) / "s"
+                private.chmod(mode)
+                listener.listen(32)
+                private.replace(self.path)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+
+def _make_folder(folder: Path) -> None:
+    """The sockets' folder, which others may enter but not write to."""
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o755)
+        found = folder.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"The socket's folder {folder} cannot be made: {error.strerror}. Set [api] socket in the run file."
+        ) from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"{folder} is not a folder: set [api] socket in the run file.")
+    if found.st_uid not in (0, os.geteuid()):  # somebody made our folder in /tmp first
+        raise ConfigError(f"{folder} belongs to user id {found.st_uid}, not to us: set [api] socket in the run file.")
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """(process id, user id) of the other end of a unix socket (SO_PEERCRED, unix(7))."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
+
+
+def peer_name(connection: socket.socket) -> str:
+    """``alice (pid 4711)``: who is at the other end, for people."""
+    pid, uid = peer(connection)
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"user {uid}"
+    return f"{name} (pid {pid})"
