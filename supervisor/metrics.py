@@ -70,9 +70,8 @@ def render(status: Mapping[str, Any]) -> str:
         family(name, kind, about, [({}, status.get(key))])
     family("incident_open", "gauge", "1 while an incident is open.", [({}, int(bool(incident)))])
     family("incident_seconds", "gauge", "Age of the open incident, in seconds.", [({}, incident.get("seconds"))])
-    family(
-        "local_steps", "gauge", "Complete checkpoints on the local disk.", [({}, _count(local, "state", "complete"))]
-    )
+    complete, committed = _count(local, "state", "complete"), _count(stored, "committed", True)
+    family("local_steps", "gauge", "Complete checkpoints on the local disk.", [({}, complete)])
     family("stored_steps", "gauge", "Published checkpoints in the store.", [({}, committed)])
     family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, sum(_sizes(local)))])
     family("disk_free_bytes", "gauge", "Free space of the checkpoint volume.", [(path, disk.get("free_bytes"))])
