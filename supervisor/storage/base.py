@@ -39,6 +39,7 @@ class StoredFile:
     file_id: str
     sha1: str | None = None  # whole-object SHA-1 where the store knows it (small objects)
     uploaded_at: float = 0.0  # Unix time
+    parts_digest: str | None = None  # ``hashing.parts_digest`` of what was sent, where the store keeps it
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,21 @@ class Part:
 
 
 Progress = Callable[[int], None]
-"""Called with the number of further bytes that the store confirmed (or that were verified on disk)."""
+"""Called with the number of further bytes that the store confirmed (or that were verified on disk).
+
+Raising in it abandons the transfer.
+"""
 
 
 class Store(Protocol):
     """An object store, opened. All methods raise StoreError and are safe to call from several threads."""
 
     url: str
+    streams: int
+    """Requests that may be in flight at a time."""
+
+    def sent_bytes(self) -> int:
+        """Bytes of objects that were sent since the store was opened; bytes found there already do not count."""
 
     def part_size(self) -> int:
         """Bytes of a part that this store likes best."""
@@ -76,6 +85,9 @@ class Store(Protocol):
 
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         """Exactly ``size`` bytes of one object version, by its id."""
+
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+        """The same in pieces, in order, each handed to ``sink`` once: memory stays small however large the part is."""
 
     def delete(self, file: StoredFile) -> None:
         """Delete exactly this version; deleting what is gone already is success."""

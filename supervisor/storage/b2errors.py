@@ -1,0 +1,95 @@
+"""What b2sdk's errors mean for us: the kind that decides what happens next, and a sentence that says what to do.
+
+The classes are b2sdk 2.13.1's (``b2sdk.v3.exception``). Texts of the SDK are quoted only where they hold no token.
+"""
+
+from __future__ import annotations
+
+import re
+
+import requests
+import urllib3
+from b2sdk.v3 import exception as b2
+
+from supervisor.storage.base import Kind, StoreError
+from supervisor.storage.keys import MAKE_A_KEY
+
+NETWORK_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+CATCH = (b2.B2Error, *NETWORK_ERRORS)
+
+_KEY_REFUSED = (b2.InvalidAuthToken, b2.Unauthorized, b2.CapabilityNotAllowed, b2.AccessDenied)
+_ACCOUNT = (b2.NoPaymentHistory, b2.EmailNotVerified)
+_ERRNO = re.compile(r"\[Errno -?\d+\] ([^'\")]+)")
+_HOST = re.compile(r"host='([^']+)', port=(\d+)")
+_QUOTA_WORDS = ("cap_exceeded", "storage cap", "transaction cap")
+
+
+def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreError:
+    """Turn an error of b2sdk, requests or the network into ours.
+
+    ``tried`` completes "could not ..."; of the key id only the last four characters are shown.
+    """
+    error = _innermost(error)
+    retry_after = getattr(error, "retry_after_seconds", None)
+    could_not = f"could not {tried}"
+    key = f"application key ...{key_id[-4:]}"
+
+    def say(kind: Kind, sentence: str) -> StoreError:
+        return StoreError(kind, sentence, float(retry_after) if retry_after else None)
+
+    if isinstance(error, (b2.StorageCapExceeded, b2.TransactionCapExceeded)) or _is_cap(error):
+        return say(
+            "quota",
+            f"{could_not}: B2 says that a cap of the account is reached ({_text(error)}). Raise it in B2's Caps & "
+            f"Alerts, or keep fewer steps (store.keep_last)",
+        )
+    if isinstance(error, (b2.RestrictedBucket, b2.BucketNotAllowed)):
+        return say(
+            "permanent",
+            f"{could_not}: the {key} is limited to another bucket than {bucket}. Correct store.url, or: {MAKE_A_KEY}",
+        )
+    if isinstance(error, (b2.NonExistentBucket, b2.BucketIdNotFound)):
+        return say(
+            "permanent",
+            f"{could_not}: the bucket {bucket} does not exist in the account of the {key}. Make the bucket, or correct "
+            f"store.url",
+        )
+    if isinstance(error, _KEY_REFUSED):
+        return say("permanent", f"{could_not}: B2 refuses the {key} ({_text(error)}). {MAKE_A_KEY}")
+    if isinstance(error, _ACCOUNT):
+        return say("permanent", f"{could_not}: B2 wants something done for the account first ({_text(error)})")
+    if isinstance(error, (b2.ClockSkew, b2.BadDateFormat)):
+        return say("permanent", f"{could_not}: this machine's clock is wrong ({_text(error)}). Set it (ntp, chrony)")
+    if isinstance(error, b2.PotentialS3EndpointPassedAsRealm):
+        return say("permanent", f"{could_not}: store.realm names an S3 endpoint; B2's own API has the realm production")
+    if isinstance(error, b2.FileNotPresent) or type(error).__name__ == "ResourceNotFound":  # which v3 does not export
+        return say("missing", f"{could_not}: there is no such file in the bucket {bucket}")
+    if isinstance(error, b2.UnusableFileName):
+        return say("permanent", f"{could_not}: B2 does not take that name ({_text(error)})")
+    if isinstance(error, b2.TooManyRequests):
+        return say("transient", f"{could_not}: B2 asks for fewer requests (429)")
+    return say("transient", f"{could_not}: {_text(error)}")
+
+
+def _innermost(error: Exception) -> Exception:
+    """b2sdk wraps what happened on the last of its own tries."""
+    while isinstance(error, b2.MaxRetriesExceeded) and error.exception_info_list:
+        error = error.exception_info_list[-1]
+    return error
+
+
+def _is_cap(error: Exception) -> bool:
+    """Caps that b2sdk has no class for arrive as UnknownError("403 download_cap_exceeded ...")."""
+    text = str(error)
+    return isinstance(error, b2.UnknownError) and text.find("403") >= 0 and any(word in text for word in _QUOTA_WORDS)
+
+
+def _text(error: Exception) -> str:
+    """The error's own words, shortened; none where they would quote a token."""
+    text = " ".join(str(error).split())
+    if "auth token" in text and "upload" in text:
+        return "an upload URL was used twice at a time"
+    reason, host = _ERRNO.search(text), _HOST.search(text)
+    if reason:
+        return f"no connection{f' to {host[1]}:{host[2]}' if host else ''} ({reason[1]})"
+    return text[:200] or type(error).__name__

@@ -1,0 +1,301 @@
+"""A folder as a store: the embedded default, and any mounted volume.
+
+Every object is a plain file that appears whole or not at all: written beside its place, hashed on the way, fsynced,
+renamed, and the folder fsynced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from supervisor.storage import hashing, source
+from supervisor.storage.base import Part, Progress, StoredFile, StoreError
+from supervisor.storage.names import name_problem
+
+INCOMING = ".incoming-"  # files that are not objects yet
+PART_BYTES = 64 << 20
+
+
+class FileStore:
+    """The store below ``root``. ``file_id`` is a file's identity (mtime, inode, size): a rewrite is another version.
+
+    The root folder is made with the first object; its parent has to exist, so that a volume that is not mounted is
+    never taken for an empty store.
+    """
+
+    def __init__(self, root: Path, streams: int = 16, part_size: int | None = None) -> None:
+        self.root = root
+        self.url = root.as_uri()
+        self.streams = streams
+        self._part_size = part_size or PART_BYTES
+        self._sent = 0
+        self._lock = threading.Lock()
+
+    def sent_bytes(self) -> int:
+        return self._sent
+
+    def part_size(self) -> int:
+        return self._part_size
+
+    def list(self, prefix: str) -> Sequence[StoredFile]:
+        with self._explain("list", prefix):
+            if not self._exists():
+                return []
+            folder = self._path(prefix.rstrip("/")) if prefix else self.root
+            found = []
+            for place, folders, files in os.walk(folder, onerror=_raise_unless_gone):
+                folders.sort()
+                for name in files:
+                    path = Path(place, name)
+                    if name.startswith(INCOMING):
+                        continue
+                    try:
+                        status = path.lstat()
+                    except FileNotFoundError:  # deleted or replaced since the folder was read
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        found.append(_stored(path.relative_to(self.root).as_posix(), status))
+            return sorted(found, key=lambda file: file.name)
+
+    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
+        target = self._path(name)
+        if self._holds(target, size, parts):
+            progress(size)
+            return self._current(name)
+        descriptor = source.open_source(path)
+        try:
+            if os.fstat(descriptor).st_size != size:
+                raise StoreError("changed", f"{path} has another size than when its hashes were taken")
+            with self._explain("write", name), self._incoming(target) as incoming:
+                for part in parts:
+                    digest = hashlib.sha1(usedforsecurity=False)
+                    for piece in source.read_pieces(descriptor, path, part.offset, part.size):
+                        digest.update(piece)
+                        _write_all(incoming, piece)
+                    if digest.hexdigest() != part.sha1:
+                        raise StoreError("changed", f"{path} changed after it was hashed (byte {part.offset} on)")
+                    with self._lock:
+                        self._sent += part.size
+                    progress(part.size)
+        finally:
+            os.close(descriptor)
+        stored = self._current(name)
+        if stored.size != size:
+            raise StoreError("transient", f"{self.url} holds {stored.size} bytes of {name} after {size} were written")
+        return stored
+
+    def put_bytes(self, name: str, data: bytes) -> StoredFile:
+        target = self._path(name)
+        with self._explain("write", name), self._incoming(target) as incoming:
+            _write_all(incoming, data)
+        with self._lock:
+            self._sent += len(data)
+        return self._current(name)
+
+    def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
+        with self._explain("read", name), self._opened(name, file_id) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size > limit:
+                raise StoreError("damaged", f"{name} in {self.url} has {size} bytes, more than the {limit} it may have")
+            return _read_exactly(descriptor, 0, size)
+
+    def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
+        pieces: list[bytes] = []
+        self.read_range(file, offset, size, pieces.append)
+        return b"".join(pieces)
+
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+        end = offset + size
+        with self._opened(file.name, file.file_id) as descriptor:
+            while offset < end:
+                with self._explain("read", file.name):
+                    piece = os.pread(descriptor, min(hashing.CHUNK_BYTES, end - offset), offset)
+                if not piece:
+                    raise StoreError("damaged", f"{file.name} in {self.url} ends before byte {end}")
+                offset += len(piece)
+                sink(piece)
+
+    def delete(self, file: StoredFile) -> None:
+        path = self._path(file.name)
+        with self._explain("delete", file.name):
+            try:
+                if _identity(path.lstat()) != file.file_id:
+                    return  # this version is gone; another one has its name
+                path.unlink()
+            except FileNotFoundError:
+                return
+            _fsync_folder(path.parent)
+            for folder in path.parents:
+                if folder == self.root:
+                    break
+                try:
+                    folder.rmdir()
+                except OSError:  # not empty, or another writer is about to fill it
+                    break
+
+    def sweep(self, prefix: str) -> int:
+        count = 0
+        with self._explain("clean", prefix):
+            if not self._exists():
+                return 0
+            for place, _folders, files in os.walk(self._path(prefix.rstrip("/")) if prefix else self.root):
+                for name in files:
+                    if name.startswith(INCOMING):
+                        Path(place, name).unlink(missing_ok=True)
+                        count += 1
+        return count
+
+    # ------------------------------------------------------------ paths
+
+    def _path(self, name: str) -> Path:
+        """Where ``name`` lives. Refuses bad names, and links on the way: nothing here may lead out of the root."""
+        problem = name_problem(name)
+        if problem or any(segment.startswith(INCOMING) for segment in name.split("/")):
+            raise StoreError("permanent", f"{name!r} cannot be a name in {self.url}: {problem or 'it is reserved'}")
+        path = self.root
+        for segment in name.split("/"):
+            path = path / segment
+            try:
+                if stat.S_ISLNK(path.lstat().st_mode):
+                    raise StoreError(
+                        "permanent",
+                        f"{path} is a symbolic link, and a store follows none: put the real files there",
+                    )
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            except OSError as error:
+                raise self._error("reach", name, error) from error
+        return self.root / name
+
+    def _exists(self) -> bool:
+        try:
+            if not stat.S_ISDIR(self.root.stat().st_mode):
+                raise StoreError("permanent", f"the store {self.url} is not a folder: name another one")
+        except FileNotFoundError:
+            if not self.root.parent.is_dir():
+                raise StoreError(
+                    "permanent",
+                    f"the store {self.url} cannot be reached: {self.root.parent} does not exist. Mount the volume, or "
+                    f"make the folder",
+                ) from None
+            return False
+        return True
+
+    def _current(self, name: str) -> StoredFile:
+        with self._explain("read", name):
+            return _stored(name, self._path(name).lstat())
+
+    def _holds(self, target: Path, size: int, parts: Sequence[Part]) -> bool:
+        """Is the very file there already? (A killed transfer finished this file, and its memory of it was lost.)"""
+        try:
+            status = target.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+                return False
+            return all(source.hash_range(target, part.offset, part.size) == part.sha1 for part in parts)
+        except (OSError, StoreError):
+            return False
+
+    # ------------------------------------------------------------ reading and writing
+
+    @contextlib.contextmanager
+    def _incoming(self, target: Path) -> Iterator[int]:
+        """A descriptor to write to; becomes ``target`` when the block ends well."""
+        self._exists()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.parent / f"{INCOMING}{secrets.token_hex(8)}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                yield descriptor
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.rename(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        for folder in target.parents:
+            _fsync_folder(folder)
+            if folder == self.root:
+                break
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, file_id: str | None) -> Iterator[int]:
+        self._exists()
+        try:
+            descriptor = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise StoreError("missing", f"there is no {name} in {self.url}") from error
+        except OSError as error:
+            raise self._error("read", name, error) from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError("missing", f"there is no {name} in {self.url}")
+            if file_id is not None and _identity(status) != file_id:
+                raise StoreError("missing", f"{name} in {self.url} is no longer the version that is asked for")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _explain(self, verb: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._error(verb, name, error) from error
+
+    def _error(self, verb: str, name: str, error: OSError) -> StoreError:
+        tried = f"the store {self.url} did not let us {verb} {name or 'it'}: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StoreError("quota", f"{tried}. Free space on that disk, or keep fewer steps (store.keep_last)")
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return StoreError("permanent", f"{tried}. Give this user the right to write there, or name another folder")
+        return StoreError("transient", tried)
+
+
+def _stored(name: str, status: os.stat_result) -> StoredFile:
+    return StoredFile(name=name, size=status.st_size, file_id=_identity(status), uploaded_at=status.st_mtime)
+
+
+def _identity(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}.{status.st_ino:x}.{status.st_size:x}"
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_exactly(descriptor: int, offset: int, size: int) -> bytes:
+    pieces = []
+    while size:
+        piece = os.pread(descriptor, size, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

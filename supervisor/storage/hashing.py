@@ -1,0 +1,36 @@
+"""Parts of a file and their SHA-1, which B2 forces on us for each part and which every check here rests on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from supervisor.storage.base import Part
+
+CHUNK_BYTES = 1 << 20
+MOST_PARTS = 10_000  # of one B2 file
+EMPTY_SHA1 = hashlib.sha1(b"", usedforsecurity=False).hexdigest()
+
+
+def sha1(data: bytes) -> str:
+    """Hexadecimal SHA-1 of ``data``."""
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()
+
+
+def fitting_part_size(size: int, preferred: int) -> int:
+    """Bytes of a part for a file of ``size`` bytes: the preferred ones, or more where there would be too many parts."""
+    return max(preferred, -(-size // MOST_PARTS))
+
+
+def part_ranges(size: int, part_size: int) -> list[tuple[int, int]]:
+    """(offset, size) of each part. An empty file has one empty part."""
+    if size == 0:
+        return [(0, 0)]
+    return [(offset, min(part_size, size - offset)) for offset in range(0, size, part_size)]
+
+
+def parts_digest(parts: Sequence[Part]) -> str:
+    """One SHA-256 that stands for a file cut in exactly these parts with exactly these bytes."""
+    text = json.dumps([[part.size, part.sha1] for part in parts], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,47 @@
+"""Where the store's key comes from, and what to tell a person whose key is missing or too narrow.
+
+Keys never stand in a run file, a request, a sentence or a log: only the environment or systemd credentials hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from supervisor.storage.base import StoreError
+
+NEEDED = ("listFiles", "readFiles", "writeFiles", "deleteFiles")
+"""Capabilities that publishing, restoring and pruning need together; listBuckets as well for an unrestricted key."""
+
+MAKE_A_KEY = (
+    f"Make an application key for this bucket with {', '.join(NEEDED)} and set B2_APPLICATION_KEY_ID and "
+    f"B2_APPLICATION_KEY (or the systemd credentials b2_application_key_id and b2_application_key)"
+)
+
+
+def keys_from(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Key id and key: from the environment, else from systemd's credentials folder. Raises kind "permanent"."""
+    return (
+        _secret(environ, "B2_APPLICATION_KEY_ID", "b2_application_key_id"),
+        _secret(environ, "B2_APPLICATION_KEY", "b2_application_key"),
+    )
+
+
+def _secret(environ: Mapping[str, str], variable: str, credential: str) -> str:
+    value = environ.get(variable, "").strip()
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if not value and folder:
+        try:
+            value = (Path(folder) / credential).read_text().strip()
+        except FileNotFoundError:
+            value = ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError("permanent", f"the systemd credential {credential} cannot be read: {error}") from error
+    if not value:
+        raise StoreError(
+            "permanent",
+            f"{variable} is not set, and there is no systemd credential {credential}. {MAKE_A_KEY}",
+        )
+    if any(not 32 < ord(letter) < 127 for letter in value):
+        raise StoreError("permanent", f"{variable} holds characters that no B2 key has: copy it again, without quotes")
+    return value

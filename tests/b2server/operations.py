@@ -1,0 +1,276 @@
+"""The JSON operations of B2's native API (v2, v3 and v4 where they differ), one function each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.b2server.state import Bucket, Json, Key, Refusal, State, Version, sha1_hex
+
+
+def authorized(state: State, version: str, base: str, key_id: str, secret: str) -> Json:
+    """The answer of b2_authorize_account. Its shape changed with each version of the API."""
+    token, key = state.authorize(key_id, secret)
+    buckets = [state.buckets[name] for name in key.buckets or () if name in state.buckets]
+    sizes = {
+        "absoluteMinimumPartSize": state.minimum_part_size,
+        "apiUrl": base,
+        "downloadUrl": base,
+        "recommendedPartSize": state.part_size,
+        "s3ApiUrl": base,
+    }
+    answer: Json = {"accountId": "account0", "authorizationToken": token, "applicationKeyExpirationTimestamp": None}
+    only = {
+        "capabilities": list(key.capabilities),
+        "namePrefix": key.prefix,
+        "bucketId": buckets[0].bucket_id if buckets else None,
+        "bucketName": buckets[0].name if buckets else None,
+    }
+    if version == "v4":
+        allowed = {
+            "capabilities": list(key.capabilities),
+            "namePrefix": key.prefix,
+            "buckets": None if key.buckets is None else [{"id": b.bucket_id, "name": b.name} for b in buckets],
+        }
+        return answer | {"apiInfo": {"storageApi": sizes | {"infoType": "storageApi", "allowed": allowed}}}
+    if version == "v3":
+        return answer | {"apiInfo": {"storageApi": sizes | only | {"infoType": "storageApi"}}}
+    return answer | sizes | {"allowed": only}
+
+
+def bucket_json(bucket: Bucket) -> Json:
+    return {
+        "accountId": "account0",
+        "bucketId": bucket.bucket_id,
+        "bucketName": bucket.name,
+        "bucketType": "allPrivate",
+        "bucketInfo": {},
+        "corsRules": [],
+        "lifecycleRules": [],
+        "options": [],
+        "revision": 1,
+        "defaultServerSideEncryption": {"isClientAuthorizedToRead": True, "value": {"algorithm": None, "mode": None}},
+        "fileLockConfiguration": {"isClientAuthorizedToRead": False, "value": None},
+        "replicationConfiguration": {"isClientAuthorizedToRead": False, "value": None},
+    }
+
+
+def b2_list_buckets(state: State, key: Key, ask: Json, base: str) -> Json:
+    state.need(key, "listBuckets")
+    name, bucket_id = ask.get("bucketName"), ask.get("bucketId")
+    if key.buckets is not None and name not in key.buckets and not bucket_id:
+        raise Refusal(401, "unauthorized", "the key is limited to a bucket")
+    found = [b for b in state.buckets.values() if name in (None, b.name) and bucket_id in (None, b.bucket_id)]
+    return {"buckets": [bucket_json(bucket) for bucket in found]}
+
+
+def b2_create_bucket(state: State, key: Key, ask: Json, base: str) -> Json:
+    state.need(key, "writeBuckets")
+    if ask["bucketName"] in state.buckets:
+        raise Refusal(400, "duplicate_bucket_name", "taken")
+    bucket = Bucket(f"bucket{state.number():08d}", ask["bucketName"])
+    state.buckets[bucket.name] = bucket
+    return bucket_json(bucket)
+
+
+def b2_create_key(state: State, key: Key, ask: Json, base: str) -> Json:
+    state.need(key, "writeKeys")
+    ids = ask.get("bucketIds") or ([ask["bucketId"]] if ask.get("bucketId") else None)
+    names = tuple(state.bucket_by_id(bucket_id).name for bucket_id in ids) if ids else None
+    number = state.number()
+    made = Key(f"0000key{number:08d}", f"K000secret{number}", tuple(ask["capabilities"]), names, ask.get("namePrefix"))
+    state.keys[made.key_id] = made
+    return {
+        "accountId": "account0",
+        "applicationKeyId": made.key_id,
+        "applicationKey": made.secret,
+        "bucketIds": ids,
+        "capabilities": list(made.capabilities),
+        "expirationTimestamp": None,
+        "keyName": ask["keyName"],
+        "namePrefix": made.prefix,
+        "options": [],
+    }
+
+
+def _limit(ask: Json, field: str, default: int) -> int:
+    return min(int(ask.get(field) or default), 10_000)
+
+
+def _no_delimiter(ask: Json) -> None:
+    if ask.get("delimiter"):
+        raise Refusal(400, "bad_request", "this server knows no delimiter")
+
+
+def b2_list_file_names(state: State, key: Key, ask: Json, base: str) -> Json:
+    bucket, prefix = state.bucket_by_id(ask["bucketId"]), ask.get("prefix") or ""
+    state.need(key, "listFiles", bucket, prefix)
+    _no_delimiter(ask)
+    start = ask.get("startFileName") or ""
+    found = [v for v in state.current(bucket, prefix) if v.name.encode() >= start.encode()]
+    limit = _limit(ask, "maxFileCount", 100)
+    return {
+        "files": [version.as_json() for version in found[:limit]],
+        "nextFileName": found[limit].name if len(found) > limit else None,
+    }
+
+
+def b2_list_file_versions(state: State, key: Key, ask: Json, base: str) -> Json:
+    bucket, prefix = state.bucket_by_id(ask["bucketId"]), ask.get("prefix") or ""
+    state.need(key, "listFiles", bucket, prefix)
+    _no_delimiter(ask)
+    found = state.sorted_versions(bucket, prefix)
+    start, start_id = ask.get("startFileName"), ask.get("startFileId")
+    if start is not None:
+        found = [v for v in found if v.name.encode() >= start.encode()]
+        ids = [v.file_id for v in found]
+        if start_id in ids:
+            found = found[ids.index(start_id) :]
+    limit = _limit(ask, "maxFileCount", 100)
+    beyond: Version | None = found[limit] if len(found) > limit else None
+    return {
+        "files": [version.as_json() for version in found[:limit]],
+        "nextFileName": beyond.name if beyond else None,
+        "nextFileId": beyond.file_id if beyond else None,
+    }
+
+
+def b2_list_unfinished_large_files(state: State, key: Key, ask: Json, base: str) -> Json:
+    bucket, prefix = state.bucket_by_id(ask["bucketId"]), ask.get("namePrefix") or ""
+    state.need(key, "listFiles", bucket, prefix)
+    found = sorted(
+        (v for v in state.sorted_versions(bucket, prefix, stale=False) if v.action == "start"), key=lambda v: v.file_id
+    )
+    found = [v for v in found if v.file_id >= (ask.get("startFileId") or "")]
+    limit = min(_limit(ask, "maxFileCount", 100), 100)
+    return {
+        "files": [version.as_json() for version in found[:limit]],
+        "nextFileId": found[limit].file_id if len(found) > limit else None,
+    }
+
+
+def b2_list_parts(state: State, key: Key, ask: Json, base: str) -> Json:
+    version = state.unfinished(ask["fileId"])
+    state.need(key, "writeFiles", version.bucket, version.name)
+    numbers = sorted(n for n in version.parts if n >= (ask.get("startPartNumber") or 1))
+    limit = min(_limit(ask, "maxPartCount", 1000), 1000)
+    return {
+        "parts": [
+            {
+                "fileId": version.file_id,
+                "partNumber": number,
+                "contentLength": len(version.parts[number]),
+                "contentSha1": sha1_hex(version.parts[number]),
+                "uploadTimestamp": version.timestamp,
+            }
+            for number in numbers[:limit]
+        ],
+        "nextPartNumber": numbers[limit] if len(numbers) > limit else None,
+    }
+
+
+def b2_get_upload_url(state: State, key: Key, ask: Json, base: str) -> Json:
+    bucket = state.bucket_by_id(ask["bucketId"])
+    state.need(key, "writeFiles", bucket)
+    token = f"upload_{state.number()}"
+    state.upload_tokens[token] = (key, bucket.bucket_id)
+    return {
+        "bucketId": bucket.bucket_id,
+        "uploadUrl": f"{base}/b2api/v4/b2_upload_file/{bucket.bucket_id}/{state.number()}",
+        "authorizationToken": token,
+    }
+
+
+def b2_get_upload_part_url(state: State, key: Key, ask: Json, base: str) -> Json:
+    version = state.unfinished(ask["fileId"])
+    state.need(key, "writeFiles", version.bucket, version.name)
+    token = f"upload_{state.number()}"
+    state.upload_tokens[token] = (key, version.file_id)
+    return {
+        "fileId": version.file_id,
+        "uploadUrl": f"{base}/b2api/v4/b2_upload_part/{version.file_id}/{state.number()}",
+        "authorizationToken": token,
+    }
+
+
+def b2_start_large_file(state: State, key: Key, ask: Json, base: str) -> Json:
+    bucket = state.bucket_by_id(ask["bucketId"])
+    state.need(key, "writeFiles", bucket, ask["fileName"])
+    return state.add(bucket, ask["fileName"], "start", ask["contentType"], ask.get("fileInfo") or {}).as_json()
+
+
+def b2_finish_large_file(state: State, key: Key, ask: Json, base: str) -> Json:
+    found = state.versions.get(str(ask["fileId"]))
+    if found is not None:
+        state.need(key, "writeFiles", found.bucket, found.name)
+    return state.finish(ask["fileId"], ask["partSha1Array"]).as_json()
+
+
+def b2_cancel_large_file(state: State, key: Key, ask: Json, base: str) -> Json:
+    version = state.unfinished(ask["fileId"])
+    state.need(key, "writeFiles", version.bucket, version.name)
+    del state.versions[version.file_id]
+    return {
+        "fileId": version.file_id,
+        "accountId": "account0",
+        "bucketId": version.bucket.bucket_id,
+        "fileName": version.name,
+    }
+
+
+def b2_get_file_info(state: State, key: Key, ask: Json, base: str) -> Json:
+    version = state.version(ask["fileId"])
+    state.need(key, "readFiles", version.bucket, version.name)
+    return version.as_json()
+
+
+def b2_hide_file(state: State, key: Key, ask: Json, base: str) -> Json:
+    bucket = state.bucket_by_id(ask["bucketId"])
+    state.need(key, "writeFiles", bucket, ask["fileName"])
+    if all(version.name != ask["fileName"] for version in state.sorted_versions(bucket, ask["fileName"])):
+        raise Refusal(400, "no_such_file", "nothing to hide")
+    return state.add(bucket, ask["fileName"], "hide", "application/x-bz-hide-marker", {}).as_json()
+
+
+def b2_delete_file_version(state: State, key: Key, ask: Json, base: str) -> Json:
+    version = state.versions.get(str(ask["fileId"]))
+    if version is None or version.name != ask["fileName"]:
+        raise Refusal(400, "file_not_present", "File not present")
+    state.need(key, "deleteFiles", version.bucket, version.name)
+    del state.versions[version.file_id]
+    return {"fileId": version.file_id, "fileName": version.name}
+
+
+def _range_of(ask: Json, data: bytes) -> bytes:
+    if not ask.get("range"):
+        return data
+    first, last = str(ask["range"]).removeprefix("bytes=").split("-")
+    return data[int(first) : int(last) + 1]
+
+
+def b2_copy_file(state: State, key: Key, ask: Json, base: str) -> Json:
+    source = state.version(ask["sourceFileId"])
+    bucket = state.bucket_by_id(ask.get("destinationBucketId") or source.bucket.bucket_id)
+    state.need(key, "readFiles", source.bucket, source.name)
+    state.need(key, "writeFiles", bucket, ask["fileName"])
+    replace = ask.get("metadataDirective") == "REPLACE"
+    info: dict[str, Any] = (ask.get("fileInfo") or {}) if replace else source.info
+    kind = ask["contentType"] if replace else source.content_type
+    return state.store(bucket, ask["fileName"], _range_of(ask, source.data), kind, info).as_json()
+
+
+def b2_copy_part(state: State, key: Key, ask: Json, base: str) -> Json:
+    source, target = state.version(ask["sourceFileId"]), state.unfinished(ask["largeFileId"])
+    state.need(key, "readFiles", source.bucket, source.name)
+    state.need(key, "writeFiles", target.bucket, target.name)
+    data = _range_of(ask, source.data)
+    state.add_part(target.file_id, int(ask["partNumber"]), data)
+    return {
+        "fileId": target.file_id,
+        "partNumber": ask["partNumber"],
+        "contentLength": len(data),
+        "contentSha1": sha1_hex(data),
+        "uploadTimestamp": target.timestamp,
+    }
+
+
+OPERATIONS = {name: function for name, function in globals().items() if name.startswith("b2_")}
