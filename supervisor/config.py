@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from supervisor import secrets
+from supervisor import secrets, unix_socket
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SECRET_NAME = secrets.SECRET_NAME
@@ -311,7 +311,11 @@ class RunFile(Section):
     @property
     def socket(self) -> Path:
         """Where the API listens (absolute)."""
-        return self.api.socket.expanduser().absolute() if self.api.socket else socket_dir() / f"{self.run.id}.sock"
+        return (
+            self.api.socket.expanduser().absolute()
+            if self.api.socket
+            else unix_socket.socket_dir() / f"{self.run.id}.sock"
+        )
 
     @property
     def store_url(self) -> str:
@@ -324,24 +328,11 @@ class RunFile(Section):
         return ((self.job.dir or Path.cwd()) / self.job.output_dir.expanduser()).absolute()
 
 
-def socket_dir() -> Path:
-    """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR.
-
-    RL_SUPERVISOR_SOCKET_DIR overrules both, for the daemon and for supervisorctl alike.
-    """
-    if chosen := os.environ.get("RL_SUPERVISOR_SOCKET_DIR"):
-        return Path(chosen).absolute()
-    if os.geteuid() == 0:
-        return Path("/run/rl-supervisor")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "rl-supervisor" if runtime else Path(f"/tmp/rl-supervisor-{os.getuid()}")  # noqa: S108
-
-
 def load(path: Path) -> RunFile:
     """Read and validate a run file.
 
     Raises ConfigError whose text names every mistake at once, one sentence a line, each with file, line and key.
     """
-    from supervisor.run_file import read  # not needed by processes that only use the models
+    from supervisor import run_file  # not needed by processes that only use the models
 
-    return read(path, RunFile)
+    return run_file.read(path, RunFile)

@@ -11,13 +11,16 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from supervisor.errors import ConfigError
 from supervisor.toml_positions import Key, Position, key_positions
+
+if TYPE_CHECKING:
+    from supervisor.config import RunFile
 
 Model = TypeVar("Model", bound=BaseModel)
 LARGEST = 1 << 20  # bytes; a run file has a few thousand
@@ -45,6 +48,13 @@ def read(path: Path, model: type[Model]) -> Model:
     if len(mistakes) > len(shown):
         shown.append(f"{path}: and {len(mistakes) - len(shown)} more mistakes.")
     raise ConfigError("\n".join(shown))
+
+
+def load(path: Path) -> RunFile:
+    """``read`` for the supervisor's own run file."""
+    from supervisor.config import RunFile
+
+    return read(path, RunFile)
 
 
 # ---------------------------------------------------------------- the file itself

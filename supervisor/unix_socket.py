@@ -14,7 +14,21 @@ from pathlib import Path
 from supervisor.errors import ConfigError, TryAgainError
 
 LONGEST = 107  # bytes of a path in sockaddr_un, without the closing NUL (unix(7))
+SYSTEM_DIR = Path("/run/rl-supervisor")
 _PROBE_S = 2.0
+
+
+def socket_dir() -> Path:
+    """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR.
+
+    RL_SUPERVISOR_SOCKET_DIR overrules both, for the daemon and for supervisorctl alike.
+    """
+    if chosen := os.environ.get("RL_SUPERVISOR_SOCKET_DIR"):
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return SYSTEM_DIR
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "rl-supervisor" if runtime else Path(f"/tmp/rl-supervisor-{os.getuid()}")  # noqa: S108
 
 
 class Claim:
