@@ -240,13 +240,17 @@ def markers(attempt_dir: Path, run_id: str) -> dict[str, str]:
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
     """``argv`` for people. No command should hold a secret; a person's ``job.args`` may."""
+
+    def secret(name: str) -> bool:
+        return SECRET_NAME.search(name.replace("-", "_")) is not None
+
     shown: list[str] = []
-    for word in argv:
+    for before, word in zip(("", *argv), argv, strict=False):
         key, equals, _ = word.partition("=")
-        if equals and SECRET_NAME.search(key):
+        if equals and secret(key):
             shown.append(f"{key}=***")
-        elif shown and shown[-1].startswith("-") and "=" not in shown[-1] and SECRET_NAME.search(shown[-1]):
-            shown.append(word if word.startswith("-") else "***")
+        elif before.startswith("-") and "=" not in before and secret(before) and not word.startswith("-"):
+            shown.append("***")
         else:
             shown.append(word)
     return shown

@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.effects.survivors import Process, table
+from supervisor.effects.survivors import Process, look_at, table
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+D_STATE_PATIENCE_S = 1.0
 PATTERNS = ("vllm-*", "psm_*")
 
 File = tuple[int, int]
@@ -37,21 +39,43 @@ def held_by(processes: Iterable[Process]) -> Held:
     files: set[File] = set()
     blind = False
     for process in processes:
-        if process.dead:
+        if process.dead or not _has_program(process.pid):
             continue
-        if process.state == "D":  # its maps can hang the reader
+        if not _readable(process):
             blind = True
             continue
         try:
             files |= _mapped(process.pid) | _open(process.pid)
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue  # ended meanwhile
         except PermissionError:
-            # Segments are made for their owner's processes, so other users' (and the kernel's) hold none of ours.
-            blind = blind or _owner(process.pid) == os.geteuid()
-        except OSError:
-            blind = True
+            # Segments are made for their owner's processes, so other users' hold none of ours; nor does an init that
+            # has more rights than we have (the init of small virtual machines).
+            blind = blind or (process.pid != 1 and _owner(process.pid) == os.geteuid())
     return Held(frozenset(files), blind)
+
+
+def _has_program(pid: int) -> bool:
+    """False for the kernel's own threads, which hold no files."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _readable(process: Process) -> bool:
+    """Is it out of D state within a second? The maps of one that hangs in a driver can hang the reader too."""
+    until = time.monotonic() + D_STATE_PATIENCE_S
+    now: Process | None = process
+    while now is not None and now.state == "D":
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)  # a disk is slow, a driver is stuck
+        now = look_at(process.pid)
+    return True
 
 
 def remove_stale(since_wall: float | None, ours: frozenset[File]) -> list[str]:

@@ -1,0 +1,112 @@
+"""Real jobs of many shapes, started under real shims; whatever a test leaves alive is killed and fails it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from typing import TypeVar
+
+import pytest
+
+from supervisor.effects import survivors
+from supervisor.effects.launch import Launched, ShimState, launch, look
+from supervisor.effects.stop import StopReport, stop_attempt
+from supervisor.jobs.base import Component, StopRules
+
+PATIENT = StopRules(((signal.SIGTERM, 10.0),))
+BLUNT = StopRules(())
+
+PRELUDE = """
+import os, signal, subprocess, sys, time
+def tell(name, pid=None):
+    with open(name + ".tmp", "w") as file:
+        file.write(str(pid or os.getpid()))
+    os.rename(name + ".tmp", name)
+def sleep():
+    while True:
+        time.sleep(60)
+"""
+
+
+T = TypeVar("T")
+
+
+def wait_for(look_again: Callable[[], T | None], what: str, limit_s: float = 10.0) -> T:
+    """Poll until the answer is true; fails with ``what`` after the limit."""
+    deadline = time.monotonic() + limit_s
+    while not (answer := look_again()):
+        assert time.monotonic() < deadline, f"waited {limit_s} s in vain: {what}"
+        time.sleep(0.01)
+    return answer
+
+
+def gone(pid: int, ticks: int) -> bool:
+    """Is this very process no longer running?"""
+    return not survivors.alive((pid, ticks))
+
+
+@dataclass
+class Attempt:
+    """One attempt's folder and what was started in it. ``folder`` is also where the jobs run and leave their notes."""
+
+    folder: Path
+    run_id: str
+    mine: list[survivors.Identity] = field(default_factory=list)
+
+    def component(self, script: str, name: str = "job", **changes: object) -> Component:
+        source = self.folder / f"{name}.py"
+        source.write_text(PRELUDE + dedent(script))
+        env = {"PATH": os.environ["PATH"], "COLOUR": "blue"}
+        given = {"name": name, "argv": [sys.executable, "-I", "-S", str(source)], "cwd": self.folder, "env": env}
+        return Component(**{**given, **changes})  # type: ignore[arg-type]
+
+    def start(self, script: str, name: str = "job", **changes: object) -> Launched:
+        launched = launch(self.component(script, name, **changes), self.folder, "fork", self.run_id)
+        self.mine.append((launched.child_pid, launched.child_start_ticks))
+        ticks = survivors.look_at(launched.shim_pid)
+        if ticks:
+            self.mine.append(ticks.identity)
+        return launched
+
+    def told(self, note: str) -> survivors.Identity:
+        """The process that wrote its pid into ``note``."""
+        path = self.folder / note
+        process = wait_for(lambda: path.exists() and survivors.look_at(int(path.read_text())), f"{note} starts")
+        assert process
+        self.mine.append(process.identity)
+        return process.identity
+
+    def look(self, name: str = "job") -> ShimState:
+        return look(self.folder, name)
+
+    def ended(self, name: str = "job") -> ShimState:
+        """Its state once it is no longer running."""
+        return wait_for(lambda: None if (s := self.look(name)).state == "running" else s, f"{name} ends")
+
+    def stop(self, rules: StopRules = PATIENT, budget_s: float = 60.0, **more: object) -> StopReport:
+        return stop_attempt(self.folder, [], self.run_id, rules, budget_s, lambda: True, 1.0, **more)  # type: ignore[arg-type]
+
+    def alive(self) -> list[survivors.Identity]:
+        return [identity for identity in self.mine if survivors.alive(identity)]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[Attempt]:
+    folder = tmp_path / "attempt-1"
+    folder.mkdir()
+    made = Attempt(folder, f"test-{os.getpid()}-{tmp_path.name}"[:90])
+    yield made
+    left = [p.identity for p in survivors.Belongings(folder, [], made.run_id, made.mine).living()]
+    kill(left)
+
+
+def kill(identities: Sequence[survivors.Identity]) -> None:
+    for identity in identities:
+        survivors.send(identity, signal.SIGKILL)
+    wait_for(lambda: not any(map(survivors.alive, identities)), f"{identities} end")
