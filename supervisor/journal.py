@@ -63,7 +63,7 @@ class Journal:
         self.path = folder / "journal.db"
         self._ballast = folder / "journal.ballast"
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
+        self._database = threading.RLock()  # the loop writes; effects read and put small values
         self._since_snapshot = 0
         self._recent: deque[Event] = deque(maxlen=2000)
         self._last_event = 0
@@ -147,9 +147,8 @@ class Journal:
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.snapshot(after)
         if events:
-            with self._news:
+            with self._lock:
                 self._recent.extend(events)
-                self._news.notify_all()
         return events
 
     def _write(self, observation: Observation, actions: Sequence[Action], events: Sequence[Event]) -> None:
@@ -199,7 +198,8 @@ class Journal:
         """Do ``write``; on a full disk release the ballast and try again; never raise into the loop."""
         for last in (False, True):
             try:
-                write()
+                with self._database:
+                    write()
             except (sqlite3.Error, OSError) as error:
                 self.failure = f"The journal {self.path} cannot be written: {error}. Make room on its disk."
                 if not last:
@@ -214,7 +214,8 @@ class Journal:
 
     def get(self, key: str) -> str | None:
         """A small value kept beside the observations (boot id, clock epoch, W&B id)."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        with self._database:
+            row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
     def put(self, key: str, value: str) -> None:
@@ -226,18 +227,14 @@ class Journal:
         row = self._db.execute("SELECT t, wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
         return (row[0], row[1]) if row else None
 
-    def events(self, after: int, limit: int, wait_s: float = 0.0) -> list[Event]:
-        """Events with a number above ``after``, oldest first, at most ``limit``; waits up to ``wait_s`` for one.
+    def events(self, after: int, limit: int) -> list[Event]:
+        """Events with a number above ``after``, oldest first; a negative ``after`` asks for the newest.
 
-        A negative ``after`` asks for the last ``limit`` events.
+        At most ``limit``, and only of the last two thousand, which live in memory. From any thread.
         """
-        with self._news:
-            if after >= 0 and wait_s > 0:
-                self._news.wait_for(lambda: self._last_event > after, timeout=wait_s)
+        with self._lock:
             known = list(self._recent)
-        if after < 0:
-            return known[-limit:]
-        return [event for event in known if event.id > after][:limit]
+        return known[-limit:] if after < 0 else [event for event in known if event.id > after][:limit]
 
     def close(self) -> None:
         """Close the database."""

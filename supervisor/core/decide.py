@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from supervisor.core.actions import Action
 from supervisor.core.facts import Observation
 from supervisor.core.observe import observe
-from supervisor.core.policy import advance, react
+from supervisor.core.policy import advance
+from supervisor.core.reactions import react
 from supervisor.core.state import State
 
 LIVE_TICK_S = 1.0

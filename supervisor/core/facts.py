@@ -205,6 +205,7 @@ class StoreSteps(Fact):
     latest: int | None = None
     reason: str = ""
     permanent: bool = False  # wrong key, missing bucket: waiting cannot cure it
+    wandb_id: str = ""  # what latest.json names
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +309,7 @@ class Restored(Fact):
     step: int
     size_bytes: int
     seconds: float
+    verified: bool = True  # False: no manifest (the original scripts), only sizes and loadability were checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +320,29 @@ class RestoreFailed(Fact):
     reason: str
     damaged: bool = False
     permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remark(Fact):
+    """Something an effect did or noticed that a person should be able to read later; nothing follows from it."""
+
+    event: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCrashed(Fact):
+    """A defect: an effect let an exception escape. Its slot is free again, and what it did is asked for anew."""
+
+    lane: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged(Fact):
+    """The job could be opened only now (after ``[setup]``): these settings replace those of ``DaemonStarted``."""
+
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +379,8 @@ class DaemonStarted(Fact):
     version: str
     settings: Settings
     boot_id: str = ""
-    adopted: int | None = None  # attempt found alive under its shim
+    adopted: int | None = None  # attempt whose shim left a record: it lives, or how it ended follows
+    setup: bool = False  # the pod's [setup] commands are to be run first
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,6 +338,26 @@ def _setup_done(state: State, fact: f.SetupDone) -> State:
     return replace(state, setup_pending=False, setup_reason=fact.reason)
 
 
+def _settings_changed(state: State, fact: f.SettingsChanged) -> State:
+    return replace(state, settings=fact.settings)
+
+
+def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
+    """Free the slot, so that a defect in one effect does not stop that kind of effect for ever."""
+    busy = state.busy
+    match fact.lane:
+        case "publish":
+            state = replace(state, publish_failures=state.publish_failures + 1, publish_after=state.now + 60)
+            busy = replace(busy, publish=None)
+        case "prune":
+            busy = replace(busy, prune_local=None)
+        case "prune-store":
+            busy = replace(busy, prune_store=None)
+        case "restore":
+            busy = replace(busy, restore=None)
+    return replace(state, busy=busy)
+
+
 def _config_changed(state: State, fact: f.ConfigChanged) -> State:
     if fact.path in state.config_changed:
         return state
@@ -350,7 +370,11 @@ def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
 
 def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
     # Effects of the daemon before are gone; those that matter are asked for again by the policy.
-    return rebase(replace(state, settings=fact.settings, busy=Busy(), survey_asked=None))
+    return rebase(
+        replace(
+            state, settings=fact.settings, busy=Busy(), survey_asked=None, setup_pending=fact.setup, setup_reason=""
+        )
+    )
 
 
 _HANDLERS: dict[type, Callable[[State, Any], State]] = {
@@ -376,6 +400,8 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.RestoreFailed: _restore_failed,
     f.AttemptStarted: _attempt_started,
     f.SetupDone: _setup_done,
+    f.SettingsChanged: _settings_changed,
+    f.EffectCrashed: _effect_crashed,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
     f.DaemonStarted: _daemon_started,

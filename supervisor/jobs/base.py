@@ -127,6 +127,7 @@ class JobFacts:
     name: str  # "prime-rl, as of 2026-06-22 (v0.6)": for people
     revision: str = ""  # git commit of the installed trainer, when it can be read without running it
     first_step: int = 0
+    finish_line: bool = True  # False: nothing in the log says success, so exit code 0 alone means finished
     notes: Sequence[str] = field(default_factory=tuple)  # limits a person must know ("no way to set the W&B id")
 
 
@@ -177,8 +178,11 @@ class Job(Protocol):
     def steps(self) -> Sequence[int]:
         """Every step number that has any checkpoint folder locally (both trees), ascending."""
 
-    def check_step(self, step: int) -> StepCheck:
-        """Is the step complete? Reads only names, sizes and small files; imports no torch, executes no pickle."""
+    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+        """Is the step complete? Reads only names, sizes and small files; imports no torch, executes no pickle.
+
+        ``settled``: nobody writes any more, so a step that is whole is complete without waiting for quiet time.
+        """
 
     def step_files(self, step: int) -> Sequence[StepFile]:
         """Files that resuming at ``step`` needs, with their names in the store."""

@@ -1,0 +1,161 @@
+"""`rl-supervisor restore|publish|prune`: what the daemon does by itself, done once by a person.
+
+``--dry-run`` says what would happen and changes nothing. Nothing here touches a folder that a living daemon watches.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from supervisor.config import RunFile
+from supervisor.core import facts as f
+from supervisor.core.deadlines import size
+from supervisor.core.retention import safe_locally
+from supervisor.core.state import State
+from supervisor.effects import aside
+from supervisor.effects.transfers import Transfers
+from supervisor.errors import SupervisorError, TryAgainError
+from supervisor.jobs.base import Job
+from supervisor.primerl import open_job
+
+
+def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bool) -> list[str]:
+    """Fetch a step (None: the newest good one) to the job's folders, or below ``to``; returns what to tell.
+
+    Raises SupervisorError when there is no such step, it is damaged, or a daemon watches the target.
+    """
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    catalogue = transfers.run(_ask(run_file, "catalogue"))
+    committed = sorted(int(s["step"]) for s in catalogue["steps"] if s["committed"])
+    if not committed:
+        raise SupervisorError(f"There is no step of run {run_file.run.id} in {run_file.store_url}.")
+    latest = (catalogue.get("latest") or {}).get("step_number")
+    wanted = step if step is not None else (latest if latest in committed else committed[-1])
+    if wanted not in committed:
+        there = ", ".join(map(str, committed))
+        raise SupervisorError(f"Step {wanted} is not in {run_file.store_url}; there are {there}.")
+    where = to.absolute() if to else run_file.output_dir
+    bytes_ = next(int(s["size_bytes"]) for s in catalogue["steps"] if int(s["step"]) == wanted)
+    if dry_run:
+        return [f"Would restore step {wanted} ({size(bytes_)}) from {run_file.store_url} to {where}."]
+    if to:
+        primary = f"step_{wanted}"
+        where.mkdir(parents=True, exist_ok=True)
+        answer = transfers.run(_restore(run_file, wanted, where, primary))
+        return [_restored(wanted, answer, where / primary)]
+    with alone(run_file):
+        job = open_job(run_file, os.environ)
+        job.output_dir.mkdir(parents=True, exist_ok=True)
+        primary = job.place(wanted, "x").parent.as_posix()
+        answer = transfers.run(_restore(run_file, wanted, job.output_dir, primary))
+        check = job.check_step(wanted, settled=True)
+    told = [_restored(wanted, answer, job.output_dir / primary)]
+    if check.state != "complete":
+        raise SupervisorError(f"Step {wanted} came from the store and cannot be loaded: {check.reason}")
+    return told
+
+
+def publish(run_file: RunFile, step: int | None, *, dry_run: bool) -> list[str]:
+    """Send a complete local step (None: the newest) to the store."""
+    job = open_job(run_file, os.environ)
+    complete = [number for number in job.steps() if job.check_step(number).state == "complete"]
+    if not complete or (step is not None and step not in complete):
+        states = ", ".join(f"{n} ({job.check_step(n).reason or 'complete'})" for n in job.steps()) or "none at all"
+        asked = f"step {step}" if step is not None else "a complete step"
+        raise SupervisorError(f"There is no {asked} to publish under {job.output_dir}: there are {states}.")
+    wanted = step if step is not None else complete[-1]
+    files = job.step_files(wanted)
+    total = sum(file.source.stat().st_size for file in files)
+    if dry_run:
+        return [f"Would publish step {wanted}: {len(files)} files, {size(total)}, to {run_file.store_url}."]
+    facts = job.facts()
+    request = _ask(
+        run_file,
+        "publish",
+        step=wanted,
+        files=[{"source": str(file.source), "name": file.name} for file in files],
+        wandb_run_id=run_file.wandb.id or "",
+        writer=f"{socket.gethostname()}:byhand",
+        allow_back=False,
+        state_dir=str(run_file.state_dir / "publish"),
+        extra={"dialect": facts.name, "revision": facts.revision, "config_sha256": "", "step_base": facts.first_step},
+    )
+    with alone(run_file):
+        answer = Transfers(os.environ, run_file.store.stall_s).run(request)
+    sent = size(int(answer.get("sent_bytes", 0)))
+    return [f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."]
+
+
+def prune(run_file: RunFile, *, dry_run: bool) -> list[str]:
+    """Delete the local steps that are safe to delete now, whatever the disk's threshold says."""
+    job = open_job(run_file, os.environ)
+    catalogue = Transfers(os.environ, run_file.store.stall_s).run(_ask(run_file, "catalogue"))
+    state = State(
+        settings=f.Settings(run_id=run_file.run.id),
+        local=tuple(_local(job, number) for number in job.steps()),
+        store=tuple(
+            f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in catalogue["steps"]
+        ),
+    )
+    victims = safe_locally(state, run_file.disk.keep_local)
+    if not victims:
+        return [f"Nothing under {job.output_dir} is safe to delete: unpublished and newest steps stay."]
+    told = []
+    if dry_run:
+        sizes = {s.step: s.size_bytes for s in state.local}
+        return [f"Would delete step {step} ({size(sizes[step])})." for step in victims]
+    with alone(run_file):
+        for step in victims:
+            freed = aside.delete_trees(job.step_trees(step), job.output_dir)
+            kept = [number for number in job.steps() if number != step]
+            freed += aside.delete_trees(job.stale_trees(kept, step + 1), job.output_dir)
+            told.append(f"Deleted step {step}, {size(freed)} free again.")
+    return told
+
+
+@contextmanager
+def alone(run_file: RunFile) -> Iterator[None]:
+    """Hold the run's lock, so that no daemon acts on the same folders meanwhile. Raises TryAgainError."""
+    folder = run_file.state_dir
+    folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+    with (folder / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TryAgainError(
+                f"A daemon watches run {run_file.run.id} and does this by itself. Stop it first (supervisorctl "
+                "shutdown), or restore to another folder with --to."
+            ) from error
+        yield
+
+
+def _local(job: Job, step: int) -> f.LocalStep:
+    check = job.check_step(step)
+    return f.LocalStep(step, check.state, check.reason, check.size_bytes, check.changed_wall)
+
+
+def _ask(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
+    store = run_file.store
+    place = {
+        "url": run_file.store_url,
+        "realm": store.realm,
+        "streams": store.streams,
+        "part_size": store.part_size,
+    }
+    return {"do": do, "run_id": run_file.run.id, "store": place, **more}
+
+
+def _restore(run_file: RunFile, step: int, where: Path, primary: str) -> dict[str, Any]:
+    state_dir = str(run_file.state_dir / "restore")
+    return _ask(run_file, "restore", step=step, output_dir=str(where), primary=primary, state_dir=state_dir)
+
+
+def _restored(step: int, answer: dict[str, Any], where: Path) -> str:
+    how = "every byte verified" if answer.get("verified", True) else "it has no manifest: sizes were checked only"
+    return f"Restored step {step} ({size(int(answer['size_bytes']))}) to {where}, {how}."

@@ -1,0 +1,153 @@
+"""The moves that reactions and policy share: change the mode, stop, survey, end, open an incident."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.deadlines import span
+from supervisor.core.state import Failure, Incident, Mode, Next, State
+
+EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
+
+Actions = list[a.Action]
+
+
+def say(event: str, sentence: str, level: str = "info", **fields: str | float | None) -> a.Say:
+    """A sentence for people."""
+    return a.Say(level, event, sentence, tuple(sorted(fields.items())))
+
+
+def enter(state: State, mode: Mode, why: str) -> State:
+    """Change the mode, with the sentence that explains it."""
+    since = state.since if mode == state.mode else state.now
+    wall = state.since_wall if mode == state.mode else state.wall
+    return replace(state, mode=mode, since=since, since_wall=wall, why=why)
+
+
+def with_first(first: a.Action, result: tuple[State, Actions]) -> tuple[State, Actions]:
+    return result[0], [first, *result[1]]
+
+
+def with_all(first: Actions, result: tuple[State, Actions]) -> tuple[State, Actions]:
+    return result[0], [*first, *result[1]]
+
+
+def stop(state: State, after: Next, reason: str) -> tuple[State, Actions]:
+    if state.mode == "stopping" and state.busy.stop is not None:
+        return replace(state, after_stop=after, stop_reason=reason), []
+    state = replace(
+        enter(state, "stopping", reason),
+        after_stop=after,
+        stop_reason=reason,
+        busy=replace(state.busy, stop=state.attempt, start=None),
+    )
+    return state, [a.Stop(state.attempt, reason, state.settings.stop_budget_s)]
+
+
+def incident_stop(state: State, cause: str, after: Next, sentence: str) -> tuple[State, Actions]:
+    state, told = open_incident(state, cause, sentence)
+    return with_first(told, stop(state, after, sentence))
+
+
+def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say]:
+    if state.incident is None:
+        since = state.suspect_since if state.suspect_since is not None else state.now
+        if state.gone:
+            since = min(since, state.gone[0].t)
+        number = state.incident_count + 1
+        incident = Incident(
+            number,
+            cause,
+            sentence,
+            since,
+            state.wall - (state.now - since),
+            state.attempt,
+            state.progress.step,
+            decided=state.now,
+        )
+        state = replace(state, incident=incident, incident_count=number)
+    number = state.incident.id if state.incident else 0
+    told = say("verdict", sentence, "error", verdict=cause, incident=number, attempt=state.attempt)
+    return state, told
+
+
+def note_failure(state: State, signature: str) -> State:
+    failure = Failure(signature, state.progress.step, state.resume_step)
+    return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)
+
+
+def one_step_back(state: State) -> tuple[State, Actions]:
+    """The same cause at the same step twice: the checkpoint may be poisoned, so take the one before, once."""
+    if state.stepped_back or len(state.failures) < 2:
+        return state, []
+    last, before = state.failures[-1], state.failures[-2]
+    if (last.signature, last.step) != (before.signature, before.step):
+        return state, []
+    step = state.resume_step
+    if step is None or step not in {*state.good_local(), *state.good_stored()}:
+        return state, []
+    lower = [s for s in {*state.good_local(), *state.good_stored()} if s < step]
+    if not lower:
+        return state, []
+    state = replace(state, stepped_back=True, quarantined={**state.quarantined, str(step): state.wall})
+    sentence = (
+        f"The same failure twice after resuming at step {step}: that step is quarantined, and the run goes one good "
+        f"step back, to step {max(lower)}."
+    )
+    return state, [say("one-step-back", sentence, "warning", step=step)]
+
+
+def backoff(state: State) -> tuple[State, float]:
+    """Full jitter: uniform between 0 and the doubled base, none before the first restart after progress."""
+    if state.barren <= 1:
+        return state, 0.0
+    limit = min(state.settings.backoff_cap_s, state.settings.backoff_base_s * 2 ** (state.barren - 2))
+    # A multiplicative hash of seed and draw number: repeatable from the state alone (Knuth's constant).
+    draw = ((state.settings.seed * 7919 + state.draws + 1) * 2654435761) % 2**32 / 2**32
+    return replace(state, draws=state.draws + 1), limit * draw
+
+
+def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
+    if state.barren > state.settings.max_restarts:
+        return end(state, "gave-up", EXIT_PERSON, f"{sentence} Tried {state.barren} times: a person has to look.")
+    state, wait = backoff(state)
+    state = replace(state, backoff_until=state.now + wait)
+    text = f"{sentence} Next try in {span(wait)}."
+    return enter(state, "backing-off", text), [say("backing-off", text, "warning")]
+
+
+def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
+    # What is on the disk is looked at anew before each start; what was known may be minutes old.
+    state = replace(enter(state, "surveying", why), survey_asked=state.now, local_reason="being listed")
+    return state, [*acts, a.Survey()]
+
+
+def finish(state: State, acts: Actions) -> tuple[State, Actions]:
+    why = "Training is finished; the last step is being published."
+    state = replace(enter(state, "publishing", why), survey_asked=state.now, local_reason="being listed", incident=None)
+    return state, [*acts, a.Survey()]
+
+
+def forgiven(state: State) -> State:
+    """A person acted: the budget of restarts begins anew."""
+    return replace(state, barren=0, failures=(), stepped_back=False)
+
+
+def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:
+    level = "info" if code == EXIT_OK else "error"
+    state = replace(enter(state, mode, sentence), exit_code=code)
+    return state, [say(mode, sentence, level)]
+
+
+def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
+    state = replace(state, busy=replace(state.busy, start=None))
+    if state.mode != "starting":
+        return state, []
+    if fact.unfit:
+        return end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.reason}")
+    if fact.permanent:
+        return end(state, "gave-up", EXIT_PERSON, f"The job cannot be started: {fact.reason}")
+    state = note_failure(state, "start-failed")
+    return after_failure(state, f"The job could not be launched: {fact.reason}")

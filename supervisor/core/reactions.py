@@ -1,0 +1,289 @@
+"""What a single fact asks for by itself, before the ladder of the mode is climbed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.deadlines import size, span
+from supervisor.core.moves import (
+    EXIT_OK,
+    EXIT_PERSON,
+    EXIT_UNFIT,
+    Actions,
+    backoff,
+    end,
+    enter,
+    finish,
+    forgiven,
+    say,
+    start_failed,
+    stop,
+    survey,
+    with_all,
+    with_first,
+)
+from supervisor.core.observe import rebase
+from supervisor.core.state import ENDED, Incident, State
+from supervisor.core.verdicts import progress_sentence
+
+
+def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
+    """What a fact itself asks for, before the mode's ladder is climbed."""
+    match fact:
+        case f.DaemonStarted():
+            return _daemon_started(before, state, fact)
+        case f.Command():
+            return _command(state, fact)
+        case f.AttemptStarted() if fact.attempt == state.attempt:
+            return _attempt_started(state, fact)
+        case f.AttemptAdopted() if fact.attempt == state.attempt:
+            sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}); it was not touched."
+            return replace(state, pid=fact.pid), [say("adopted", sentence, attempt=fact.attempt)]
+        case f.StartFailed() if fact.attempt == state.attempt:
+            return start_failed(state, fact)
+        case f.AttemptStopped() if fact.attempt == state.attempt and state.mode == "stopping":
+            return _attempt_stopped(state, fact)
+        case f.StepDone():
+            return _step_done(before, state)
+        case f.Published():
+            rate = fact.sent_bytes / fact.seconds if fact.seconds > 0 else 0
+            sentence = (
+                f"Published step {fact.step}: {size(fact.size_bytes)} in {span(fact.seconds)}"
+                f"{f' ({size(rate)}/s)' if fact.sent_bytes else ', nothing had to be sent'}."
+            )
+            return state, [say("published", sentence, step=fact.step, bytes=fact.size_bytes)]
+        case f.PublishFailed():
+            wait = "" if fact.step_changed else f" Next try in {span(state.publish_after - state.now)}."
+            level = "info" if fact.step_changed else ("error" if fact.permanent else "warning")
+            sentence = f"Publishing step {fact.step} failed: {fact.reason}{wait}"
+            return state, [say("publish-failed", sentence, level, step=fact.step)]
+        case f.Pruned():
+            place = "from the local disk" if fact.where == "local" else "from the store"
+            freed = f", {size(fact.freed_bytes)} free again" if fact.freed_bytes else ""
+            if fact.step < 0:
+                sentence = f"Deleted rollouts and broadcasts of steps that are gone{freed}."
+            else:
+                sentence = f"Deleted step {fact.step} {place}{freed}."
+            return state, [say("pruned", sentence, step=fact.step, bytes=fact.freed_bytes)]
+        case f.PruneFailed():
+            what = f"step {fact.step}" if fact.step >= 0 else "old rollouts"
+            return state, [say("prune-failed", f"Could not delete {what} ({fact.where}): {fact.reason}", "warning")]
+        case f.Restored():
+            sentence = (
+                f"Restored step {fact.step} from the store: {size(fact.size_bytes)} in {span(fact.seconds)}, "
+                + (
+                    "every byte verified."
+                    if fact.verified
+                    else "it has no manifest, so sizes and loadability were checked."
+                )
+            )
+            return state, [say("restored", sentence, step=fact.step, bytes=fact.size_bytes)]
+        case f.Remark():
+            return state, [say(fact.event, fact.sentence)]
+        case f.EffectCrashed():
+            return _effect_crashed(state, fact)
+        case f.RestoreFailed():
+            return _restore_failed(state, fact)
+        case f.SetupDone():
+            return _setup_done(state, fact)
+        case f.ConfigChanged() if fact.path not in before.config_changed:
+            sentence = (
+                f"{fact.path} was changed on disk; the run goes on with the snapshot it was started with. "
+                "Take the change with: supervisorctl restart --new-config"
+            )
+            return state, [say("config-changed", sentence, "warning")]
+        case f.ClockJumped():
+            sentence = f"The host slept or its clock jumped by {span(abs(fact.seconds))}: all deadlines start anew."
+            return state, [say("clock-jumped", sentence, "warning")]
+        case f.StoreSteps() if fact.reason and fact.reason != before.store_reason:
+            return state, [say("store-unknown", f"The store cannot be listed: {fact.reason}", "warning")]
+        case f.HookDone() if state.mode == "finishing":
+            return _hook_done(state, fact)
+    return state, []
+
+
+def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, Actions]:
+    settings = fact.settings
+    told = say("daemon", f"rl-supervisor {fact.version} watches run {settings.run_id}.")
+    looks: Actions = [a.Setup(), a.Survey()] if fact.setup else [a.Survey()]
+    raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
+    asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
+    if before.mode in ("publishing", "finishing") and not asked:
+        return finish(state, [told])
+    if before.mode == "finished" and not raised and not asked:
+        sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
+        return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
+    state = replace(state, exit_code=None, exit_said=False, override=asked, wanted=state.wanted or asked)
+    if not state.wanted:
+        sentence = "Stopped by a person, and stays so until: supervisorctl start"
+        return enter(state, "stopped", sentence), [told, say("stopped", sentence), a.Survey()]
+    if fact.adopted == state.attempt and state.live:
+        return rebase(state), [told, a.Survey()]
+    if fact.adopted is not None and fact.adopted == state.attempt:
+        # It was being stopped, or its start was never confirmed: finish what was begun.
+        return stop(
+            state, state.after_stop, state.stop_reason or "The daemon before was ended while it stopped the job."
+        )
+    if state.live and state.ended is not None:
+        return state, [told]  # the ladder of the mode sees the end
+    state = forgiven(state) if before.mode in ENDED else state
+    state = enter(state, "surveying", "Looking for checkpoints, here and in the store.")
+    return replace(state, survey_asked=state.now), [told, *looks]
+
+
+def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
+    by = f" by {fact.who}" if fact.who else ""
+    told = say("command", f"{fact.verb}{' ' + ' '.join(fact.args) if fact.args else ''} was asked for{by}.")
+    match fact.verb:
+        case "pause":
+            return replace(state, paused=True), [told]
+        case "resume":
+            return rebase(replace(state, paused=False)), [told]
+        case "stop":
+            state = replace(state, wanted=False)
+            if state.live or state.mode == "stopping":
+                return with_first(told, stop(state, "stop", f"Stopped{by}."))
+            if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
+                state = enter(replace(state, incident=_close(state)), "stopped", f"Stopped{by}.")
+            return state, [told]
+        case "start":
+            state = replace(state, wanted=True)
+            if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
+                state = replace(forgiven(state), exit_code=None, exit_said=False)
+                return survey(state, [told], "Started by a person; looking for checkpoints.")
+            return state, [told]
+        case "restart":
+            state = replace(state, wanted=True, new_config="--new-config" in fact.args, config_changed=())
+            if state.live:
+                return with_first(told, stop(state, "restart", f"Restarted{by}."))
+            return survey(forgiven(state), [told], "Restarted by a person; looking for checkpoints.")
+        case "shutdown":
+            if state.live or state.mode == "stopping":
+                return with_first(told, stop(state, "shutdown", f"The daemon is shut down{by}."))
+            state = replace(enter(state, "leaving", f"The daemon is shut down{by}."), exit_code=EXIT_OK)
+            return state, [told]
+    return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]
+
+
+def _attempt_started(state: State, fact: f.AttemptStarted) -> tuple[State, Actions]:
+    state = replace(state, busy=replace(state.busy, start=None))
+    if state.mode != "starting":
+        return state, []  # it is being stopped already
+    if state.incident is not None:
+        state = replace(state, incident=replace(state.incident, relaunched=state.now, resume_step=fact.step))
+    where = f"resuming at step {fact.step}" if fact.step is not None else "from the start"
+    sentence = f"Attempt {fact.attempt} is launched, {where}: {fact.command}"
+    return enter(state, "starting", f"Started {where}."), [say("launched", sentence, step=fact.step)]
+
+
+def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actions]:
+    state = replace(state, busy=replace(state.busy, stop=None), processes={}, pid=None, gone=())
+    if state.incident is not None:
+        state = replace(state, incident=replace(state.incident, stopped=state.now))
+    told: Actions = [say("stopped-job", f"The job is stopped after {span(fact.seconds)}; nothing of it is left.")]
+    if fact.survivors:
+        left = "; ".join(fact.survivors)
+        sentence = f"Something of the job cannot be ended: {left}. The pod has to be replaced."
+        return with_first(say("survivors", sentence, "error"), end(state, "unfit", EXIT_UNFIT, sentence))
+    if fact.gpu_free is False and state.after_stop == "restart":
+        sentence = (
+            "The job is gone and its GPU memory is not: no living process of the run holds it, so the driver does. "
+            "The pod has to be replaced."
+        )
+        return end(state, "unfit", EXIT_UNFIT, sentence)
+    match state.after_stop:
+        case "stop":
+            state = replace(state, incident=_close(state))
+            return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
+        case "shutdown":
+            return replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK), told
+        case "give-up":
+            state, acts = end(state, "gave-up", EXIT_PERSON, state.stop_reason)
+            return state, told + acts
+        case "unfit":
+            state, acts = end(state, "unfit", EXIT_UNFIT, state.stop_reason)
+            return state, told + acts
+        case "finish":
+            return finish(state, told)
+        case "disk-full":
+            return enter(state, "disk-full", state.stop_reason), [*told, a.Survey()]
+        case "restart":
+            state, wait = backoff(state) if state.incident else (state, 0.0)
+            if wait < 0.1:
+                return survey(state, told, "Looking for the last good step.")
+            text = f"{state.barren} failures without a new complete step in between: waiting {span(wait)} first."
+            state = replace(enter(state, "backing-off", text), backoff_until=state.now + wait)
+            return state, [*told, say("backing-off", text, "warning")]
+
+
+def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions]:
+    if fact.damaged:
+        sentence = (
+            f"Step {fact.step} in the store is damaged and is left as it is: {fact.reason} Trying the one before."
+        )
+        state = enter(state, "surveying", sentence)
+        return state, [say("restore-damaged", sentence, "error", step=fact.step)]
+    if fact.permanent:
+        return end(state, "gave-up", EXIT_PERSON, f"Step {fact.step} cannot be restored: {fact.reason}")
+    state = replace(state, backoff_until=state.now + 30)
+    sentence = f"Restoring step {fact.step} failed, next try in 30 s: {fact.reason}"
+    return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]
+
+
+def _effect_crashed(state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:
+    told = say("defect", f"A defect in the supervisor itself ({fact.lane}): {fact.reason}. Please report it.", "error")
+    if fact.lane == "job" and state.mode == "stopping":
+        state = replace(state, busy=replace(state.busy, stop=None))
+        return with_first(told, stop(state, state.after_stop, state.stop_reason))
+    if fact.lane == "job" and state.busy.start is not None:
+        failed = f.StartFailed(state.attempt, f"a defect in the supervisor: {fact.reason}")
+        return with_first(told, start_failed(state, failed))
+    return state, [told]
+
+
+def _setup_done(state: State, fact: f.SetupDone) -> tuple[State, Actions]:
+    if not fact.reason:
+        return state, [say("setup", "The pod's [setup] commands are done.")]
+    return end(state, "gave-up", EXIT_PERSON, f"The pod's [setup] failed: {fact.reason}")
+
+
+def _step_done(before: State, state: State) -> tuple[State, Actions]:
+    step = state.progress.step
+    if step is None or step == before.progress.step or not state.live:
+        return state, []
+    progress = state.progress
+    acts: Actions = [
+        say("step", progress_sentence(state), step=step, seconds=progress.duration_s, reward=progress.reward)
+    ]
+    if state.mode == "starting":
+        if state.resume_step is not None and state.scratch and step < state.resume_step:
+            return state, acts  # it began from scratch: the verdicts deal with it
+        state = enter(state, "running", "The run makes steps.")
+        state = replace(state, snapshot=state.attempt)
+        closed = _close(state)
+        if state.incident is not None:
+            lasted = span(state.now - state.incident.opened)
+            sentence = (
+                f"Incident {state.incident.id} is over after {lasted}: step {step} is done. It was: "
+                f"{state.incident.sentence}"
+            )
+            acts.append(say("incident-closed", sentence, incident=state.incident.id, step=step))
+            done = replace(state.incident, closed=state.now, closed_wall=state.wall, closed_step=step)
+            state = replace(state, incidents=(*state.incidents, done)[-20:])
+        state = replace(state, incident=closed)
+    return state, acts
+
+
+def _close(state: State) -> Incident | None:
+    """Incidents end with a new step or by a person's stop; either way none is open afterwards."""
+    return None
+
+
+def _hook_done(state: State, fact: f.HookDone) -> tuple[State, Actions]:
+    state = replace(state, busy=replace(state.busy, hook=None))
+    acts: Actions = []
+    if fact.reason:
+        acts.append(say("hook-failed", f"The {fact.hook} hook failed: {fact.reason}", "error"))
+    return with_all(acts, end(state, "finished", EXIT_OK, f"The run is finished: {progress_sentence(state)}."))

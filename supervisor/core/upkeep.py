@@ -1,0 +1,94 @@
+"""Publish, prune, keep the store small, and leave when nothing is left to do: at most one effect of a kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.core import actions as a
+from supervisor.core.deadlines import size
+from supervisor.core.moves import Actions, say
+from supervisor.core.retention import disk_critical, disk_over, next_to_publish, safe_locally, victims_in_store
+from supervisor.core.state import State
+
+LEAVE_S = 60.0  # what SIGTERM leaves for the publish in flight, after the job is stopped
+LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to reach the store
+
+
+def upkeep(state: State) -> tuple[State, Actions]:
+    """Publish, prune, keep the store small: one effect of a kind at a time."""
+    acts: Actions = []
+    busy = state.busy
+    if (
+        state.settings.has_store
+        and busy.publish is None
+        and state.now >= state.publish_after
+        and not state.store_reason
+    ):
+        step = next_to_publish(state)
+        if step is not None and not state.exit_said:
+            skipped = [s for s in state.good_local() if _skipped(state, s, step)]
+            if skipped:
+                steps = ", ".join(map(str, skipped))
+                acts.append(say("skipped", f"Steps complete faster than the link carries them: {steps} skipped."))
+            back = state.store_latest is not None and str(state.store_latest) in state.quarantined
+            acts.append(a.Publish(step, back))
+            state = replace(state, busy=replace(state.busy, publish=step))
+    if state.busy.prune_local is None and disk_over(state) and not state.local_reason:
+        state, more = _prune_local(state)
+        acts += more
+    if state.settings.has_store and busy.prune_store is None and not state.store_reason and state.busy.publish is None:
+        victims = victims_in_store(state)
+        if victims and state.now >= state.publish_after:
+            acts.append(a.PruneStore(victims[0]))
+            state = replace(state, busy=replace(state.busy, prune_store=victims[0]))
+    return state, acts
+
+
+def _skipped(state: State, step: int, chosen: int) -> bool:
+    stored = {s.step for s in state.store if s.committed}
+    return step < chosen and step not in stored and (state.published is None or step > state.published)
+
+
+def _prune_local(state: State) -> tuple[State, Actions]:
+    keep = 1 if disk_critical(state) else state.settings.keep_local
+    victims = safe_locally(state, keep)
+    if victims:
+        return replace(state, busy=replace(state.busy, prune_local=victims[0])), [a.PruneLocal(victims[0])]
+    if state.prune_nothing_said:
+        return state, []
+    free, total = state.disk_free or 0, state.disk_total or 1
+    sentence = (
+        f"The disk is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is safe to delete "
+        f"yet: {_why_nothing(state)}."
+    )
+    # Rollouts and broadcasts of steps that are gone may go at any time.
+    kept = min((s.step for s in state.local), default=None)
+    acts: Actions = [say("disk", sentence, "warning")]
+    state = replace(state, prune_nothing_said=True)
+    if kept is not None:
+        state = replace(state, busy=replace(state.busy, prune_local=-1))
+        acts.append(a.PruneStale(kept))
+    return state, acts
+
+
+def _why_nothing(state: State) -> str:
+    if not any(s.committed for s in state.store):
+        return "nothing is published yet" + (f" ({state.publish_reason})" if state.publish_reason else "")
+    return f"the {state.settings.keep_local} newest complete steps stay"
+
+
+def leave(state: State) -> tuple[State, Actions]:
+    """End the daemon once nothing is left to publish, or the time for it is over."""
+    if state.exit_code is None or state.exit_said:
+        return state, []
+    waiting = state.busy.publish is not None or (
+        next_to_publish(state) is not None and state.publish_failures == 0 and not state.store_reason
+    )
+    limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
+    if waiting and state.settings.has_store and state.now - state.since < limit:
+        return state, []
+    return replace(state, exit_said=True), [a.Exit(state.exit_code, state.why)]
+
+
+def can_free(state: State) -> bool:
+    return bool(safe_locally(state, keep=1)) or state.busy.prune_local is not None

@@ -1,0 +1,428 @@
+"""The daemon: the small loop that joins sensors, core, effects, journal and people.
+
+``Daemon.run`` is the whole of it: wait for a fact or for the core's deadline, decide, write the journal, act, ping
+systemd's watchdog. Everything that can hang runs beside this loop.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from supervisor import __version__, logs, status
+from supervisor.api import VERBS, Api, Reply
+from supervisor.attending import Attending
+from supervisor.clock import Clock
+from supervisor.config import RunFile
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.decide import decide
+from supervisor.core.state import State
+from supervisor.effects import aside
+from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_attempt
+from supervisor.effects.carry_out import Effects
+from supervisor.effects.launch import look
+from supervisor.errors import ConfigError, SupervisorError, TryAgainError
+from supervisor.housekeeping import Housekeeping
+from supervisor.jobs.base import Job
+from supervisor.journal import Journal
+from supervisor.primerl import open_job
+from supervisor.run_file import load
+from supervisor.shim import start_ticks
+from supervisor.systemd import notifier
+
+PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
+
+
+class Daemon:
+    """One run on one pod."""
+
+    def __init__(
+        self,
+        run_file: RunFile,
+        environ: Mapping[str, str],
+        *,
+        fresh: bool = False,
+        step: int | None = None,
+        setup: bool = False,
+    ) -> None:
+        """Open what is needed. Raises SupervisorError with a sentence when the run cannot be watched at all."""
+        self.run_file = run_file
+        self._environ = dict(environ)
+        self._fresh, self._step = fresh, step
+        self._setup = setup and bool(run_file.setup.commands)
+        self._state_dir = run_file.state_dir
+        self._inbox: queue.SimpleQueue[tuple[f.Fact, str]] = queue.SimpleQueue()
+        self._began = time.monotonic()
+        self._signals = 0
+        self._shown: tuple[object, ...] = ()
+        self._lock_file = self._take_lock()
+        self.journal = Journal(self._state_dir)
+        self.clock = Clock(self.journal)
+        self.state, self._replayed = self.journal.rebuild()
+        self.attending = Attending(run_file, self.post, self._attempt_dir)
+        self.effects = Effects(
+            run_file,
+            self.post,
+            environ=environ,
+            gpu_free=self.attending.gpu_free,
+            wandb_id=self.wandb_id,
+            explain=lambda: status.explain(self.state),
+            log_files=self.log_files,
+            opened=self._open_job,
+        )
+        self.housekeeping = Housekeeping(self)
+        self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
+        self.notifier = notifier(self._environ)
+
+    def _take_lock(self) -> Any:
+        try:
+            self._state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
+            handle = (self._state_dir / "lock").open("w")
+        except OSError as error:
+            raise ConfigError(
+                f"The state folder {self._state_dir} cannot be written: {error.strerror}. "
+                "Set run.state_dir to a folder on a local disk that this user may write."
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TryAgainError(
+                f"Another daemon already watches run {self.run_file.run.id} ({self._state_dir / 'lock'} is held). "
+                "See it with: supervisorctl status"
+            ) from error
+        return handle
+
+    def _open_job(self) -> Job:
+        return open_job(self.run_file, self._environ)
+
+    def _attempt_dir(self, attempt: int) -> Path:
+        return attempt_dir(self._state_dir, attempt)
+
+    # ------------------------------------------------------------ the loop
+
+    def post(self, fact: f.Fact, source: str = "") -> None:
+        """Hand a fact to the core; from any thread."""
+        self._inbox.put((fact, source))
+
+    def run(self) -> int:
+        """Watch the run until the core asks for the end; returns the exit code of the contract."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        self.api.start()
+        try:
+            self._begin()
+            return self._loop()
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        if self.journal.set_aside:
+            logs.say("warning", "journal", f"The journal was damaged and is set aside: {self.journal.set_aside}")
+        if self.state.attempt == 0:
+            # A new or lost journal: count on from the folders, so that no earlier evidence is written over.
+            self.state = replace(self.state, attempt=last_attempt(self._state_dir))
+        self.effects.job = self._job_or_none()
+        if self.effects.job is not None:
+            aside.finish_deletions(self.effects.job.output_dir)
+        settings = self.settings(self.effects.job)
+        self.attending.watch_pod(self.effects.job)
+        self._take_over(settings)
+        self.housekeeping.start()
+        self.notifier.ready(f"watching {self.run_file.run.id}")
+
+    def _job_or_none(self) -> Job | None:
+        if self._setup:
+            try:
+                return self._open_job()
+            except SupervisorError:
+                return None  # [setup] installs it; it is opened again, and its complaint told, after that
+        job = self._open_job()
+        problems = job.problems()
+        if problems:
+            raise ConfigError(" ".join(problems))
+        return job
+
+    def _take_over(self, settings: f.Settings) -> None:
+        """Find what the daemon before left: a living job is adopted, an ended one's status is told."""
+        state = self.state
+        adopted = None
+        after: list[f.Fact] = []
+        if state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
+            for component in self._components(state.attempt):
+                found = look(self._attempt_dir(state.attempt), component)
+                if found.state == "absent":
+                    continue
+                adopted = state.attempt
+                if found.state == "running" and found.pid:
+                    after.append(f.AttemptAdopted(state.attempt, state.resume_step, found.pid))
+                else:
+                    lost = found.state == "lost"
+                    after.append(f.ComponentExited(state.attempt, component, found.exit_code, found.signal, lost))
+            if adopted is None and state.live and state.busy.start is None:
+                adopted = state.attempt
+                after.append(f.ComponentExited(state.attempt, "launcher", None, None, lost=True))
+        if adopted is not None:
+            for process in state.processes.values():
+                if start_ticks(process.pid) != process.start_ticks:
+                    gone = f.ProcessGone(
+                        state.attempt, process.role, process.pid, process.start_ticks, process.key
+                    )
+                    after.append(gone)
+        self.post(f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, self._setup), "daemon")
+        for fact in after:
+            self.post(fact, "daemon")
+        if adopted is not None and any(isinstance(fact, f.AttemptAdopted) for fact in after):
+            self._attend(adopted, adopting=True)
+
+    def _components(self, attempt: int) -> list[str]:
+        found = sorted(self._attempt_dir(attempt).glob("*.shim.json"))
+        return [path.name.removesuffix(".shim.json") for path in found]
+
+    def _loop(self) -> int:
+        deadline = self.clock.now()
+        while True:
+            fact, source = self._next(deadline)
+            before = self.state
+            observation = f.Observation(self.clock.now(), time.time(), fact, source)
+            decision = decide(before, observation)
+            self.state, deadline = decision.state, decision.deadline
+            self._told(self.journal.record(observation, before, self.state, decision.actions))
+            for action in decision.actions:
+                if isinstance(action, a.Exit):
+                    return action.code
+                self._act(action)
+            self._follow(before, fact)
+            self._show()
+
+    def _next(self, deadline: float) -> tuple[f.Fact, str]:
+        wanted = max(0.0, min(deadline - self.clock.now(), 5.0))
+        began = self.clock.now()
+        try:
+            found = self._inbox.get(timeout=wanted) if wanted > 0 else self._inbox.get_nowait()
+        except queue.Empty:
+            found = (f.Tick(), "clock")
+        away = self.clock.now() - began - wanted
+        if away > PAUSE_S:
+            # What waited in the inbox was seen before the pause; it is judged after the clocks are set right.
+            self.post(found[0], found[1])
+            return f.ClockJumped(away), "clock"
+        return found
+
+    def _told(self, events: list[Any]) -> None:
+        for event in events:
+            logs.say(event.level, event.event, event.sentence, attempt=self.state.attempt, **event.fields)
+        if self.journal.failure:
+            logs.say("error", "journal", self.journal.failure)
+
+    def _act(self, action: a.Action) -> None:
+        match action:
+            case a.Say():
+                return
+            case a.Start():
+                # Followed from before the launch, so that not even the first line is missed.
+                self.attending.prepare(action.attempt)
+            case a.Stop() if self._signals > 1:
+                self.effects.hurry()
+        self.effects.do(action)
+
+    def _follow(self, before: State, fact: f.Fact) -> None:
+        """Keep the sensors in step with the state."""
+        if isinstance(fact, f.AttemptStarted):
+            self._attend(fact.attempt, adopting=False)
+            forget_old_attempts(self._state_dir, {self.state.attempt, self.state.snapshot or 0})
+        if isinstance(fact, f.AttemptStopped):
+            self.attending.leave(fact.attempt)
+        if isinstance(fact, f.SetupDone) and not fact.reason and self.effects.job is not None:
+            self.attending.watch_pod(self.effects.job)
+            self.post(f.SettingsChanged(self.settings(self.effects.job)), "daemon")
+            self.effects.scan(settled=True)
+        if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
+            self.journal.put("wandb_id", fact.wandb_id)
+
+    def _attend(self, attempt: int, *, adopting: bool) -> None:
+        job = self.effects.job
+        if job is None:
+            return
+        components = self._components(attempt)
+        folder = self._attempt_dir(attempt)
+        pids = [found.pid for name in components if (found := look(folder, name)).pid]
+        self.attending.watch_attempt(
+            job, attempt, components, [pid for pid in pids if pid], lambda name: look(folder, name), adopting=adopting
+        )
+
+    def _show(self) -> None:
+        """Ping the watchdog at each turn; the status line costs more and changes seldom."""
+        self.notifier.ping()
+        key = (self.state.mode, self.state.progress.step, self.state.published, self.state.incident is None)
+        if key != self._shown:
+            self._shown = key
+            self.notifier.status(status.headline(self.state))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            return  # a terminal that went away is no reason to end
+        self._signals += 1
+        if self._signals > 1:
+            self.effects.hurry()
+        self._inbox.put((f.Command("shutdown", signal.Signals(number).name), "signal"))
+
+    def _end(self) -> None:
+        self.notifier.stopping()
+        self.housekeeping.stop()
+        self.attending.close()
+        self.effects.close()
+        self.api.close()
+        self.journal.snapshot(self.state)
+        self.journal.close()
+
+    # ------------------------------------------------------------ settings, identity
+
+    def settings(self, job: Job | None) -> f.Settings:
+        """What the core needs of the run file and of the trainer's configuration."""
+        file = self.run_file
+        gpus = job.gpus() if job else None
+        return f.Settings(
+            run_id=file.run.id,
+            max_steps=file.run.max_steps or (job.max_steps() if job else None),
+            first_step_at=job.facts().first_step if job else 0,
+            has_engine=job is None or job.engine() is not None,
+            has_finish_line=job is None or job.facts().finish_line,
+            shared_gpu=bool(gpus and gpus.shared),
+            has_store=True,
+            fresh=self._fresh,
+            pin_step=self._step,
+            checkpoint_interval=file.job.checkpoint_interval,
+            startup_s=file.deadlines.startup,
+            step_floor_s=file.deadlines.step_floor,
+            step_ceiling_s=file.deadlines.step_ceiling,
+            engine_grace_s=file.deadlines.engine_grace,
+            memory_fell_s=file.deadlines.memory_fell,
+            hang_s=file.deadlines.hang,
+            writing_s=file.deadlines.checkpoint_save,
+            stop_budget_s=400.0,
+            max_restarts=file.recovery.max_restarts,
+            backoff_base_s=file.recovery.backoff,
+            backoff_cap_s=file.recovery.backoff_cap,
+            keep_local=file.disk.keep_local,
+            prune_above=file.disk.prune_above,
+            keep_last=file.store.keep_last,
+            keep_every=file.store.keep_every,
+            stop_below_bytes=file.disk.stop_below_mb << 20,
+            seed=sum(file.run.id.encode()),
+            hooks=("finish",) if file.hooks.finish else (),
+        )
+
+    def wandb_id(self) -> str:
+        """One W&B run id for the whole run: the run file's, the journal's, latest.json's, or a new one."""
+        known = self.run_file.wandb.id or self.journal.get("wandb_id")
+        if known is None:
+            known = secrets.token_hex(4)
+        if self.journal.get("wandb_id") != known:
+            self.journal.put("wandb_id", known)
+        return known
+
+    # ------------------------------------------------------------ people (the API's Desk)
+
+    def status(self) -> dict[str, Any]:
+        """Everything that `supervisorctl status` shows."""
+        state = self.state
+        job = self.effects.job
+        moving = self.effects.transfers.moving.get("publish") or self.effects.transfers.moving.get("restore")
+        facts = job.facts() if job else None
+        return {
+            **status.status(state),
+            "store": self.run_file.store_url,
+            "disk": {
+                "path": str(job.output_dir if job else self.run_file.output_dir),
+                "total_bytes": state.disk_total,
+                "free_bytes": state.disk_free,
+                "reason": state.disk_reason,
+            },
+            "publishing": {
+                "step": state.busy.publish if state.busy.publish is not None else state.busy.restore,
+                "bytes": moving.bytes,
+                "total_bytes": moving.total,
+                "rate": moving.rate,
+                "remaining_s": moving.remaining_s,
+            }
+            if moving
+            else None,
+            "wandb_id": self.run_file.wandb.id or self.journal.get("wandb_id"),
+            "version": __version__,
+            "daemon_pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._began, 1),
+            "job": facts.name if facts else "not installed yet",
+            "notes": [*(facts.notes if facts else ()), *([self.journal.failure] if self.journal.failure else [])],
+        }
+
+    def command(self, verb: str, args: list[str], who: str) -> Reply:
+        """Take a person's command; it is carried out by the loop."""
+        if verb not in VERBS:
+            return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
+        self.post(f.Command(verb, who, tuple(args)), "api")
+        return Reply(True, _ANSWERS[verb])
+
+    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """What was said, oldest first."""
+        found = self.journal.events(after, limit)
+        return [
+            {
+                "id": event.id,
+                "wall": event.wall,
+                "level": event.level,
+                "event": event.event,
+                "sentence": event.sentence,
+                "fields": event.fields,
+            }
+            for event in found
+        ]
+
+    def log_files(self) -> dict[str, Path]:
+        """Newest log of each role, and of each component's captured output."""
+        return self.attending.log_files()
+
+    def explain(self) -> dict[str, Any]:
+        """Why the core thinks what it thinks."""
+        return status.explain(self.state)
+
+    def health(self) -> tuple[bool, str]:
+        """Does the decision loop turn?"""
+        age = self.clock.now() - self.state.now
+        return age < 30, f"the decision loop turned {age:.1f} s ago"
+
+    def ready(self) -> tuple[bool, str]:
+        """Is the job running and making steps?"""
+        return self.state.mode == "running", status.headline(self.state)
+
+
+_ANSWERS = {
+    "start": "The run will be started from its last good step.",
+    "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
+    "restart": "The job is being stopped and started from its last good step.",
+    "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
+    "resume": "Resumed: the supervisor acts again.",
+    "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
+}
+
+
+def main(path: Path, *, fresh: bool = False, step: int | None = None, onstart: bool = False) -> int:
+    """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
+    run_file = load(path)
+    logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
+    threading.current_thread().name = "loop"
+    try:
+        return Daemon(run_file, os.environ, fresh=fresh, step=step, setup=onstart).run()
+    except OSError as error:
+        raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error
+

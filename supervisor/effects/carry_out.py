@@ -1,0 +1,427 @@
+"""Carry out the core's actions, and report what came of each as a fact.
+
+One lane a kind (start, stop and evidence share one, in order). Every action is idempotent: a daemon that died in the
+middle asks for it again, and what was done already is found done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor.config import RunFile
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.effects import aside
+from supervisor.effects.attempts import attempt_dir, digest, read_snapshot, take_snapshot
+from supervisor.effects.evidence import collect, tail_of
+from supervisor.effects.lanes import Lanes
+from supervisor.effects.launch import launch
+from supervisor.effects.stop import stop_attempt
+from supervisor.effects.survivors import Belongings
+from supervisor.effects.transfers import Transfers
+from supervisor.errors import ConfigError, PodUnfitError, SupervisorError
+from supervisor.jobs.base import Job, StartRequest, StepCheck
+from supervisor.storage.base import StoreError
+
+Post = Callable[[f.Fact], None]
+CATALOGUE_FRESH_S = 60.0
+CATALOGUE_STALL_S = 120.0
+GIT_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_CACHE_HOME")
+NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
+
+
+class Effects:
+    """The hands of one daemon. ``job`` is None until the trainer is installed (``[setup]`` on a fresh pod)."""
+
+    def __init__(
+        self,
+        run_file: RunFile,
+        post: Post,
+        *,
+        environ: Mapping[str, str],
+        gpu_free: Callable[[], bool | None],
+        wandb_id: Callable[[], str],
+        explain: Callable[[], dict[str, Any]],
+        log_files: Callable[[], dict[str, Path]],
+        opened: Callable[[], Job],
+    ) -> None:
+        """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError."""
+        self.run_file = run_file
+        self.job: Job | None = None
+        self.transfers = Transfers(environ, run_file.store.stall_s)
+        self._post = post
+        self._environ = dict(environ)
+        self._gpu_free = gpu_free
+        self._wandb_id = wandb_id
+        self._explain = explain
+        self._log_files = log_files
+        self._opened = opened
+        self._lanes = Lanes(self._crashed)
+        self._hurry = threading.Event()
+        self._catalogue_t = 0.0
+        self._described = ""  # digest of the run's files that are in the store
+        self._state_dir = run_file.state_dir
+
+    # ------------------------------------------------------------ dispatch
+
+    def do(self, action: a.Action) -> None:
+        """Queue an action; returns at once."""
+        match action:
+            case a.Survey():
+                self._lanes.put("scan", lambda: self.scan(settled=True))
+                self.catalogue()
+            case a.Start():
+                self._lanes.put("job", lambda: self._start(action))
+            case a.Stop():
+                self._lanes.put("job", lambda: self._stop(action))
+            case a.CollectEvidence():
+                self._lanes.put("job", lambda: self._evidence(action))
+            case a.Publish():
+                self._lanes.put("publish", lambda: self._publish(action))
+            case a.PruneLocal():
+                self._lanes.put("prune", lambda: self._prune_local(action))
+            case a.PruneStale():
+                self._lanes.put("prune", lambda: self._prune_stale(action))
+            case a.PruneStore():
+                self._lanes.put("prune-store", lambda: self._prune_store(action))
+            case a.Restore():
+                self._lanes.put("restore", lambda: self._restore(action))
+            case a.RunHook():
+                self._lanes.put("hook", lambda: self._hook(action))
+            case a.Setup():
+                self._lanes.put("setup", self._setup)
+
+    def hurry(self) -> None:
+        """A second request to stop: no more patience."""
+        self._hurry.set()
+
+    def close(self) -> None:
+        """End transfers (they resume where they were) and let each lane finish what it does."""
+        self.transfers.close()
+        self._lanes.close(timeout_s=2.0)
+
+    def _crashed(self, lane: str, error: BaseException) -> None:
+        self._post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
+
+    # ------------------------------------------------------------ looks that need the disk or the network
+
+    def scan_later(self) -> None:
+        """Queue a scan of the local steps, unless one waits already."""
+        if self._lanes.idle("scan"):
+            self._lanes.put("scan", self.scan)
+
+    def upload_logs(self, attempt: int) -> None:
+        """Queue an upload of the ends of the attempt's logs: the next pod's owner wants to know how this one ended."""
+        if self._lanes.idle("logs"):
+            self._lanes.put("logs", lambda: self._upload_logs(attempt))
+
+    def _upload_logs(self, attempt: int) -> None:
+        texts = {
+            f"log-{attempt:04d}-{role}.txt": tail_of(path).decode(errors="replace")
+            for role, path in self._log_files().items()
+        }
+        if not texts:
+            return
+        with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
+            self.transfers.run(self._ask("put-run-files", files=texts), stall_s=CATALOGUE_STALL_S)
+
+    def scan(self, *, settled: bool = False) -> None:
+        """List the local steps. ``settled``: nobody writes, so quiet time is not waited for."""
+        if self.job is None:
+            if self.run_file.output_dir.exists():
+                self._post(f.LocalSteps(reason="the trainer is not installed yet"))
+            else:
+                self._post(f.LocalSteps(()))
+            return
+        try:
+            steps = [(step, self._check(self.job, step, settled=settled)) for step in self.job.steps()]
+        except OSError as error:
+            self._post(f.LocalSteps(reason=f"{self.job.output_dir} cannot be read: {error.strerror}"))
+            return
+        self._post(
+            f.LocalSteps(tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps))
+        )
+
+    @staticmethod
+    def _check(job: Job, step: int, *, settled: bool) -> StepCheck:
+        return job.check_step(step, settled=settled)
+
+    def catalogue(self, *, force: bool = False) -> None:
+        """List the store, unless that was done a moment ago."""
+        if not force and time.monotonic() - self._catalogue_t < CATALOGUE_FRESH_S:
+            return
+        if self._lanes.idle("catalogue"):
+            self._lanes.put("catalogue", self._catalogue)
+
+    def _catalogue(self) -> None:
+        try:
+            answer = self.transfers.run(self._ask("catalogue"), stall_s=CATALOGUE_STALL_S)
+        except StoreError as error:
+            self._catalogue_t = 0.0
+            self._post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
+            return
+        self._catalogue_t = time.monotonic()
+        steps = tuple(f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in answer["steps"])
+        latest = answer.get("latest") or {}
+        self._post(f.StoreSteps(steps, latest.get("step_number"), wandb_id=str(latest.get("wandb_run_id") or "")))
+
+    def _ask(self, do: str, **more: Any) -> dict[str, Any]:
+        store = self.run_file.store
+        return {
+            "do": do,
+            "run_id": self.run_file.run.id,
+            "store": {
+                "url": self.run_file.store_url,
+                "realm": store.realm,
+                "streams": store.streams,
+                "part_size": store.part_size,
+            },
+            **more,
+        }
+
+    # ------------------------------------------------------------ the job
+
+    def _start(self, action: a.Start) -> None:
+        try:
+            self._post(self._launch(action))
+        except PodUnfitError as error:
+            self._post(f.StartFailed(action.attempt, str(error), unfit=True))
+        except ConfigError as error:
+            self._post(f.StartFailed(action.attempt, str(error), permanent=True))
+        except (SupervisorError, OSError) as error:
+            self._post(f.StartFailed(action.attempt, str(error)))
+
+    def _launch(self, action: a.Start) -> f.Fact:
+        job = self.job = self.job or self._opened()
+        problems = job.problems()
+        if problems:
+            raise ConfigError(" ".join(problems))
+        folder = attempt_dir(self._state_dir, action.attempt)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        left = Belongings(folder, (), self.run_file.run.id).living()
+        if left:
+            # A journal that was lost, or a start that died half-way: what runs is the run's own, and in the way.
+            self._stop_processes(action.attempt)
+        if action.step is not None:
+            check = job.check_step(action.step, settled=True)
+            if check.state != "complete":
+                raise SupervisorError(f"Step {action.step} is no longer complete: {check.reason}")
+        label = f"attempt-{action.attempt:04d}"
+        moved = aside.move_aside(job.above_trees(action.step), job.output_dir, label)
+        earlier = attempt_dir(self._state_dir, action.snapshot) if action.snapshot else None
+        configs = take_snapshot(folder, job.config_files(), earlier)
+        request = StartRequest(self.run_file.run.id, action.attempt, action.step, configs, self._wandb_id(), folder)
+        first: tuple[int, str] | None = None
+        for component in job.components(request):
+            launched = launch(component, folder, self.run_file.supervision.shim, self.run_file.run.id)
+            first = first or (launched.child_pid, " ".join(component.argv))
+            for note in launched.notes:
+                self._post(f.Remark("launch", note))
+        if first is None:
+            raise ConfigError("The job has no component to start.")
+        if moved:
+            names = ", ".join(path.name for path in moved[:6])
+            self._post(f.Remark("set-aside", f"Set aside under {job.output_dir / '.set-aside' / label}: {names}."))
+        return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
+
+    def _stop(self, action: a.Stop) -> None:
+        self._post(self._stop_processes(action.attempt, action.budget_s))
+
+    def _stop_processes(self, attempt: int, budget_s: float = 60.0) -> f.AttemptStopped:
+        folder = attempt_dir(self._state_dir, attempt)
+        job = self.job or self._opened()
+        self._hurry.clear()
+        report = stop_attempt(
+            folder,
+            [path.name.removesuffix(".shim.json") for path in sorted(folder.glob("*.shim.json"))],
+            self.run_file.run.id,
+            job.stop_rules(),
+            budget_s,
+            self._gpu_free,
+            self.run_file.supervision.gpu_free,
+            hurry=self._hurry,
+        )
+        return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free)
+
+    def _evidence(self, action: a.CollectEvidence) -> None:
+        folder = attempt_dir(self._state_dir, action.attempt)
+        pids = [process.pid for process in Belongings(folder, (), self.run_file.run.id).living()]
+        target = folder / f"incident-{action.incident}"
+        with contextlib.suppress(OSError):  # a full disk must not keep a dead job from its restart
+            collect(target, action.reason, self._log_files(), self._explain(), pids)
+
+    # ------------------------------------------------------------ checkpoints
+
+    def _publish(self, action: a.Publish) -> None:
+        job, began = self.job, time.monotonic()
+        if job is None:
+            self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
+            return
+        try:
+            check = job.check_step(action.step, settled=False)
+            if check.state != "complete":
+                raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
+            self._describe(job)
+            facts = job.facts()
+            request = self._ask(
+                "publish",
+                step=action.step,
+                files=[{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
+                wandb_run_id=self._wandb_id(),
+                writer=f"{socket.gethostname()}:{_machine_id()}",
+                allow_back=action.back,
+                state_dir=str(self._state_dir / "publish"),
+                extra={
+                    "dialect": facts.name,
+                    "revision": facts.revision,
+                    "config_sha256": self._described.split("/")[0],
+                    "step_base": facts.first_step,
+                },
+            )
+            answer = self.transfers.run(request, what="publish")
+        except StoreError as error:
+            changed = error.kind == "changed"
+            permanent = error.kind in ("permanent", "quota")
+            self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
+            return
+        except OSError as error:
+            self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
+            return
+        seconds = time.monotonic() - began
+        sent = int(answer.get("sent_bytes", 0))
+        self._post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
+
+    def _describe(self, job: Job) -> None:
+        """Put the run's settings and the trainer's configuration beside its steps, so that the next pod has them."""
+        newest = sorted((self._state_dir / "attempts").glob("[0-9]*/config.json"))
+        configs = read_snapshot(newest[-1].parent) if newest else {path: path for path in job.config_files()}
+        mark = f"{digest(configs)}/{self.run_file.model_dump_json()}"
+        if mark == self._described:
+            return
+        files = {f"config-{number}-{path.name}": copy for number, (path, copy) in enumerate(configs.items())}
+        texts = {name: copy.read_text(errors="replace") for name, copy in files.items()}
+        texts["run.json"] = self.run_file.model_dump_json(indent=1)
+        self.transfers.run(self._ask("put-run-files", files=texts), stall_s=CATALOGUE_STALL_S)
+        self._described = mark
+
+    def _prune_local(self, action: a.PruneLocal) -> None:
+        if self.job is None:
+            return
+        trees = self.job.step_trees(action.step)
+        self._delete(action.step, trees, stale_below=action.step + 1)
+
+    def _prune_stale(self, action: a.PruneStale) -> None:
+        if self.job is None:
+            return
+        self._delete(-1, [], stale_below=action.below)
+
+    def _delete(self, step: int, trees: Sequence[Path], stale_below: int) -> None:
+        job = self.job
+        if job is None:
+            return
+        try:
+            freed = aside.delete_trees(trees, job.output_dir)
+            kept = [number for number in job.steps() if number != step]
+            freed += aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
+        except (OSError, SupervisorError) as error:
+            self._post(f.PruneFailed(step, "local", str(error)))
+            return
+        self._post(f.Pruned(step, "local", freed))
+
+    def _prune_store(self, action: a.PruneStore) -> None:
+        try:
+            answer = self.transfers.run(self._ask("delete", step=action.step), stall_s=CATALOGUE_STALL_S)
+        except StoreError as error:
+            self._post(f.PruneFailed(action.step, "store", str(error)))
+            return
+        self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
+
+    def _restore(self, action: a.Restore) -> None:
+        began = time.monotonic()
+        try:
+            job = self.job = self.job or self._opened()
+            primary = job.place(action.step, "x").parent
+            request = self._ask(
+                "restore",
+                step=action.step,
+                output_dir=str(job.output_dir),
+                primary=primary.as_posix(),
+                state_dir=str(self._state_dir / "restore"),
+            )
+            job.output_dir.mkdir(parents=True, exist_ok=True)
+            answer = self.transfers.run(request, what="restore")
+            check = job.check_step(action.step, settled=True)
+        except StoreError as error:
+            damaged = error.kind in ("damaged", "missing")
+            self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
+            return
+        except (ConfigError, OSError) as error:
+            self._post(f.RestoreFailed(action.step, str(error), permanent=isinstance(error, ConfigError)))
+            return
+        if check.state != "complete":
+            reason = f"it came whole from the store and is not loadable: {check.reason}"
+            self._post(f.RestoreFailed(action.step, reason, damaged=True))
+            return
+        seconds = time.monotonic() - began
+        self._post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
+
+    # ------------------------------------------------------------ people's own commands
+
+    def _hook(self, action: a.RunHook) -> None:
+        command = getattr(self.run_file.hooks, action.hook) or "true"
+        reason = self._shell(command, self.run_file.hooks.timeout, dict(self._environ), f"hook-{action.hook}")
+        self._post(f.HookDone(action.hook, reason))
+
+    def _setup(self) -> None:
+        env = {name: value for name, value in self._environ.items() if not name.startswith(NO_SECRETS)}
+        deadline = time.monotonic() + self.run_file.setup.timeout
+        reason = ""
+        for command in self.run_file.setup.commands:
+            reason = self._shell(command, max(1.0, deadline - time.monotonic()), env, "setup")
+            if reason:
+                break
+        if not reason and self.job is None:
+            try:
+                self.job = self._opened()
+            except SupervisorError as error:
+                reason = str(error)
+        self._post(f.SetupDone(reason))
+
+    def _shell(self, command: str, timeout_s: float, env: dict[str, str], name: str) -> str:
+        """Run a person's shell command with its output in a log; returns why it failed, or ""."""
+        log = self._state_dir / f"{name}.log"
+        shell = shutil.which("bash") or "/bin/sh"
+        home = env.get("HOME") or "/"
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                [shell, "-c", command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=home if Path(home).is_dir() else "/",
+                start_new_session=True,
+            )
+            try:
+                code = child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, 9)  # its own session, and it is our child: the number cannot be another's
+                child.wait()
+                return f"{command!r} took longer than {timeout_s:.0f} s; its output is in {log}."
+        return "" if code == 0 else f"{command!r} ended with exit code {code}; its output is in {log}."
+
+
+def _machine_id() -> str:
+    for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
+        with contextlib.suppress(OSError):
+            return Path(path).read_text().strip()[:32]
+    return "unknown"

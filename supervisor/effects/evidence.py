@@ -1,0 +1,50 @@
+"""What a person needs in the morning, kept before anything is killed: log ends, processes, GPUs, the explanation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TAIL_BYTES = 256 << 10
+
+
+def collect(
+    folder: Path, reason: str, logs: Mapping[str, Path], explanation: Mapping[str, Any], pids: list[int]
+) -> None:
+    """Write a small bundle into ``folder``. Best effort by nature: what cannot be read is named in the bundle."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "reason.txt").write_text(reason + "\n")
+    (folder / "explain.json").write_text(json.dumps(explanation, indent=1, default=str))
+    (folder / "processes.txt").write_text("\n".join(describe(pid) for pid in pids) + "\n")
+    for role, path in logs.items():
+        (folder / f"{role}.log").write_bytes(tail_of(path))
+
+
+def tail_of(path: Path) -> bytes:
+    """The last 256 KiB of a file, or a sentence why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return file.read(TAIL_BYTES)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}\n".encode()
+
+
+def describe(pid: int) -> str:
+    """One line on a process: pid, state, threads, resident memory, where it waits in the kernel, command line."""
+    try:
+        status = dict(
+            line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+        )
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return f"{pid} gone"
+    try:
+        waits = Path(f"/proc/{pid}/wchan").read_text() or "-"
+    except OSError:
+        waits = "-"
+    memory, threads, state = status.get("VmRSS", "-").strip(), status.get("Threads", "-"), status.get("State", "-")
+    return f"{pid} {state.split()[0]} threads={threads} rss={memory} wchan={waits} {command or status.get('Name', '')}"

@@ -1,0 +1,189 @@
+"""What people are shown, computed from the core's state: the status, the explanation, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from supervisor.core.deadlines import allowance, excuse, span, startup_budget, step_deadline
+from supervisor.core.retention import next_to_publish
+from supervisor.core.state import Incident, State
+from supervisor.core.verdicts import judge, progress_sentence
+
+_STATES = {
+    "new": "surveying",
+    "backing-off": "recovering",
+    "disk-full": "stopped",
+    "finishing": "publishing",
+    "leaving": "stopping",
+}
+
+
+def state_word(state: State) -> str:
+    """The state as `supervisorctl status` and the metrics name it."""
+    if state.mode == "surveying" and state.setup_pending:
+        return "setting-up"
+    if state.incident is not None and state.mode in ("stopping", "surveying", "backing-off", "starting"):
+        return "recovering"
+    return _STATES.get(state.mode, state.mode)
+
+
+def headline(state: State) -> str:
+    """One sentence: where the run is, and what happened last."""
+    words = []
+    if state.mode == "running":
+        verdict = judge(state)
+        words.append(progress_sentence(state) if verdict.kind == "healthy" else verdict.sentence.rstrip("."))
+    elif state.mode == "starting":
+        words.append(judge(state).sentence.rstrip("."))
+    else:
+        words.append(state.why.rstrip("."))
+        if state.progress.highest is not None and state.mode not in ("finished",):
+            words.append(progress_sentence(state))
+    if state.paused:
+        words.insert(0, "paused")
+    if state.published is not None:
+        words.append(f"published step {state.published}")
+    if state.incident is not None:
+        lasts = span(state.now - state.incident.opened)
+        words.append(f"incident {state.incident.id} open for {lasts}: {state.incident.sentence.rstrip('.')}")
+    elif state.incidents:
+        last = state.incidents[-1]
+        words.append(f"{last.sentence.rstrip('.')}; back after {span((last.closed or last.opened) - last.opened)}")
+    return "; ".join(words)
+
+
+def status(state: State) -> dict[str, Any]:
+    """The part of the status that the core knows. Sizes in bytes, times in Unix time or seconds."""
+    progress = state.progress
+    look = state.engine.look
+    return {
+        "run": state.settings.run_id,
+        "state": state_word(state),
+        "paused": state.paused,
+        "sentence": headline(state),
+        "since": state.since_wall,
+        "step": progress.step if progress.step is not None else progress.highest,
+        "max_steps": state.settings.max_steps,
+        "step_seconds": median(progress.intervals[-9:]) if progress.intervals else progress.duration_s,
+        "reward": progress.reward,
+        "loss": progress.loss,
+        "attempt": state.attempt,
+        "restarts": state.restarts,
+        "pid": state.pid,
+        "last_good_step": state.last_good,
+        "published_step": state.published,
+        "local_steps": [
+            {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes} for s in state.local
+        ],
+        "stored_steps": [{"step": s.step, "committed": s.committed, "size_bytes": s.size_bytes} for s in state.store],
+        "store_reason": state.store_reason or state.publish_reason,
+        "next_to_publish": next_to_publish(state),
+        "quarantined": sorted(int(step) for step in state.quarantined),
+        "gpus": [
+            {
+                "index": m.gpu.index,
+                "uuid": m.gpu.uuid,
+                "used_bytes": m.gpu.used_bytes,
+                "total_bytes": m.gpu.total_bytes,
+                "role": m.gpu.role,
+            }
+            for m in sorted(state.gpus.values(), key=lambda m: m.gpu.index)
+        ],
+        "gpu_reason": state.gpu_reason,
+        "engine": {
+            "health": look.health,
+            "liveness": look.liveness,
+            "running": look.running,
+            "waiting": look.waiting,
+        }
+        if look
+        else None,
+        "incident": incident(state.incident, state),
+        "last_incident": incident(state.incidents[-1], state) if state.incidents else None,
+        "incidents": [incident(one, state) for one in state.incidents],
+        "config_changed": list(state.config_changed),
+        "exit_code": state.exit_code,
+    }
+
+
+def incident(one: Incident | None, state: State) -> dict[str, Any] | None:
+    """An incident and how long each part of it took, in seconds from its opening."""
+    if one is None:
+        return None
+    end = one.closed if one.closed is not None else state.now
+
+    def since_open(t: float | None) -> float | None:
+        return round(t - one.opened, 3) if t else None
+
+    return {
+        "id": one.id,
+        "cause": one.cause,
+        "sentence": one.sentence,
+        "opened": one.opened_wall,
+        "closed": one.closed_wall,
+        "seconds": round(end - one.opened, 3),
+        "step": one.step,
+        "resume_step": one.resume_step,
+        "recovered_step": one.closed_step,
+        "decided_after": since_open(one.decided),
+        "stopped_after": since_open(one.stopped),
+        "relaunched_after": since_open(one.relaunched),
+    }
+
+
+def explain(state: State) -> dict[str, Any]:
+    """Why the core thinks what it thinks: the verdict, the evidence with its age, the next deadline, the past."""
+    evidence: list[dict[str, Any]] = []
+
+    def add(name: str, sentence: str, t: float | None = None) -> None:
+        evidence.append({"name": name, "sentence": sentence, "age_s": round(state.now - t, 1) if t else None})
+
+    for process in sorted(state.processes.values(), key=lambda p: (p.role, p.pid)):
+        if process.key:
+            add(f"process {process.role}", f"pid {process.pid} is alive: {process.title}")
+    for gone in state.gone:
+        add(f"process {gone.role}", f"pid {gone.pid} is gone", gone.t)
+    if state.gpu_reason:
+        add("GPUs", f"unknown: {state.gpu_reason}")
+    for memory in state.gpus.values():
+        gpu = memory.gpu
+        text = f"{gpu.role}, {gpu.used_bytes >> 20} MiB used, plateau {memory.plateau_bytes >> 20} MiB"
+        add(f"GPU {gpu.index}", text, memory.fallen_since)
+    engine = state.engine
+    if engine.look is not None:
+        text = f"/health {engine.look.health}, /liveness {engine.look.liveness}, running {engine.look.running}"
+        add("engine", text, engine.look_t)
+        add("engine counters", f"count {engine.count}", engine.moved_t)
+    if state.work is not None:
+        add("rollouts", f"{state.work.inflight} in flight, {state.work.done} done", state.work.moved_t)
+    for role, phase in state.phases.items():
+        add(f"phase {role}", f"{phase.phase} {phase.text}".strip(), phase.t)
+    for error in state.errors.values():
+        add(f"error {error.signature}", f"{error.count} times, last: {error.text}", error.t)
+    if state.progress.step is not None:
+        add("step", progress_sentence(state), state.progress.t)
+    verdict = judge(state) if state.live else None
+    return {
+        "sentence": verdict.sentence if verdict else state.why,
+        "verdict": asdict(verdict) if verdict else None,
+        "excuse": excuse(state),
+        "evidence": evidence,
+        "deadline": _deadline(state),
+        "history": [one.sentence for one in state.incidents[-10:]],
+    }
+
+
+def _deadline(state: State) -> dict[str, Any] | None:
+    if state.mode == "running":
+        deadline = step_deadline(state.progress, state.settings)
+        left = deadline.hard_s + allowance(state) - (state.now - state.progress.t)
+        return {"sentence": f"A new step: {deadline.sentence}.", "seconds_left": round(left, 1)}
+    if state.mode == "starting":
+        budget = startup_budget(state)
+        left = budget - (state.now - state.started)
+        return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
+    if state.mode == "backing-off":
+        return {"sentence": "The next try.", "seconds_left": round(state.backoff_until - state.now, 1)}
+    return None
