@@ -142,8 +142,8 @@ class Journal:
                     self._last_event, observation.wall, action.level, action.event, action.sentence, dict(action.fields)
                 )
             )
-        self._try(lambda: self._write(observation, actions, events))
         self._since_snapshot += 1
+        self._try(lambda: self._write(observation, actions, events))
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.snapshot(after)
         if events:
@@ -207,6 +207,7 @@ class Journal:
             else:
                 if self.failure:
                     self.failure = ""
+                    self._since_snapshot = SNAPSHOT_EVERY  # turns were lost: only a whole state mends the record
                     self._make_ballast()
                 return
 

@@ -1,0 +1,107 @@
+"""On a fresh pod: the run's settings and the trainer's configuration come from the store when the pod lacks them.
+
+Nothing from the store is trusted (promise 10). The pod's own run file decides what is started, where, and with which
+environment; from the store come only numbers and limits of the run, and the trainer's configuration files, which the
+pod's run file must name. No command, no path, no environment variable is ever taken from there.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from supervisor.config import RunFile
+from supervisor.effects.transfers import Transfers
+from supervisor.logs import say
+from supervisor.storage.base import StoreError
+
+FROM_THE_STORE: dict[str, tuple[str, ...]] = {
+    "run": ("max_steps",),
+    "job": ("checkpoint_interval",),
+    "wandb": ("id",),
+    "store": ("keep_last", "keep_every"),
+    "disk": ("prune_above", "keep_local"),
+    "deadlines": ("startup", "step_floor", "step_ceiling", "engine_grace", "memory_fell", "hang", "checkpoint_save"),
+    "recovery": ("max_restarts", "backoff", "backoff_cap"),
+}
+"""Settings that a run file from the store may fill in where the pod's own file is silent."""
+
+
+def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
+    """The small files of the run in the store, name -> text; empty when there are none or the store is away."""
+    store = run_file.store
+    request = {
+        "do": "get-run-files",
+        "run_id": run_file.run.id,
+        "store": {
+            "url": run_file.store_url,
+            "realm": store.realm,
+            "streams": store.streams,
+            "part_size": store.part_size,
+        },
+    }
+    try:
+        answer = Transfers(environ, stall_s=120.0).run(request)
+    except StoreError as error:
+        say("warning", "next-pod", f"The run's settings could not be fetched from the store: {error}")
+        return {}
+    return {str(name): str(text) for name, text in answer.get("files", {}).items()}
+
+
+def filled(run_file: RunFile, path: Path, stored: Mapping[str, str], state_dir: Path) -> RunFile:
+    """``run_file`` with what it leaves open taken from the store; fetched trainer configs lie in ``state_dir``."""
+    own = tomllib.loads(path.read_text())
+    data = run_file.model_dump(exclude_unset=True)
+    told = []
+    for table, keys in FROM_THE_STORE.items():
+        for key in keys:
+            value = _stored_settings(stored).get(table, {}).get(key)
+            if value is not None and key not in own.get(table, {}):
+                data.setdefault(table, {})[key] = value
+                told.append(f"{table}.{key}")
+    job = data.get("job", {})
+    for key in ("config", "trainer_config", "orchestrator_config", "inference_config"):
+        if job.get(key):
+            paths = job[key] if isinstance(job[key], list) else [job[key]]
+            found = [_config(Path(one), run_file, stored, state_dir) for one in paths]
+            job[key] = found if isinstance(job[key], list) else found[0]
+    try:
+        result = RunFile.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        say("warning", "next-pod", f"The run's settings in the store are not used: {where}: {first['msg']}.")
+        return run_file
+    if told:
+        say(
+            "info", "next-pod", f"Taken from the store, since this pod's run file is silent on them: {', '.join(told)}."
+        )
+    return result
+
+
+def _stored_settings(stored: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        data = json.loads(stored.get("run.json", "{}"))
+    except ValueError:
+        return {}
+    return {key: value for key, value in data.items() if isinstance(value, dict)} if isinstance(data, dict) else {}
+
+
+def _config(path: Path, run_file: RunFile, stored: Mapping[str, str], state_dir: Path) -> Path:
+    """The pod's own configuration file, else the store's copy of it, put under ``state_dir``."""
+    absolute = (run_file.job.dir or Path.cwd()) / path.expanduser()
+    if absolute.exists():
+        return path
+    for name, text in sorted(stored.items()):
+        if name.startswith("config-") and name.split("-", 2)[-1] == path.name:
+            copy = state_dir / "fetched" / path.name
+            copy.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+            copy.write_text(text)
+            say("info", "next-pod", f"{absolute} is not on this pod; the store's copy of it is used.")
+            return copy
+    return path

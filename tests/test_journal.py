@@ -1,0 +1,189 @@
+"""The flight recorder: what was decided can be rebuilt after a kill, a damaged file or a full disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from supervisor.core import facts as f
+from supervisor.core.decide import decide
+from supervisor.core.state import State
+from supervisor.journal import BALLAST_BYTES, SNAPSHOT_EVERY, Journal
+from tests.core.world import World
+
+
+def _replayed(world: World, journal: Journal) -> State:
+    """Write a world's observations as the daemon's loop does; returns the last state."""
+    state = State()
+    for observation in world.log:
+        decision = decide(state, observation)
+        journal.record(observation, state, decision.state, decision.actions)
+        state = decision.state
+    return state
+
+
+def _long_run() -> World:
+    world = World()
+    world.running_at(12)
+    world.gpus(inference=0)
+    world.engine_process_dies()
+    world.after(4)
+    world.step(11)
+    return world
+
+
+def test_a_new_daemon_rebuilds_the_same_state(tmp_path: Path) -> None:
+    world = _long_run()
+    journal = Journal(tmp_path)
+    state = _replayed(world, journal)
+    journal.close()
+    rebuilt, _ = Journal(tmp_path).rebuild()
+    assert rebuilt == state
+    assert rebuilt.incidents[-1].sentence.startswith("vLLM died silently")
+
+
+def test_rebuilding_starts_from_the_last_snapshot(tmp_path: Path) -> None:
+    world = _long_run()
+    journal = Journal(tmp_path)
+    state = _replayed(world, journal)
+    assert len(world.log) > SNAPSHOT_EVERY
+    rebuilt, tail = journal.rebuild()
+    assert rebuilt == state
+    assert tail < SNAPSHOT_EVERY
+
+
+def test_a_snapshot_of_another_version_is_passed_over(tmp_path: Path) -> None:
+    world = _long_run()
+    journal = Journal(tmp_path)
+    state = _replayed(world, journal)
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute('UPDATE snapshots SET state = replace(state, \'"@":"Progress"\', \'"@":"Advance"\')')
+    database.close()
+    rebuilt, tail = journal.rebuild()
+    assert rebuilt == state
+    assert tail > SNAPSHOT_EVERY
+
+
+def test_a_damaged_journal_is_set_aside_and_never_deleted(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    _replayed(_long_run(), journal)
+    journal.close()
+    database = tmp_path / "journal.db"
+    database.write_bytes(b"not a database" * 1000)
+    again = Journal(tmp_path)
+    assert again.set_aside is not None
+    assert again.set_aside.read_bytes().startswith(b"not a database")
+    assert again.rebuild()[0] == State()
+
+
+def test_events_keep_their_numbers_across_daemons(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    _replayed(_long_run(), journal)
+    last = journal.events(-1, 1)[0]
+    journal.close()
+    again = Journal(tmp_path)
+    world = World()
+    world.boot()
+    state = _replayed(world, again)
+    assert state.settings.run_id == "bs4"
+    numbers = [event.id for event in again.events(0, 5000)]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] > last.id
+
+
+def test_ticks_that_change_nothing_are_not_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    world = World()
+    world.boot()
+    state = _replayed(world, journal)
+    for second in range(100):
+        observation = f.Observation(world.t + second, 1.7e9 + second, f.Tick())
+        decision = decide(state, observation)
+        journal.record(observation, state, decision.state, decision.actions)
+        state = decision.state
+    assert len(list(journal.observations())) == len(world.log)
+
+
+def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from supervisor.core.decide import decide
+        from supervisor.core.facts import Observation, StepDone
+        from supervisor.core.state import State
+        from supervisor.journal import Journal
+        journal, state = Journal(Path(sys.argv[1])), State()
+        for number in range(100000):
+            observation = Observation(float(number), 0.0, StepDone("orchestrator", number, reward=0.5))
+            decision = decide(state, observation)
+            journal.record(observation, state, decision.state, decision.actions)
+            state = decision.state
+            print(number, flush=True)
+        """
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    seen = -1
+    for line in child.stdout:
+        seen = int(line)
+        if seen >= 700:
+            os.kill(child.pid, signal.SIGKILL)
+            break
+    rest = [int(line) for line in child.stdout if line.strip().isdigit()]
+    child.wait()
+    child.stdout.close()
+    acknowledged = max([seen, *rest])
+    state, _ = Journal(tmp_path).rebuild()
+    assert state.progress.reward_step is not None
+    assert state.progress.reward_step >= acknowledged
+
+
+def test_a_full_disk_releases_the_ballast_and_never_raises(tmp_path: Path) -> None:
+    """The kernel refuses to let any file grow: what a full disk does to SQLite, without filling a disk."""
+    script = textwrap.dedent(
+        """
+        import resource, signal, sys
+        from pathlib import Path
+        from supervisor.core.decide import decide
+        from supervisor.core.facts import Observation, StepDone, WorkSeen
+        from supervisor.core.state import State
+        from supervisor.journal import Journal
+        journal, state = Journal(Path(sys.argv[1])), State()
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        def write(number):
+            global state
+            observation = Observation(float(number), 0.0, StepDone("orchestrator", number, reward=0.5))
+            decision = decide(state, observation)
+            journal.record(observation, state, decision.state, decision.actions)
+            state = decision.state
+        write(1)
+        assert not journal.failure
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+        for number in range(2, 50):
+            write(number)
+        observation = Observation(49.5, 0.0, WorkSeen(inflight=7))
+        journal.record(observation, state, state := decide(state, observation).state, ())
+        print(journal.failure)
+        print((Path(sys.argv[1]) / "journal.ballast").exists())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        write(50)
+        print(repr(journal.failure))
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    failure, ballast, after = done.stdout.strip().splitlines()
+    assert "cannot be written" in failure
+    assert "Make room on its disk" in failure
+    assert ballast == "False", "the ballast was released"
+    assert after == "''", "it writes again once there is room"
+    assert (tmp_path / "journal.ballast").stat().st_size == BALLAST_BYTES
+    state = Journal(tmp_path).rebuild()[0]
+    assert state.progress.reward_step == 50
+    assert state.work is not None, "what could not be written is in the snapshot that follows"
