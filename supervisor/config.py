@@ -311,11 +311,9 @@ class RunFile(Section):
     @property
     def socket(self) -> Path:
         """Where the API listens (absolute)."""
-        return (
-            self.api.socket.expanduser().absolute()
-            if self.api.socket
-            else unix_socket.socket_dir() / f"{self.run.id}.sock"
-        )
+        if self.api.socket:
+            return self.api.socket.expanduser().absolute()
+        return unix_socket.socket_dir() / f"{self.run.id}.sock"
 
     @property
     def store_url(self) -> str:

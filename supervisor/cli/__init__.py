@@ -1,0 +1,1 @@
+"""What people type: ``rl-supervisor`` on the pod, ``supervisorctl`` for runs that a daemon watches."""

@@ -1,0 +1,131 @@
+"""``rl-supervisor check``: load a run file, open its job, and say what would be done with it. Starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from supervisor.config import RunFile, load
+from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.jobs.base import GpuPlan, Job, StartRequest
+from supervisor.secrets import masked, remember_environment
+
+
+def check(path: Path, *, as_json: bool = False, online: bool = False, environ: Mapping[str, str] = os.environ) -> int:
+    """Print a report; 0 when the run could be started, 1 when not. Warnings alone are no failure."""
+    remember_environment(environ)
+    report: dict[str, Any] = {"file": str(path), "ok": False, "problems": [], "notes": []}
+    try:
+        run_file = load(path)
+    except ConfigError as error:
+        report["problems"] = str(error).splitlines()
+        return _print(report, as_json)
+    report |= _places(run_file)
+    try:
+        _describe_job(run_file, environ, report)
+    except (ConfigError, UnknownDialectError) as error:
+        report["problems"] += str(error).splitlines()
+    if online:
+        report["store_reachable"] = _reach(run_file, environ, report)
+    report["ok"] = not report["problems"]
+    return _print(report, as_json)
+
+
+def _places(run_file: RunFile) -> dict[str, Any]:
+    return {
+        "run": run_file.run.id,
+        "socket": str(run_file.socket),
+        "state_dir": str(run_file.state_dir),
+        "output_dir": str(run_file.output_dir),
+        "store": run_file.store_url,
+    }
+
+
+def _describe_job(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> None:
+    from supervisor.primerl import open_job
+
+    job = open_job(run_file, environ)
+    facts = job.facts()
+    report["job"], report["revision"] = facts.name, facts.revision
+    report["output_dir"] = str(job.output_dir)
+    report["notes"] += list(facts.notes)
+    report["problems"] += list(job.problems())
+    if not run_file.store.url:
+        report["notes"].append(
+            "No [store] url is set: steps are kept in a folder on this machine, which a lost pod takes with it."
+        )
+    report["max_steps"] = run_file.run.max_steps or job.max_steps()
+    report["gpus"] = _gpus(job.gpus())
+    engine = job.engine()
+    report["engine"] = engine.url if engine else None
+    if not report["problems"]:
+        report["commands"] = _commands(run_file, job)
+
+
+def _gpus(plan: GpuPlan) -> str:
+    if plan.shared:
+        return f"{', '.join(plan.inference)} shared by engine and trainer"
+    parts = [(plan.inference, "inference"), (plan.trainer, "trainer")]
+    return "; ".join(f"{name} {', '.join(gpus)}" for gpus, name in parts if gpus) or "not named"
+
+
+def _commands(run_file: RunFile, job: Job) -> list[str]:
+    """The command lines of a fresh start, in the job's own dialect."""
+    request = StartRequest(
+        run_id=run_file.run.id,
+        attempt=1,
+        step=None,
+        configs={path: path for path in job.config_files()},
+        wandb_id=run_file.wandb.id or "WANDB_ID",
+        attempt_dir=run_file.state_dir / "attempts" / "1",
+    )
+    return [masked(f"cd {part.cwd} && {shlex.join(part.argv)}") for part in job.components(request)]
+
+
+def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
+    """List the run's folder in the store, once; the answer becomes a note or a problem."""
+    from supervisor.storage import open_store
+
+    try:
+        store = open_store(run_file.store_url, run_file.store.realm, environ)
+        files = store.list(f"{run_file.run.id}/")
+    except SupervisorError as error:
+        report["problems"].append(f"The store {run_file.store_url} cannot be used: {masked(str(error))}")
+        return False
+    report["notes"].append(f"The store answers; it holds {len(files)} files of this run.")
+    return True
+
+
+def _print(report: Mapping[str, Any], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(report, indent=2, default=str, ensure_ascii=False))
+    else:
+        print("\n".join(_lines(report)))
+    return 0 if report["ok"] else 1
+
+
+def _lines(report: Mapping[str, Any]) -> list[str]:
+    lines = []
+    labels = {
+        "run": "run",
+        "job": "job",
+        "revision": "revision",
+        "max_steps": "last step",
+        "gpus": "GPUs",
+        "engine": "engine",
+        "output_dir": "output",
+        "store": "store",
+        "state_dir": "state",
+        "socket": "socket",
+    }
+    lines += [f"  {label:<10} {report[key]}" for key, label in labels.items() if report.get(key) is not None]
+    lines += [f"  {'command':<10} {command}" for command in report.get("commands", ())]
+    lines += [f"  {'note':<10} {note}" for note in report["notes"]]
+    lines += [f"  {'problem':<10} {problem}" for problem in report["problems"]]
+    count = len(report["problems"])
+    verdict = "can be started" if report["ok"] else f"cannot be started: {count} problem{'s' if count > 1 else ''}"
+    return [f"{report['file']} {verdict}.", *lines]

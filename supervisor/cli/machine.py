@@ -1,0 +1,137 @@
+"""Looks at the machine that a run file is written for: its GPUs, an installed prime-rl, the configurations there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOOK_S = 15.0
+USUAL_PLACES = ("/workspace/prime-rl", "~/prime-rl", "/root/prime-rl", ".", "./prime-rl")
+MOST_FILES = 500
+LARGEST = 1 << 20
+
+# In a child, since a broken driver can hang or crash whoever asks it.
+_ASK_NVML = """
+import json, pynvml
+pynvml.nvmlInit()
+found = []
+for index in range(pynvml.nvmlDeviceGetCount()):
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    text = [pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle)]
+    name, uuid = (value.decode() if isinstance(value, bytes) else value for value in text)
+    found.append([index, name, uuid, pynvml.nvmlDeviceGetMemoryInfo(handle).total])
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class GpuFound:
+    """A GPU as NVML names it; memory in bytes."""
+
+    index: int
+    name: str
+    uuid: str
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class ConfigFound:
+    """A configuration that prime-rl could run. ``split``: trainer, orchestrator and inference in files of their own."""
+
+    path: Path
+    kind: str  # "rl" or "sft"
+    split: bool = False
+    gpus: int = 0  # how many it names, 0 when it names none
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was found; ``notes`` say what was not."""
+
+    gpus: Sequence[GpuFound] = ()
+    job_dir: Path | None = None
+    configs: Sequence[ConfigFound] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def look(job_dir: Path | None) -> Machine:
+    """Look around; with ``job_dir`` prime-rl is taken to be there."""
+    notes: list[str] = []
+    gpus, problem = gpus_found()
+    if problem:
+        notes.append(problem)
+    places = [job_dir] if job_dir else [Path(place).expanduser() for place in USUAL_PLACES]
+    home = next((place.absolute() for place in places if is_prime_rl(place)), None)
+    if home is None and job_dir is not None:
+        home = job_dir.absolute()
+        notes.append(f"{job_dir} does not look like a prime-rl checkout: it has no src/prime_rl.")
+    elif home is None:
+        notes.append(f"No prime-rl was found in {', '.join(USUAL_PLACES)}: set [job] dir.")
+    configs = configs_found(
+        dict.fromkeys([Path.cwd(), *([home] if home else []), *([home / "configs"] if home else [])])
+    )
+    if not configs:
+        notes.append("No configuration of prime-rl was found: set [job] config.")
+    return Machine(gpus, home, configs, notes)
+
+
+def is_prime_rl(folder: Path) -> bool:
+    """A checkout has its package below src/ (prime-rl, all releases since Sept 2025)."""
+    return (folder / "src" / "prime_rl").is_dir()
+
+
+def gpus_found() -> tuple[list[GpuFound], str]:
+    """The GPUs, or a sentence why they are not known."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK_NVML], capture_output=True, text=True, timeout=LOOK_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [], f"The NVIDIA driver gave no answer in {LOOK_S:g} s: GPUs are left out."
+    except OSError as error:
+        return [], f"The NVIDIA driver could not be asked ({error}): GPUs are left out."
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return [], f"No GPU was found ({last.split(': ', 1)[-1]})."
+    return [GpuFound(*entry) for entry in json.loads(done.stdout)], ""
+
+
+def configs_found(folders: Sequence[Path]) -> list[ConfigFound]:
+    """prime-rl's configurations in these folders and two levels below, whole ones before split ones."""
+    found: dict[Path, ConfigFound] = {}
+    looked = 0
+    for folder in dict.fromkeys(folders):
+        # Below a folder of configurations examples lie two levels deep; elsewhere that would be a search of the disk.
+        for pattern in ("*.toml", "*/*.toml", "*/*/*.toml") if folder.name == "configs" else ("*.toml",):
+            for path in sorted(folder.glob(pattern)):
+                looked += 1
+                config = read_config(path) if looked <= MOST_FILES else None
+                if config:
+                    found.setdefault(config.path, config)
+    return sorted(found.values(), key=lambda config: (config.split, len(config.path.parts), str(config.path)))
+
+
+def read_config(path: Path) -> ConfigFound | None:
+    """Is this a configuration of `rl` or `sft`? Told by the tables and keys that only those have."""
+    try:
+        if path.stat().st_size > LARGEST:
+            return None
+        data = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    path = path.absolute()
+    if path.name == "trainer.toml" and (path.parent / "orchestrator.toml").is_file():
+        return ConfigFound(path, "rl", split=True)
+    ids = [data.get(name) for name in ("inference_gpu_ids", "trainer_gpu_ids")]
+    if isinstance(data.get("orchestrator"), dict) and ("trainer" in data or "inference" in data):
+        return ConfigFound(path, "rl", gpus=sum(len(part) for part in ids if isinstance(part, list)))
+    if any(ids):
+        return ConfigFound(path, "rl", gpus=sum(len(part) for part in ids if isinstance(part, list)))
+    if isinstance(data.get("data"), dict) and isinstance(data.get("model"), dict) and "sft" in str(path):
+        return ConfigFound(path, "sft")
+    return None

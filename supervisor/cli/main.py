@@ -1,0 +1,132 @@
+"""``rl-supervisor``: everything that is done on the pod itself, from writing a run file to restoring a step."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from supervisor import __version__
+from supervisor.cli.terminal import run_cli
+
+Verb = Callable[[argparse.Namespace], int]
+
+EPILOG = """\
+exit codes of run and onstart: 0 finished and published, 75 try again here, 93 a person is needed, 94 this pod is unfit.
+Of everything else: 0 done, 1 failed, 2 wrong usage.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of ``rl-supervisor``."""
+    options = _parser().parse_args(sys.argv[1:] if argv is None else list(argv))
+    verb: Verb = options.verb
+    return run_cli(lambda: verb(options), "rl-supervisor", contract=options.contract)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "rl-supervisor",
+        description="Keeps one long-running RL job alive on this pod: notices silent vLLM death, publishes "
+        "checkpoints, frees the disk, resumes from the last good step.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rl-supervisor {__version__}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def verb(name: str, about: str, function: Verb, *, contract: bool = False) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=about, description=about)
+        sub.set_defaults(verb=function, contract=contract)
+        if name not in ("init", "version"):
+            sub.add_argument("run_file", type=Path, metavar="RUN.toml")
+        return sub
+
+    run = verb("run", "watch the run until it is finished", _run, contract=True)
+    run.add_argument("--fresh", action="store_true", help="start from scratch although checkpoints exist")
+    run.add_argument("--step", type=_step, metavar="N", help="resume at this step, not at the last good one")
+    run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
+    verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    check = verb("check", "load the run file and say what would be done with it", _check)
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--online", action="store_true", help="also try to reach the store")
+    init = verb("init", "write a run file for this machine", _init)
+    init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
+    init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
+    for name, about in (
+        ("restore", "fetch a step from the store, every byte verified"),
+        ("publish", "send a complete step to the store"),
+        ("prune", "delete local steps that are published and that nothing needs"),
+    ):
+        sub = verb(name, about, _by_hand)
+        sub.set_defaults(by_hand=name)
+        sub.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        if name != "prune":
+            sub.add_argument("--step", type=_step_or_latest, metavar="N|latest", help="default: latest")
+        if name == "restore":
+            sub.add_argument("--to", type=Path, metavar="DIR", help="default: the run's output folder")
+    verb("version", "print the version", _version)
+    return parser
+
+
+def _step(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
+    return int(text)
+
+
+def _step_or_latest(text: str) -> int | None:
+    return None if text == "latest" else _step(text)
+
+
+# ---------------------------------------------------------------- verbs; each imports only what it needs
+
+
+def _run(options: argparse.Namespace) -> int:
+    from supervisor import daemon
+
+    return daemon.main(options.run_file, fresh=options.fresh, step=options.step, onstart=False)
+
+
+def _onstart(options: argparse.Namespace) -> int:
+    from supervisor import daemon
+
+    return daemon.main(options.run_file, fresh=False, step=None, onstart=True)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from supervisor.cli import check
+
+    return check.check(options.run_file, as_json=options.json, online=options.online)
+
+
+def _init(options: argparse.Namespace) -> int:
+    from supervisor.cli import init
+
+    return init.init(options.output, options.job)
+
+
+def _by_hand(options: argparse.Namespace) -> int:
+    from supervisor import byhand
+    from supervisor.config import load
+
+    run_file = load(options.run_file)
+    dry_run = options.dry_run
+    if options.by_hand == "restore":
+        told = byhand.restore(run_file, options.step, options.to, dry_run=dry_run)
+    elif options.by_hand == "publish":
+        told = byhand.publish(run_file, options.step, dry_run=dry_run)
+    else:
+        told = byhand.prune(run_file, dry_run=dry_run)
+    print("\n".join(told))
+    return 0
+
+
+def _version(options: argparse.Namespace) -> int:
+    print(f"rl-supervisor {__version__}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

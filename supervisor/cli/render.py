@@ -1,0 +1,284 @@
+"""A daemon's answers as text for people. Pure: answers in, lines out."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from supervisor.core.deadlines import size, span
+
+RUNNING = ("setting-up", "surveying", "restoring", "starting", "running", "recovering", "stopping", "publishing")
+NOT_RUNNING = ("stopped", "finished", "gave-up", "unfit")
+
+_COLOURS = {
+    "running": "32",
+    "finished": "32",
+    "publishing": "32",
+    "recovering": "33",
+    "gave-up": "31;1",
+    "unfit": "31;1",
+    "warning": "33",
+    "error": "31",
+    "critical": "31;1",
+}
+
+
+class Paint:
+    """Colours on a terminal, unless NO_COLOR says otherwise (no-color.org)."""
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+
+    @classmethod
+    def for_stdout(cls) -> Paint:
+        """What suits this process's output."""
+        return cls(sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+
+    def __call__(self, text: str, kind: str) -> str:
+        colour = _COLOURS.get(kind)
+        return f"\x1b[{colour}m{text}\x1b[0m" if self.on and colour else text
+
+
+PLAIN = Paint(False)
+
+
+def safe(text: object) -> str:
+    """Text from outside, without control characters that would move the cursor or recolour the terminal."""
+    return "".join(char if char.isprintable() else " " for char in str(text))
+
+
+def log_text(text: str) -> str:
+    """A job's own log for a terminal: its colours are welcome, what else an escape character starts is not."""
+    kept = re.sub(r"\x1b(?!\[[0-9;]*m)", "?", text)
+    return "".join(char if char.isprintable() or char in "\n\r\t\x1b" else "?" for char in kept)
+
+
+def clock(wall: float, now: float | None = None) -> str:
+    """Local time: 03:02 for the last 18 hours, with the day before that."""
+    at = datetime.fromtimestamp(wall).astimezone()
+    recent = abs((time.time() if now is None else now) - wall) < 18 * 3600
+    return at.strftime("%H:%M" if recent else "%d %b %H:%M")
+
+
+# ---------------------------------------------------------------- status
+
+
+def headline(
+    status: Mapping[str, Any], name: str, paint: Paint = PLAIN, width: int = 0, now: float | None = None
+) -> str:
+    """One line that says what is and what happened: ``bs4-qwen3  RUNNING  step 412 of 1000, 212 s a step, ...``."""
+    state = str(status.get("state") or "unknown")
+    word = state.upper().replace("-", " ") + (" (PAUSED)" if status.get("paused") else "")
+    sentence = safe(status.get("sentence") or progress(status))
+    for incident in (status.get("incident"), status.get("last_incident")):
+        # The core knows no clock; people want to know when it was.
+        told = safe((incident or {}).get("sentence") or "").rstrip(".")
+        opened = (incident or {}).get("opened")
+        if told and opened is not None and f"{told} at " not in sentence:
+            sentence = sentence.replace(told, f"{told} at {clock(opened, now)}", 1)
+    return f"{name.ljust(width)}  {paint(word, state)}  {sentence}".rstrip()
+
+
+def progress(status: Mapping[str, Any]) -> str:
+    """``step 412 of 1000, 212 s a step, reward 0.41``, as far as it is known."""
+    step, most = status.get("step"), status.get("max_steps")
+    if step is None:
+        return "no step yet" + (f" of {most}" if most is not None else "")
+    parts = [f"step {step}" + (f" of {most}" if most is not None else "")]
+    seconds = status.get("step_seconds")
+    if seconds is not None:
+        parts.append(f"{span(seconds)} a step")
+    for name in ("reward", "loss"):
+        if status.get(name) is not None:
+            parts.append(f"{name} {status[name]:.3g}")
+    return ", ".join(parts)
+
+
+def status_block(status: Mapping[str, Any], now: float | None = None) -> list[str]:
+    """The lines below the headline; what is not known is left out or says why."""
+    now = time.time() if now is None else now
+    rows: list[tuple[str, str]] = [("progress", progress(status) + _remaining(status))]
+    rows.append(("attempt", _attempt(status, now)))
+    rows.append(("checkpoints", _checkpoints(status)))
+    rows.append(("store", _store(status)))
+    if publishing := status.get("publishing"):
+        rows.append(("publishing", transfer(publishing)))
+    rows.append(("disk", _disk(status.get("disk") or {})))
+    rows.extend(_gpus(status))
+    if engine := status.get("engine"):
+        rows.append(("engine", _engine(engine)))
+    if incident := status.get("incident"):
+        lasts = f", open for {span(incident.get('seconds') or 0)}"
+        rows.append(("incident", f"{_incident(incident, now)}{lasts}"))
+    if last := status.get("last_incident"):
+        step = f" with step {last['recovered_step']}" if last.get("recovered_step") is not None else ""
+        lasts = span(last.get("seconds") or 0)
+        rows.append(("last incident", f"{_incident(last, now)}; over after {lasts}{step}"))
+    for path in status.get("config_changed") or ():
+        rows.append(("changed", f"{path} differs from what runs; take it with: supervisorctl restart --new-config"))
+    rows.append(("job", _job(status)))
+    rows.extend(("note", str(note)) for note in status.get("notes") or ())
+    if status.get("exit_code") is not None:
+        rows.append(("exit code", str(status["exit_code"])))
+    return [f"  {label:<13} {safe(text)}" for label, text in rows if text]
+
+
+def _remaining(status: Mapping[str, Any]) -> str:
+    step, most, seconds = (status.get(name) for name in ("step", "max_steps", "step_seconds"))
+    if step is None or most is None or not seconds or most <= step or status.get("state") != "running":
+        return ""
+    return f"; about {span((most - step) * seconds)} to go"
+
+
+def _attempt(status: Mapping[str, Any], now: float) -> str:
+    if not status.get("attempt"):
+        return ""
+    restarts = status.get("restarts") or 0
+    text = f"{status['attempt']}, {restarts} restart{'' if restarts == 1 else 's'}"
+    if status.get("pid"):
+        text += f", process {status['pid']}"
+    if status.get("since"):
+        text += f", {str(status.get('state')).replace('-', ' ')} since {clock(status['since'], now)}"
+    return text
+
+
+def _checkpoints(status: Mapping[str, Any]) -> str:
+    local = status.get("local_steps") or []
+    complete = [step["step"] for step in local if step.get("state") == "complete"]
+    others = [f"{step['step']} {step.get('state')}" for step in local if step.get("state") != "complete"]
+    parts = [f"here {_steps(complete)}" if complete else "none complete here", *others]
+    if status.get("last_good_step") is not None:
+        parts.append(f"last good step {status['last_good_step']}")
+    return ", ".join(parts)
+
+
+def _store(status: Mapping[str, Any]) -> str:
+    stored = [step["step"] for step in status.get("stored_steps") or () if step.get("committed")]
+    held = f"holds {_steps(stored)}" if stored else "holds no published step"
+    reason = status.get("store_reason")
+    return f"{status.get('store', '')} {f'is unclear: {reason}' if reason else held}".strip()
+
+
+def _steps(steps: Sequence[int]) -> str:
+    shown = [str(step) for step in sorted(steps)[-5:]]
+    more = f"{len(steps) - 5} older and " if len(steps) > 5 else ""
+    return f"step{'s' if len(steps) > 1 else ''} {more}{', '.join(shown)}"
+
+
+def transfer(moving: Mapping[str, Any]) -> str:
+    """``step 420, 12.0 GiB of 31.0 GiB at 240 MiB/s, about 80 s to go``."""
+    done, total, rate, left = (moving.get(name) for name in ("bytes", "total_bytes", "rate", "remaining_s"))
+    parts = [f"step {moving.get('step')}"]
+    if done is not None:
+        parts.append(size(done) + (f" of {size(total)}" if total else "") + (f" at {size(rate)}/s" if rate else ""))
+    if left is not None:
+        parts.append(f"about {span(left)} to go")
+    return ", ".join(parts)
+
+
+def _disk(disk: Mapping[str, Any]) -> str:
+    total, free = disk.get("total_bytes"), disk.get("free_bytes")
+    if not total or free is None:
+        return f"{disk.get('path', '')} unknown: {disk.get('reason') or 'not looked at yet'}".strip()
+    return f"{disk.get('path', '')} {(total - free) / total:.0%} used, {size(free)} of {size(total)} free".strip()
+
+
+def _gpus(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for gpu in status.get("gpus") or ():
+        used, total = gpu.get("used_bytes"), gpu.get("total_bytes")
+        memory = f"{size(used)} of {size(total)} used" if used is not None and total else "unknown"
+        rows.append((f"gpu {gpu.get('index')}", f"{gpu.get('role', ''):<9} {memory}"))
+    if status.get("gpu_reason"):
+        rows.append(("gpus", f"unknown: {status['gpu_reason']}"))
+    return rows
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    parts = [f"/health {engine.get('health')}"]
+    if engine.get("liveness") not in (None, "absent"):
+        parts.append(f"/liveness {engine['liveness']}")
+    parts += [f"{engine[name]:g} {name}" for name in ("running", "waiting") if engine.get(name) is not None]
+    return ", ".join(parts)
+
+
+def _incident(incident: Mapping[str, Any], now: float) -> str:
+    at = f" at {clock(incident['opened'], now)}" if incident.get("opened") is not None else ""
+    return f"#{incident.get('id')}{at}: {str(incident.get('sentence') or incident.get('cause')).rstrip('.')}"
+
+
+def _job(status: Mapping[str, Any]) -> str:
+    parts = [str(status.get("job") or "")]
+    if status.get("wandb_id"):
+        parts.append(f"W&B run {status['wandb_id']}")
+    if status.get("daemon_pid"):
+        age = f", up {span(status['uptime_s'])}" if status.get("uptime_s") is not None else ""
+        parts.append(f"rl-supervisor {status.get('version', '')} (process {status['daemon_pid']}{age})")
+    return "; ".join(part for part in parts if part)
+
+
+# ---------------------------------------------------------------- the other answers
+
+
+def checkpoints(answer: Mapping[str, Any]) -> list[str]:
+    """A table: each step, where it is, how large, and why it is not complete."""
+    local = {step["step"]: step for step in answer.get("local_steps") or ()}
+    stored = {step["step"]: step for step in answer.get("stored_steps") or ()}
+    rows = [("STEP", "HERE", "STORE", "SIZE", "")]
+    for step in sorted({*local, *stored}):
+        here, there = local.get(step), stored.get(step)
+        notes = []
+        if step == answer.get("last_good_step"):
+            notes.append("last good step")
+        if step == answer.get("published_step"):
+            notes.append("latest published")
+        if here and here.get("reason"):
+            notes.append(safe(here["reason"]))
+        bytes_ = (here or there or {}).get("size_bytes")
+        published = "-" if not there else "published" if there.get("committed") else "incomplete"
+        amount = size(bytes_) if bytes_ is not None else "-"
+        rows.append((str(step), safe(here["state"]) if here else "-", published, amount, "; ".join(notes)))
+    lines = table(rows) if len(rows) > 1 else ["No checkpoint yet."]
+    if answer.get("store_reason"):
+        lines.append(f"The store is unclear: {safe(answer['store_reason'])}")
+    if answer.get("publishing"):
+        lines.append(f"Publishing {safe(transfer(answer['publishing']))}.")
+    return lines
+
+
+def explanation(answer: Mapping[str, Any]) -> list[str]:
+    """Why the supervisor thinks what it thinks."""
+    lines = [safe(answer.get("sentence") or "")]
+    if deadline := answer.get("deadline"):
+        left = deadline.get("seconds_left")
+        when = "" if left is None else f" ({span(left)} left)" if left >= 0 else f" (overdue by {span(-left)})"
+        lines.append(f"  waits for: {safe(str(deadline.get('sentence')).rstrip('.'))}{when}")
+    rows = []
+    for item in answer.get("evidence") or ():
+        age = item.get("age_s")
+        rows.append((safe(item.get("name")), f"{span(age)} ago" if age is not None else "", safe(item.get("sentence"))))
+    if rows:
+        lines += ["Evidence:", *(f"  {line}" for line in table(rows))]
+    if history := answer.get("history"):
+        lines += ["Before:", *(f"  {safe(sentence)}" for sentence in history)]
+    return lines
+
+
+def event(item: Mapping[str, Any], paint: Paint = PLAIN) -> str:
+    """``2026-01-06 03:02:11  WARNING  sentence``; good news has no level."""
+    at = datetime.fromtimestamp(float(item.get("wall") or 0)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    level = str(item.get("level") or "info")
+    word = "" if level in ("info", "debug") else level.upper() + "  "
+    return paint(f"{at}  {word}{safe(item.get('sentence') or item.get('event'))}", level)
+
+
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns as wide as they need to be."""
+    rows = list(rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

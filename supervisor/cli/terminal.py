@@ -1,0 +1,71 @@
+"""How every command ends: one sentence and an exit code, never a traceback on a person's screen."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
+from supervisor.secrets import masked, remember_environment
+
+
+def run_cli(command: Callable[[], int], program: str, *, contract: bool = False) -> int:
+    """Run ``command``: a SupervisorError becomes its sentence, a crash one sentence and a file with the traceback.
+
+    The exit code of both is 1 (2 for wrong usage); with ``contract`` it is that of ``supervisor.errors``: the error's
+    own, and "try again" for a crash.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a sentence may hold what the terminal's encoding does not
+            stream.reconfigure(errors="replace")
+    try:
+        return _run(command)
+    except SupervisorError as error:
+        remember_environment()
+        _tell(masked(str(error)))
+        if contract:
+            return error.exit_code
+        return EXIT_USAGE if error.exit_code == EXIT_USAGE else 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # the outermost edge: a person gets a sentence, the file gets the rest
+        _tell(f"{program} failed in a way it does not know: {crash_note(program, error)}")
+        return EXIT_TRY_AGAIN if contract else 1
+
+
+def _run(command: Callable[[], int]) -> int:
+    """``supervisorctl ... | head`` ends quietly when head has seen enough."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def crash_note(program: str, error: BaseException) -> str:
+    """Write the traceback of ``error`` to a file, secrets masked; the end of a sentence that says where it is."""
+    remember_environment()
+    text = masked("".join(traceback.format_exception(error)))
+    summary = masked(f"{type(error).__name__}: {error}")
+    try:
+        fd, path = tempfile.mkstemp(prefix=f"{program}-crash-", suffix=".txt")
+        with os.fdopen(fd, "w", errors="replace") as file:
+            file.write(text)
+    except OSError:
+        return f"{summary}. No file could be written, so here it all is:\n{text}"
+    return f"{summary}. Please report it with {Path(path)}, which holds the details."
+
+
+def _tell(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody is there to read it
