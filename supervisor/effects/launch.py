@@ -95,7 +95,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> La
     check(component)
     way = choose(how)
     attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
-    forget_earlier(attempt_dir, component.name)
+    forget_earlier(attempt_dir, component.name, run_id)
     unit = transient.unit_name(run_id, attempt_dir.name, component.name) if way == "systemd" else None
     spec: shim.Spec = {
         "name": component.name,
@@ -164,14 +164,16 @@ def look(attempt_dir: Path, component: str) -> ShimState:
     if record.boot_id != shim.boot_id():
         return from_record("lost", record, f"the machine was rebooted since {component} was started")
     if alive(record.shim):
-        # The disk may be too full for the exit record: then the shim's name tells the end.
+        # The disk may be too full or too slow for the exit record: then the shim's name tells the end.
         process = look_at(record.shim[0])
         named = re.fullmatch(r"rl-(exit|signal) (\d+)", process.name) if process else None
+        if named and (ended := read_end(attempt_dir, component, record)) is not None:
+            return ended
         if named:
             number = int(named[2])
             return exited(record, *((number, None) if named[1] == "exit" else (None, number)))
         return from_record("running", record, "", alive=True)
-    ended = read_end(attempt_dir, component, record)  # it may have been written between the two looks
+    ended = read_end(attempt_dir, component, record)  # it may have been written since
     if ended is None and record.unit:
         code = transient.exit_status(record.unit)
         ended = exited(record, *((code, None) if code < 128 else (None, code - 128))) if code is not None else None
@@ -222,12 +224,17 @@ def choose(how: How) -> Literal["systemd", "fork"]:
     raise ConfigError(f'supervision.shim = "systemd" cannot work here: {missing}; set it to "auto" or "fork"')
 
 
-def forget_earlier(attempt_dir: Path, name: str) -> None:
-    """Remove the records of an earlier start in this folder. SupervisorError when that one still runs."""
+def forget_earlier(attempt_dir: Path, name: str, run_id: str) -> None:
+    """Remove the records of an earlier start in this folder. SupervisorError when anything of it still runs."""
     earlier = look(attempt_dir, name)
     if earlier.pid is not None:
         raise SupervisorError(
             f"{name} of {attempt_dir.name} is running already (pid {earlier.pid}): stop it before it is started again"
+        )
+    if earlier.state != "absent" and (left := Belongings(attempt_dir, [name], run_id).jobs()):
+        raise SupervisorError(
+            f"{name} of {attempt_dir.name} ended but left {left[0].name} (pid {left[0].pid}) behind: stop the attempt "
+            f"before it is started again"
         )
     for record in ("exit.json", "shim.json"):
         (attempt_dir / f"{name}.{record}").unlink(missing_ok=True)
@@ -377,7 +384,7 @@ def read_end(attempt_dir: Path, component: str, record: Record | None) -> ShimSt
 
 
 def exited(record: Record, code: int | None, signum: int | None) -> ShimState:
-    """An end that is known although no exit record could be written."""
+    """An end that is known although there is no exit record (yet): when it came is not."""
     return ShimState(
         "exited",
         exit_code=code,
@@ -386,7 +393,7 @@ def exited(record: Record, code: int | None, signum: int | None) -> ShimState:
         started_wall=record.started_wall,
         how=record.how,
         unit=record.unit,
-        reason="the exit record could not be written (is the disk full?)",
+        reason="the exit record is not written yet (is the disk full or slow?)",
         notes=record.notes,
     )
 

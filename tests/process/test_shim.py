@@ -97,7 +97,8 @@ def test_a_signal_that_ends_the_job_is_recorded_as_a_signal(attempt: Attempt) ->
     launched = attempt.start("tell('up'); sleep()")
     attempt.told("up")
     os.kill(launched.child_pid, signal.SIGKILL)
-    state = attempt.ended()
+    assert attempt.ended().signal == signal.SIGKILL
+    state = wait_for(lambda: s if (s := attempt.look()).ended_wall else None, "the record is written")
     assert (state.exit_code, state.signal) == (None, signal.SIGKILL)
     assert state.ended_wall is not None and state.started_wall is not None
     assert state.ended_wall >= state.started_wall
@@ -248,6 +249,15 @@ def test_the_same_component_is_not_started_twice(attempt: Attempt) -> None:
     assert attempt.look().pid == launched.child_pid
 
 
+def test_a_component_whose_orphans_live_is_not_started_again(attempt: Attempt) -> None:
+    attempt.start("if os.fork() == 0: tell('orphan'); sleep()")
+    orphan = attempt.told("orphan")
+    attempt.ended()
+    with pytest.raises(SupervisorError, match=rf"ended but left .* \(pid {orphan[0]}\) behind: stop the attempt"):
+        attempt.start("pass")
+    assert attempt.look().exit_code == 0
+
+
 def test_the_exit_status_is_not_lost_when_the_disk_takes_no_record(attempt: Attempt) -> None:
     """A folder in place of the record makes every write fail, for root too, as a full disk would."""
     attempt.start("tell('up')\nwhile not os.path.exists('finish'): time.sleep(0.01)\nsys.exit(9)")
@@ -257,7 +267,7 @@ def test_the_exit_status_is_not_lost_when_the_disk_takes_no_record(attempt: Atte
     (attempt.folder / "finish").touch()
     state = attempt.ended()
     assert (state.state, state.exit_code) == ("exited", 9)
-    assert state.reason == "the exit record could not be written (is the disk full?)"
+    assert state.reason == "the exit record is not written yet (is the disk full or slow?)"
     blocked.rmdir()
     wait_for(lambda: blocked.is_file(), "the shim writes it as soon as it can")
     assert attempt.look().exit_code == 9
