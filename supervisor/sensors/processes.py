@@ -98,6 +98,17 @@ class _Known:
     def title(self) -> str:
         return self.titles[-1] if self.titles else ""
 
+    def rename(self, title: str, comm: str) -> bool:
+        """Take over what the process is called now; True when that is another name than before."""
+        # A process that is ending has an empty command line: that is no new title.
+        title = title or self.title or comm
+        # Compared as far as facts hold it: that is all that is known of one that the daemon before had reported.
+        same = title[:TITLE_LENGTH] == self.title[:TITLE_LENGTH]
+        same_comm = comm == (self.comm or comm)
+        self.comm = comm
+        self.titles = [*self.titles[:-1], title] if same else [*self.titles[-7:], title]
+        return not (same and same_comm)
+
 
 class _Table:
     """The attempt's processes, shared by the two sensors under ``lock``; no command line is read while it is held."""
@@ -275,37 +286,29 @@ class ProcessScanner:
         again = [id for id in known.values() if read_all or id.start_ticks > settled_ticks]
         looks = [(id, read_stat(id.pid)) for id in again] + list(fresh)
         titles = {id: read_title(id.pid) for id, _ in looks}
-        facts: list[Fact] = []
         table = self._table
         with table.lock:
             if table.closed:
                 return []
-            # Parents first: a child is compared with the titles that its parent was seen with.
-            for id, stat in sorted(looks, key=lambda look: look[0].start_ticks):
-                there = stat is not None and stat.start_ticks == id.start_ticks and stat.state not in "ZX"
+            renamed: list[_Known] = []
+            for id, stat in sorted(looks, key=lambda look: (look[0].start_ticks, look[0].pid)):
                 entry = table.known.get(id.pid)
-                if stat is not None and there:
-                    if entry is None:
-                        entry = table.known[id.pid] = _Known(id, stat.parent)
-                    if entry.id == id:
-                        facts += self._judge(entry, titles[id], stat.comm)
-                elif entry is not None and entry.role is None:
-                    table.remove(entry)  # the end of a reported one is for the watcher to tell
-        return facts
+                if stat is None or stat.start_ticks != id.start_ticks or stat.state in "ZX":
+                    if entry is not None and entry.role is None:
+                        table.remove(entry)  # the end of a reported one is for the watcher to tell
+                    continue
+                if entry is None:
+                    entry = table.known[id.pid] = _Known(id, stat.parent)
+                if entry.id == id and entry.rename(titles[id], stat.comm):
+                    renamed.append(entry)
+            # Only now that all titles are known: a child is compared with its parent.
+            return [fact for entry in renamed for fact in self._judge(entry)]
 
-    def _judge(self, entry: _Known, title: str, comm: str) -> list[Fact]:
-        # A process that is ending has an empty command line: that is no new title.
-        title = title or entry.title or comm
-        # Compared as far as facts hold it: that is all that is known of one that the daemon before had reported.
-        same = title[:TITLE_LENGTH] == entry.title[:TITLE_LENGTH]
-        same_comm = comm == (entry.comm or comm)
-        entry.comm = comm
-        entry.titles = [*entry.titles[:-1], title] if same else [*entry.titles[-7:], title]
-        if same and same_comm:
-            return []
+    def _judge(self, entry: _Known) -> list[Fact]:
         table = self._table
         parent = table.known.get(entry.parent)
-        found = None if parent is not None and title in parent.titles else self._classify(title, comm)
+        copy = parent is not None and entry.title in parent.titles
+        found = None if copy else self._classify(entry.title, entry.comm)
         if found == (entry.role, entry.key):
             return []
         if found is None:
@@ -313,7 +316,7 @@ class ProcessScanner:
             table.unwatch(entry)
             return facts
         table.reported(entry, found[0], key=found[1])
-        return [ProcessSeen(table.attempt, found[0], *entry.id, title=title[:TITLE_LENGTH], key=found[1])]
+        return [ProcessSeen(table.attempt, found[0], *entry.id, title=entry.title[:TITLE_LENGTH], key=found[1])]
 
 
 def process_sensors(

@@ -10,9 +10,10 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 
-def become(title: str) -> None:
+def become(title: str) -> NoReturn:
     os.execv("/bin/sleep", [title, "600"])
 
 
@@ -27,7 +28,10 @@ def loader(file: Path) -> None:
 
 
 def spawn(title: str) -> int:
-    return os.fork() or become(title) or 0
+    pid = os.fork()
+    if not pid:
+        become(title)
+    return pid
 
 
 def orphan(title: str) -> int:
@@ -41,7 +45,10 @@ def orphan(title: str) -> int:
 
 
 def start_loader(file: str) -> int:
-    return os.fork() or os.execv(sys.executable, [sys.executable, __file__, "trainer", file]) or 0
+    pid = os.fork()
+    if not pid:
+        os.execv(sys.executable, [sys.executable, __file__, "trainer", file])
+    return pid
 
 
 def main() -> None:
