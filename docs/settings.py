@@ -1,0 +1,75 @@
+"""Writes the README's table of settings from the run file's models, so that the two cannot differ.
+
+python docs/settings.py           print it
+python docs/settings.py --write   put it into README.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from supervisor.config import RunFile
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- settings: written by docs/settings.py -->", "<!-- end of settings -->"
+
+
+def tables() -> str:
+    """Markdown: a heading and a table for each section of the run file."""
+    return "\n".join(
+        _section(name, model) for name, field in RunFile.model_fields.items() if (model := _model(field)) is not None
+    )
+
+
+def _section(name: str, model: type[BaseModel]) -> str:
+    parts = [f"\n**`[{name}]`** {_text(model.__doc__)}\n", "| setting | default | what it is |", "| --- | --- | --- |"]
+    inner = []
+    for key, setting in model.model_fields.items():
+        below = _model(setting)
+        if below is not None:
+            inner.append(_section(f"{name}.{key}", below))
+            continue
+        parts.append(f"| `{key}` | {_default(setting)} | {_text(setting.description)} |")
+    return "\n".join([*parts, *inner, ""])
+
+
+def _model(field: FieldInfo) -> type[BaseModel] | None:
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value: Any = field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, (BaseModel, NoneType)):
+        return ""
+    return f"`{json.dumps(str(value) if isinstance(value, Path) else value)}`"
+
+
+def _text(text: str | None) -> str:
+    """One line of Markdown; in a table, a bar would end the cell."""
+    return " ".join((text or "").split()).replace(" Required.", "").replace("|", "\\|")
+
+
+def replaced(readme: str) -> str:
+    """The README with the present tables between its two marks. Raises ValueError when a mark is missing."""
+    before, _, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"README.md lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        README.write_text(replaced(README.read_text()))
+    else:
+        sys.stdout.write(tables() + "\n")

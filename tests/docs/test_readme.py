@@ -1,0 +1,83 @@
+"""The README says what the program does: its tables of settings and commands, its paths, its first commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor import errors
+from supervisor.config import RunFile
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_settings_are_those_of_the_models() -> None:
+    spec = importlib.util.spec_from_file_location("docs_settings", ROOT / "docs" / "settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.replaced(README) == README, "run: python docs/settings.py --write"
+    for section in RunFile.model_fields:
+        assert f"**`[{section}]`**" in README
+
+
+@pytest.mark.parametrize(("program", "module"), [("rl-supervisor", "main"), ("supervisorctl", "ctl")])
+def test_every_command_is_in_the_table_and_every_command_of_the_table_exists(program: str, module: str) -> None:
+    code = f"import sys; from supervisor.cli.{module} import main; sys.exit(main(['--help']))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60).stdout
+    listed = said.partition("commands:")[2].partition("exit codes")[0]
+    known = set(re.findall(r"(?m)^ {4}(\w+) {2,}", listed)) - {"COMMAND"}
+    table = README.partition(f"\n`{program}`")[2].partition("| --- | --- |")[2].partition("\n\n")[0]
+    shown = set(re.findall(r"(?m)^\| `(\w+)", table))
+    assert known
+    assert shown == known
+
+
+def test_the_first_commands_are_make_targets() -> None:
+    commands = re.findall(r"(?m)^make (\w+)", README)
+    assert commands[:2] == ["demo", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"(?m)^{name}:", makefile) for name in commands)
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    table = README.partition("## Exit codes")[2].partition("\n\nAll other")[0]
+    assert {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", table)} == {
+        errors.EXIT_FINISHED,
+        errors.EXIT_TRY_AGAIN,
+        errors.EXIT_PERSON_NEEDED,
+        errors.EXIT_POD_UNFIT,
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/operations.md"])
+def test_every_link_leads_somewhere(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
+    missing = [link for link in links if not (path.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_files_that_the_five_minute_paths_use_exist() -> None:
+    for name in ("units/rl-supervisor@.service", "units/onstart.sh", "configs", "Dockerfile", "LICENSE"):
+        assert name in README
+        assert (ROOT / name).exists()
+
+
+def test_the_image_copies_what_exists_and_holds_no_secret() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    words = {line.split()[0] for line in lines if line and not line.startswith(("#", " "))}
+    assert words <= {"ARG", "FROM", "RUN", "COPY", "VOLUME", "STOPSIGNAL", "ENTRYPOINT", "CMD"}
+    for line in lines:
+        if line.startswith("COPY"):
+            assert all((ROOT / source).exists() for source in line.split()[1:-1])
+    assert "ENV" not in words
+    assert '["/opt/rl-supervisor/bin/rl-supervisor", "onstart"]' in text
