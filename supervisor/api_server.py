@@ -102,6 +102,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         head = f"HTTP/1.1 503 Busy\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         try:
             request.settimeout(0.1)
+            request.recv(LARGEST_BODY)  # closing with unread data would reset the connection, answer and all
             request.sendall(head.encode() + b"Connection: close\r\n\r\n" + body)
         except OSError:
             pass  # it did not wait for the bad news

@@ -207,10 +207,9 @@ def _sentence(detail: ErrorDetails, key: Key, model: type[BaseModel], data: Mapp
         reason = str(context.get("error", detail["msg"])).rstrip(".")
         return f"{name}: {reason}."
     if kind == "literal_error":
-        near = _did_you_mean(str(given), re.findall(r"'([^']*)'", str(context.get("expected", ""))))
-        return (
-            f"{name} must be {str(context.get('expected', '')).replace(chr(39), chr(34))}, not {_shown(given)}{near}."
-        )
+        words = str(context.get("expected", "")).replace("'", '"')
+        near = _did_you_mean(str(given), re.findall(r'"([^"]*)"', words))
+        return _ended(f"{name} must be {words}, not {_shown(given)}{near}")
     if kind == "string_pattern_mismatch":
         return f"{name} is {_shown(given)}, which does not fit the pattern {context.get('pattern')}."
     if kind in _WANTED:

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,18 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        try:
-            self.sock.connect(os.fspath(self._path))
-        except OSError as error:
-            if "too long" not in str(error):
-                raise
-            raise FileNotFoundError(str(error)) from None
+        deadline = time.monotonic() + (self.timeout or TIMEOUT_S)
+        while True:
+            try:
+                return self.sock.connect(os.fspath(self._path))
+            except BlockingIOError:  # the daemon's queue is full for a moment
+                if time.monotonic() > deadline:
+                    raise TimeoutError from None
+                time.sleep(0.02)
+            except OSError as error:
+                if "too long" not in str(error):
+                    raise
+                raise FileNotFoundError(str(error)) from None
 
 
 def sockets() -> dict[str, Path]:

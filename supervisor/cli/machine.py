@@ -72,9 +72,7 @@ def look(job_dir: Path | None) -> Machine:
         notes.append(f"{job_dir} does not look like a prime-rl checkout: it has no src/prime_rl.")
     elif home is None:
         notes.append(f"No prime-rl was found in {', '.join(USUAL_PLACES)}: set [job] dir.")
-    configs = configs_found(
-        dict.fromkeys([Path.cwd(), *([home] if home else []), *([home / "configs"] if home else [])])
-    )
+    configs = configs_found([Path.cwd(), *([home, home / "configs"] if home else [])])
     if not configs:
         notes.append("No configuration of prime-rl was found: set [job] config.")
     return Machine(gpus, home, configs, notes)

@@ -1,0 +1,37 @@
+"""A folder for sockets that is short enough for AF_UNIX, and a served desk."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.api import Api
+from tests.people.desk import FakeDesk
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="rls"))
+    monkeypatch.setenv("RL_SUPERVISOR_SOCKET_DIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def serve(sockets: Path) -> Iterator[Callable[..., Api]]:
+    """``serve(desk)`` answers at SOCKETS/RUN.sock until the test ends."""
+    served: list[Api] = []
+
+    def begin(desk: FakeDesk, **more: object) -> Api:
+        api = Api(desk, sockets / f"{desk.now['run']}.sock", **more)  # type: ignore[arg-type]
+        served.append(api)
+        api.start()
+        return api
+
+    yield begin
+    for api in served:
+        api.close()
