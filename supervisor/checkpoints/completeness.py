@@ -82,13 +82,14 @@ def check_zip(path: Path) -> Result:
     A newer ``NAME.*.tmp`` beside it means that a save is under way (prime-rl@b127f0375).
     """
     try:
-        look = path.lstat()
-        if not stat.S_ISREG(look.st_mode):
+        look = _lstat(path)
+        if look is not None and not stat.S_ISREG(look.st_mode):
             return Result(False, f"{path} is not a regular file")
+        saved_ns = look.st_mtime_ns if look else -1
         for other in path.parent.iterdir():
             if other.name.startswith(f"{path.name}.") and other.name.endswith(".tmp"):
                 half = _lstat(other)
-                if half and half.st_mtime_ns > look.st_mtime_ns:
+                if half and half.st_mtime_ns > saved_ns:
                     return Result(False, f"{path} is being written: {other.name} is newer", writing=True)
         with _open(path) as file:
             defect = _zip_defects.get(os.fstat(file.fileno()), lambda: _zip_defect(file))

@@ -187,6 +187,8 @@ def test_a_newer_tmp_beside_progress_means_writing_and_an_older_one_is_debris(tm
     assert check_zip(path) == Result(False, f"{path} is being written: {half.name} is newer", writing=True)
     os.utime(half, (999, 999))
     assert check_zip(path).ok
+    path.unlink()
+    assert check_zip(path).writing
 
 
 def test_a_zip_bomb_is_refused_without_unpacking_it(tmp_path: Path) -> None:
@@ -203,6 +205,7 @@ def test_a_zip_bomb_is_refused_without_unpacking_it(tmp_path: Path) -> None:
 def test_progress_that_is_missing_a_folder_or_a_symlink_is_not_ok(tmp_path: Path) -> None:
     path = tmp_path / "progress.pt"
     assert check_zip(path) == Result(False, f"{path} does not exist")
+    assert check_zip(tmp_path / "gone" / "progress.pt").reason == f"{tmp_path / 'gone'} does not exist"
     path.mkdir()
     assert check_zip(path) == Result(False, f"{path} is not a regular file")
     path.rmdir()
