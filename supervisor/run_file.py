@@ -85,9 +85,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{data[error.start]:02x}"
-        raise ConfigError(
-            f"{path} line {line}: {found} is not UTF-8, which TOML wants: save the file as UTF-8."
-        ) from None
+        raise ConfigError(f"{path} line {line}: {found} is not UTF-8, but TOML is: save the file as UTF-8.") from None
 
 
 def _neighbours(path: Path) -> str:
