@@ -275,12 +275,18 @@ class B2Store:
                 for piece in self._pieces(response, file.name):
                     if len(piece) > size - got:
                         raise StoreError("transient", f"{self.url}/{file.name}: more bytes came than were asked for")
-                    sink(piece)
+                    try:
+                        sink(piece)
+                    except StoreError as error:
+                        raise _SinkFailed(error) from error
                     got += len(piece)
             if got < size:
                 raise StoreError("transient", f"{self.url}/{file.name} broke off after {got} of {size} bytes")
 
-        self._retry.call(attempt)
+        try:
+            self._retry.call(attempt)
+        except _SinkFailed as failed:
+            raise failed.error from None
 
     @contextlib.contextmanager
     def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[requests.Response]:
@@ -384,6 +390,14 @@ class B2Store:
     def _count(self, size: int) -> None:
         with self._lock:
             self._sent += size
+
+
+class _SinkFailed(Exception):
+    """Whoever takes the pieces gave up: nothing that asking the store again could cure."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _plain_sha1(value: object) -> str | None:

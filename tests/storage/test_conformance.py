@@ -37,6 +37,19 @@ def test_a_file_of_many_parts_comes_back_byte_for_byte(store: Store, big: Path) 
     assert b"".join(pieces) == data[90_000:]
 
 
+def test_a_reader_that_gives_up_is_not_asked_again(store: Store, big: Path) -> None:
+    stored, _ = put(store, "run/big", big)
+    taken: list[int] = []
+
+    def give_up(piece: bytes) -> None:
+        taken.append(len(piece))
+        raise StoreError("transient", "given up by the test")
+
+    with pytest.raises(StoreError, match="given up"):
+        store.read_range(stored, 0, 20_000, give_up)
+    assert len(taken) == 1
+
+
 @pytest.mark.parametrize("size", [0, 1, 20_000, 20_001])
 def test_sizes_around_one_part_and_the_empty_file(store: Store, tmp_path: Path, size: int) -> None:
     path = tmp_path / "source"

@@ -1,0 +1,151 @@
+"""What a run has in the store: its steps, its pointer, its own small files; and deleting a step again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from supervisor.checkpoints.manifest import MANIFEST, STEP, Latest, run_folder, step_folder
+from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
+from supervisor.storage.base import Store, StoredFile, StoreError
+from supervisor.storage.hashing import sha1
+
+RUN_FILES = "run/"
+RUN_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+RUN_FILE_LIMIT = 1 << 20  # bytes
+MOST_RUN_FILES = 64
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One step in the store.
+
+    ``committed``: it has a manifest and every file of it is listed with its size, or the original scripts' pointer
+    names it. ``legacy``: it has no manifest, and the pointer is theirs. ``problem`` says why it is not committed.
+    """
+
+    step: int
+    committed: bool
+    size_bytes: int
+    files: int
+    legacy: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All steps by number, and the pointer; ``latest_problem`` when there is one that cannot be read."""
+
+    steps: Mapping[int, StepInfo]
+    latest: Latest | None
+    latest_problem: str = ""
+
+
+def list_steps(store: Store, run_id: str) -> Catalogue:
+    """Look at everything below the run's folder. Raises StoreError when the store cannot be listed: never "empty"."""
+    folder = run_folder(run_id)
+    steps: dict[int, dict[str, StoredFile]] = {}
+    for file in store.list(folder):
+        first, slash, rest = file.name.removeprefix(folder).partition("/")
+        match = STEP.fullmatch(first)
+        if match and slash and str(int(match[1])) == match[1]:
+            steps.setdefault(int(match[1]), {})[rest] = file
+    latest, latest_problem = None, ""
+    try:
+        latest = read_latest(store, run_id)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        latest_problem = str(error)
+    with ThreadPoolExecutor(max(1, min(store.streams, len(steps)))) as pool:
+        infos = pool.map(lambda step: _look(store, run_id, step, steps[step], latest), sorted(steps))
+        return Catalogue({info.step: info for info in infos}, latest, latest_problem)
+
+
+def _look(store: Store, run_id: str, step: int, files: Mapping[str, StoredFile], latest: Latest | None) -> StepInfo:
+    size = sum(file.size for name, file in files.items() if name != MANIFEST)
+    if MANIFEST not in files:
+        legacy = latest is not None and latest.legacy and step <= latest.step
+        named = legacy and latest is not None and step == latest.step
+        problem = "" if named else f"step {step} has no {MANIFEST}: it was never published to the end"
+        return StepInfo(step, named, size, len(files), legacy, problem)
+    try:
+        manifest, _ = read_manifest(store, run_id, step, files[MANIFEST].file_id)
+    except StoreError as error:
+        if error.kind not in ("damaged", "missing"):
+            raise
+        return StepInfo(step, False, size, len(files), problem=str(error))
+    for file in manifest.files:
+        there = files.get(file.path)
+        if there is None or there.size != file.size:
+            problem = (
+                f"step {step} lacks {file.path}" if there is None else f"{file.path} of step {step} has another size"
+            )
+            return StepInfo(step, False, size, len(files), problem=problem)
+    return StepInfo(step, True, manifest.total_bytes, len(manifest.files))
+
+
+def delete_step(store: Store, run_id: str, step: int) -> int:
+    """Delete a step: first what commits it, then its files. Returns freed bytes.
+
+    Refuses the step that ``latest.json`` names, and any step while that cannot be read (kind "permanent").
+    """
+    try:
+        latest = read_latest(store, run_id)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        raise StoreError(
+            "permanent", f"step {step} is not deleted while nobody knows what latest.json names: {error}"
+        ) from error
+    if latest is not None and latest.step == step:
+        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
+    folder = step_folder(run_id, step)
+    freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"})
+    freed += delete_versions(store, folder, {file.name for file in store.list(folder)})
+    store.sweep(folder)
+    return freed
+
+
+def sweep_run(store: Store, run_id: str) -> int:
+    """Cancel every unfinished upload of the run (nobody may be publishing). Returns how many there were."""
+    return store.sweep(run_folder(run_id))
+
+
+def put_run_files(store: Store, run_id: str, files: Mapping[str, bytes]) -> int:
+    """Keep the run's settings and the trainer's configuration for the next pod. Returns how many were sent."""
+    if len(files) > MOST_RUN_FILES:
+        raise StoreError("permanent", f"a run keeps at most {MOST_RUN_FILES} small files, not {len(files)}")
+    for name, data in files.items():
+        if not RUN_FILE_NAME.fullmatch(name):
+            raise StoreError("permanent", f"{name!r} is no name for a run's file: letters, digits, '.', '_' and '-'")
+        if len(data) > RUN_FILE_LIMIT:
+            raise StoreError("permanent", f"{name} has {len(data)} bytes, and a run's file may have {RUN_FILE_LIMIT}")
+    folder = run_folder(run_id) + RUN_FILES
+    there = {file.name: file for file in store.list(folder)}
+    sent = 0
+    for name, data in files.items():
+        current = there.get(folder + name)
+        if current is not None and current.size == len(data) and _reads(store, current) == sha1(data):
+            continue
+        store.put_bytes(folder + name, data)
+        sent += 1
+    return sent
+
+
+def get_run_files(store: Store, run_id: str) -> dict[str, bytes]:
+    """What ``put_run_files`` kept, by name. Raises kind "damaged" for names and sizes it would not have written."""
+    folder = run_folder(run_id) + RUN_FILES
+    files: dict[str, bytes] = {}
+    for file in store.list(folder):
+        name = file.name.removeprefix(folder)
+        if not RUN_FILE_NAME.fullmatch(name) or file.size > RUN_FILE_LIMIT or len(files) >= MOST_RUN_FILES:
+            raise StoreError("damaged", f"{file.name!r} in {store.url} is no file of a run: delete it there")
+        files[name] = store.get_bytes(file.name, file.file_id, RUN_FILE_LIMIT)
+    return files
+
+
+def _reads(store: Store, file: StoredFile) -> str:
+    return file.sha1 or sha1(store.get_bytes(file.name, file.file_id, RUN_FILE_LIMIT))

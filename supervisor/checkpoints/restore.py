@@ -1,0 +1,342 @@
+"""Fetch a published step, verify every byte, and put it in place by rename.
+
+Fetched into folders beside the targets, by parts, in parallel, by object version. A part whose SHA-1 is not the
+manifest's is fetched again (B2 served corrupt bytes with status 200 once: restic/restic#3268); a journal of what
+arrived lets a killed restore continue, after what is on disk was hashed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, step_folder
+from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
+from supervisor.checkpoints.progress import Meter, Report
+from supervisor.checkpoints.records import read_latest, read_manifest
+from supervisor.checkpoints.staging import Staging, local_disk
+from supervisor.storage.base import Part, Store, StoredFile, StoreError
+from supervisor.storage.hashing import part_ranges
+from supervisor.storage.source import hash_range
+
+REFETCHES = 5
+FOLDER_PLACEHOLDER = ".bzEmpty"  # what B2's web page leaves in an empty folder
+
+
+@dataclass(frozen=True)
+class Restored:
+    """How it went. ``verified`` is False where no manifest told the hashes (a step of the original scripts)."""
+
+    step: int
+    size_bytes: int
+    fetched_bytes: int
+    files: int
+    verified: bool
+    already: bool  # every byte was in place before
+    moved_aside: tuple[str, ...]  # what stood in the way, renamed beside it; nobody deletes it
+    dialect: str
+    revision: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file to fetch. A part's ``sha1`` is empty where nobody knows it; ``whole_sha1`` where a small object's is."""
+
+    name: str
+    spot: Spot
+    size: int
+    parts: tuple[Part, ...]
+    versions: tuple[StoredFile, ...]  # the one that the manifest names, then the current one of that name
+    whole_sha1: str | None = None
+
+
+@dataclass
+class _Progress:
+    """What is known of the staged files; guarded by ``lock``."""
+
+    done: dict[str, set[int]] = field(default_factory=dict)
+    fetched: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def restore(  # noqa: PLR0917
+    store: Store,
+    run_id: str,
+    step: int,
+    place: Place,
+    output_dir: Path,
+    report: Report,
+    *,
+    allow_unverified: bool = False,
+) -> Restored:
+    """Bring ``step`` below ``output_dir``; a folder of that step that is there already is moved aside, not merged.
+
+    A step without a manifest is restored when the original scripts' ``latest.json`` vouches for it (or with
+    ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when there is
+    no such step, "quota" when the local disk is too small, "transient" to call again: verified bytes are kept.
+    """
+    return _Restore(store, run_id, step, place, output_dir, report, allow_unverified).run()
+
+
+class _Restore:
+    def __init__(  # noqa: PLR0917
+        self,
+        store: Store,
+        run_id: str,
+        step: int,
+        place: Place,
+        output_dir: Path,
+        report: Report,
+        allow_unverified: bool,
+    ) -> None:
+        self.store = store
+        self.run_id = run_id
+        self.step = step
+        self.place = place
+        self.output_dir = output_dir
+        self.meter = Meter(report)
+        self.allow_unverified = allow_unverified
+        self.folder = step_folder(run_id, step)
+        self.staging = Staging(output_dir / place.primary, step)
+        self.state = _Progress()
+
+    def run(self) -> Restored:
+        started = time.monotonic()
+        items, manifest, fingerprint = self._items()
+        trees = sorted({item.spot.tree for item in items}, key=lambda tree: (tree.primary, str(tree.target)))
+        with local_disk(f"restore step {self.step} to {self.output_dir}"):
+            self.staging.clear_others(trees)
+            in_place = {tree for tree in trees if self._is_in_place(tree, [i for i in items if i.spot.tree == tree])}
+            todo = [item for item in items if item.spot.tree not in in_place]
+            self._continue(todo, fingerprint)
+            self.staging.make_room([(item.spot, item.size) for item in todo])
+            try:
+                self._fetch_all(todo)
+            except StoreError as error:
+                if error.kind == "damaged":  # these bytes cannot become a step: give their space back
+                    self.staging.discard(trees)
+                raise
+            aside = self.staging.rename([tree for tree in trees if tree not in in_place])
+            self.staging.journal.unlink(missing_ok=True)
+        return Restored(
+            step=self.step,
+            size_bytes=sum(item.size for item in items),
+            fetched_bytes=self.state.fetched,
+            files=len(items),
+            verified=manifest is not None,
+            already=not todo,
+            moved_aside=tuple(str(path) for path in aside),
+            dialect=manifest.dialect if manifest else "",
+            revision=manifest.revision if manifest else "",
+            seconds=time.monotonic() - started,
+        )
+
+    # ------------------------------------------------------------ what to fetch
+
+    def _items(self) -> tuple[list[Item], Manifest | None, str]:
+        """All files, the manifest if there is one, and a fingerprint that tells one content from another."""
+        listing = {file.name.removeprefix(self.folder): file for file in self.store.list(self.folder)}
+        there = listing.pop(MANIFEST, None)
+        latest = self._latest()
+        if there is None:
+            return self._unverified_items(listing, latest)
+        manifest, data = read_manifest(self.store, self.run_id, self.step, there.file_id)
+        if latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
+            raise StoreError("damaged", f"{MANIFEST} of step {self.step} is not the one that latest.json vouches for")
+        spots = place_files([file.path for file in manifest.files], self.step, self.place, self.output_dir)
+        items = []
+        for file in manifest.files:
+            named = StoredFile(self.folder + file.path, file.size, file.file_id)
+            current = listing.get(file.path)
+            versions: tuple[StoredFile, ...] = (named,)
+            if current is not None and current.file_id != named.file_id and current.size == file.size:
+                versions = (named, current)  # a copied store has other ids; the hashes decide
+            items.append(Item(file.path, spots[file.path], file.size, file.parts(), versions))
+        return items, manifest, sha256(data)
+
+    def _latest(self) -> Latest | None:
+        try:
+            return read_latest(self.store, self.run_id)
+        except StoreError as error:
+            if error.kind != "damaged":
+                raise
+            return None
+
+    def _unverified_items(
+        self, listing: Mapping[str, StoredFile], latest: Latest | None
+    ) -> tuple[list[Item], None, str]:
+        """A step of the original scripts: plain files, and a pointer that was moved after they were all there."""
+        files = {name: file for name, file in listing.items() if not name.endswith(FOLDER_PLACEHOLDER)}
+        if not files:
+            raise StoreError("missing", f"there is no step {self.step} of {self.run_id} in {self.store.url}")
+        vouched = latest is not None and latest.legacy and self.step <= latest.step
+        if not vouched and not self.allow_unverified:
+            raise StoreError(
+                "damaged",
+                f"step {self.step} of {self.run_id} in {self.store.url} has no {MANIFEST}: it was never published "
+                f"to the end. Take another step",
+            )
+        spots = place_files(list(files), self.step, self.place, self.output_dir)
+        items = []
+        for name, file in files.items():
+            ranges = part_ranges(file.size, self.store.part_size())
+            known = file.sha1 if file.sha1 and len(ranges) == 1 else ""
+            parts = tuple(Part(offset, size, known) for offset, size in ranges)
+            items.append(Item(name, spots[name], file.size, parts, (file,), file.sha1 if len(ranges) > 1 else None))
+        return items, None, sha256(json.dumps(sorted((f.name, f.size, f.file_id) for f in files.values())).encode())
+
+    # ------------------------------------------------------------ what is here already
+
+    def _is_in_place(self, tree: Tree, items: Sequence[Item]) -> bool:
+        """Did an earlier restore end just before it could say so? Then every byte is where it belongs."""
+        if tree.target.is_symlink() or not tree.target.exists():
+            return False
+        expected = {item.spot.target for item in items}
+        there = (
+            {path for path in tree.target.rglob("*") if not path.is_dir()} if tree.target.is_dir() else {tree.target}
+        )
+        if there != expected or any(not part.sha1 for item in items for part in item.parts):
+            return False
+        if any(item.spot.target.is_symlink() or item.spot.target.stat().st_size != item.size for item in items):
+            return False
+        self.meter.phase("checking", sum(item.size for item in items))
+        for item in items:
+            for part in item.parts:
+                if hash_range(item.spot.target, part.offset, part.size) != part.sha1:
+                    return False
+                self.meter.add(part.size)
+            self.meter.add(0, 1)
+        return True
+
+    def _continue(self, items: Sequence[Item], fingerprint: str) -> None:
+        """Take over what a killed restore of the same content left; what it says it has is hashed, not believed."""
+        self.state.done = {item.name: set() for item in items}
+        noted = self.staging.noted(fingerprint)
+        if noted is None:
+            self.staging.discard({item.spot.tree for item in items})
+            if items:
+                self.staging.begin(fingerprint)
+            return
+        by_name = {item.name: item for item in items}
+        self.meter.phase("checking", 0)
+        for name, number, sha1 in noted:
+            item = by_name.get(name)
+            if item is None or not 0 <= number < len(item.parts):
+                continue
+            part = item.parts[number]
+            staged = item.spot.staged
+            if not staged.is_file() or staged.stat().st_size != item.size:
+                continue
+            if hash_range(staged, part.offset, part.size) == (part.sha1 or sha1):
+                self.state.done[name].add(number)
+            self.meter.add(part.size)
+
+    # ------------------------------------------------------------ fetching
+
+    def _fetch_all(self, items: Sequence[Item]) -> None:
+        self.meter.phase("fetching", sum(item.size for item in items))
+        jobs = []
+        pool = ThreadPoolExecutor(self.store.streams, thread_name_prefix="restore")
+        with pool:
+            for item in sorted(items, key=lambda item: -item.size):
+                there = self.state.done[item.name]
+                self.meter.add(sum(item.parts[number].size for number in there))
+                missing = [number for number in range(len(item.parts)) if number not in there]
+                if not missing:
+                    jobs.append(pool.submit(self._complete, item))
+                jobs += [pool.submit(self._fetch_part, item, number) for number in missing]
+            done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
+            for job in waiting:
+                job.cancel()
+            failed = next((error for job in done if (error := job.exception()) is not None), None)
+            if failed is not None:
+                self.meter.stop(failed if isinstance(failed, Exception) else RuntimeError(str(failed)))
+                raise failed
+
+    def _fetch_part(self, item: Item, number: int) -> None:
+        self.meter.add(0)  # raises when another part failed
+        part = item.parts[number]
+        sha1 = self._fetch_until_right(item, part)
+        with self.state.lock:
+            self.staging.note(item.name, number, sha1)
+            self.state.done[item.name].add(number)
+            complete = len(self.state.done[item.name]) == len(item.parts)
+        if complete:
+            self._complete(item)
+
+    def _fetch_until_right(self, item: Item, part: Part) -> str:
+        """Fetch a part into its place; again when its bytes are wrong. Returns its SHA-1."""
+        versions = list(item.versions)
+        for attempt in range(1 + REFETCHES):
+            try:
+                sha1 = self._fetch_once(item, versions[0], part)
+            except StoreError as error:
+                if error.kind != "missing":
+                    raise
+                if len(versions) > 1:
+                    versions.pop(0)
+                    continue
+                raise StoreError("damaged", f"step {self.step} is damaged: {item.name} is not in the store") from error
+            if not part.sha1 or sha1 == part.sha1:
+                return sha1
+            self.meter.add(-part.size)
+            time.sleep(random.uniform(0, min(8.0, 0.1 * 2**attempt)))  # noqa: S311
+        raise StoreError(
+            "damaged",
+            f"step {self.step} is damaged: {item.name} came back {1 + REFETCHES} times with wrong bytes "
+            f"(bytes {part.offset} to {part.offset + part.size})",
+        )
+
+    def _fetch_once(self, item: Item, version: StoredFile, part: Part) -> str:
+        digest = hashlib.sha1(usedforsecurity=False)
+        position = part.offset
+        descriptor = os.open(item.spot.staged, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+        def write(piece: bytes) -> None:
+            nonlocal position
+            view = memoryview(piece)
+            while view:
+                written = os.pwrite(descriptor, view, position)
+                position += written
+                view = view[written:]
+            digest.update(piece)
+            with self.state.lock:
+                self.state.fetched += len(piece)
+            self.meter.add(len(piece))
+
+        try:
+            self.store.read_range(version, part.offset, part.size, write)
+        except StoreError:
+            self.meter.add(part.offset - position)
+            raise
+        finally:
+            os.close(descriptor)
+        return digest.hexdigest()
+
+    def _complete(self, item: Item) -> None:
+        """All parts are there: check the whole where only the whole's hash is known, and bring it to the disk."""
+        staged = item.spot.staged
+        if item.whole_sha1 is not None:
+            for _ in range(1 + REFETCHES):
+                if hash_range(staged, 0, item.size) == item.whole_sha1:
+                    break
+                for part in item.parts:
+                    self.meter.add(-part.size)
+                    self._fetch_until_right(item, part)
+            else:
+                raise StoreError("damaged", f"step {self.step} is damaged: {item.name} has not the SHA-1 that B2 names")
+        descriptor = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self.meter.add(0, 1)

@@ -1,0 +1,176 @@
+"""The local side of a restore: staging folders, a journal of what arrived, room on the disk, and the final renames."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from supervisor.checkpoints.placement import Spot, Tree
+from supervisor.storage.base import Kind, StoreError
+
+MARGIN_BYTES = 16 << 20
+
+
+class Staging:
+    """What one restore keeps beside the step's primary folder until all of it is there."""
+
+    def __init__(self, primary: Path, step: int) -> None:
+        self.step = step
+        self.journal = primary.with_name(f".restoring-{primary.name}.journal")
+
+    # ------------------------------------------------------------ the journal
+
+    def begin(self, fingerprint: str) -> None:
+        """Start a journal for the content that ``fingerprint`` stands for."""
+        self.journal.parent.mkdir(parents=True, exist_ok=True)
+        self.note(fingerprint)
+
+    def noted(self, fingerprint: str) -> list[tuple[str, int, str]] | None:
+        """(file, part number, SHA-1) of what an earlier restore fetched; None when there was none of this content."""
+        try:
+            text = self.journal.read_text()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return None
+        head, *lines = text.split("\n")
+        if head != json.dumps([fingerprint]):
+            return None
+        if lines and lines[-1]:  # torn by the kill; the next line must not be glued to it
+            with self.journal.open("a") as file:
+                file.write("\n")
+        noted = []
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, list) and len(entry) == 3 and type(entry[1]) is int:
+                noted.append((str(entry[0]), entry[1], str(entry[2])))
+        return noted
+
+    def note(self, *entry: object) -> None:
+        """One line, one write: a kill leaves at most the last one torn."""
+        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, json.dumps(entry).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def discard(self, trees: Iterable[Tree]) -> None:
+        """Forget everything that was fetched."""
+        for tree in trees:
+            remove(tree.staging)
+        self.journal.unlink(missing_ok=True)
+
+    def clear_others(self, trees: Sequence[Tree]) -> None:
+        """Half-fetched other steps beside ours would only fill the disk."""
+        ours = {tree.staging for tree in trees} | {self.journal}
+        for path in self.journal.parent.glob(".restoring-*"):
+            if path not in ours:
+                remove(path)
+
+    # ------------------------------------------------------------ room
+
+    def make_room(self, files: Sequence[tuple[Spot, int]]) -> None:
+        """Claim all bytes now: a full disk shows here, as a sentence, and not in the middle."""
+        needed: dict[int, tuple[Path, int]] = {}
+        for spot, expected in files:
+            staged = spot.staged
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            _refuse_links(spot)
+            held = min(expected, staged.stat().st_blocks * 512) if staged.is_file() else 0
+            device = staged.parent.stat().st_dev
+            path, size = needed.get(device, (staged.parent, 0))
+            needed[device] = (path, size + expected - held)
+        for path, size in needed.values():
+            status = os.statvfs(path)
+            free = status.f_bavail * status.f_frsize
+            if size and free < size + MARGIN_BYTES:
+                raise StoreError(
+                    "quota",
+                    f"step {self.step} needs {_gb(size + MARGIN_BYTES)} more at {path}, where {_gb(free)} are free: "
+                    f"delete something, or set the output folder to a larger disk",
+                )
+        for spot, expected in files:
+            descriptor = os.open(spot.staged, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(descriptor).st_size > expected:
+                    os.ftruncate(descriptor, expected)
+                _allocate(descriptor, expected)
+            finally:
+                os.close(descriptor)
+
+    # ------------------------------------------------------------ into place
+
+    def rename(self, trees: Sequence[Tree]) -> list[Path]:
+        """The primary folder last: a step that has it has everything."""
+        aside = []
+        for tree in trees:
+            if tree.staging.is_dir():
+                for folder, _, _ in os.walk(tree.staging):
+                    _fsync(Path(folder))
+            if tree.target.is_symlink() or tree.target.exists():
+                number = 1
+                while (free := tree.target.with_name(f".replaced-{tree.target.name}-{number}")).exists():
+                    number += 1
+                tree.target.rename(free)
+                aside.append(free)
+            tree.staging.rename(tree.target)
+            _fsync(tree.target.parent)
+        return aside
+
+
+def _refuse_links(spot: Spot) -> None:
+    """What was left in a staging folder may be anybody's: nothing is written through a link in it."""
+    parent = spot.tree.target.parent
+    if spot.staged.parent.resolve() != parent.resolve() / spot.staged.parent.relative_to(parent):
+        raise StoreError("permanent", f"{spot.tree.staging} holds a symbolic link; delete that folder and try again")
+
+
+@contextmanager
+def local_disk(tried: str) -> Iterator[None]:
+    """Errors of the local disk as sentences."""
+    try:
+        yield
+    except OSError as error:
+        kind: Kind = "quota" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permanent"
+        advice = "delete something there" if kind == "quota" else "see that this user may write there"
+        raise StoreError(
+            kind,
+            f"could not {tried}: {error.strerror or error} ({error.filename or 'local disk'}). First {advice}",
+        ) from error
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    if size == 0:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(descriptor, size)  # a file system that cannot promise space
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a whole folder; gone already is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _fsync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

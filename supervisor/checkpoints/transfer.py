@@ -1,0 +1,260 @@
+"""The child process that talks to the store: ``python -m supervisor.checkpoints.transfer``.
+
+It may be killed at any moment without loss; calling it again with the same request goes on where it was. It keeps
+b2sdk and its threads out of the daemon. It reads ONE JSON object on stdin and writes JSON lines on stdout; stderr holds
+only the traceback of a real crash.
+
+Request
+    {"do": ACTION, "store": {"url": str, "realm": str|null, "streams": int, "part_size": int|null}, "run_id": str, ...}
+
+    The keys of B2 come from the environment (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY) or from the systemd credentials
+    in $CREDENTIALS_DIRECTORY, never from the request.
+
+    ACTION          further fields                                  answer in "ok"
+    publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
+                    writer?, wandb_run_id?, allow_back?,            pointer_moved, note, seconds
+                    extra? {"dialect", "revision",
+                    "config_sha256", "step_base"}
+    restore         step, output_dir, place {"primary"},            step, size_bytes, fetched_bytes, files, verified,
+                    allow_unverified?                               already, moved_aside [], dialect, revision, seconds
+    catalogue       -                                               steps [{"step", "committed", "size_bytes", "files",
+                                                                    "legacy", "problem"}] ascending, latest {"step",
+                                                                    "run_id", "wandb_run_id", "timestamp", "generation",
+                                                                    "writer", "manifest_file_id", "manifest_sha256",
+                                                                    "legacy"} | null, latest_problem
+    delete          step                                            freed_bytes
+    put-run-files   files {NAME: base64}                            sent
+    get-run-files   -                                               files {NAME: base64}
+    sweep           step?                                           cancelled
+
+Answers, one JSON object a line
+    {"progress": {"phase": str, "bytes": int, "total": int, "files": int}}   at most two a second; any change counts
+    {"ok": {...}}                                                            the last line; exit code 0
+    {"error": {"kind": KIND, "sentence": str}}                               the last line; exit code 1
+
+    KIND is that of supervisor.storage.base.StoreError: transient (call again later), permanent (a person must act),
+    quota (likewise: store or local disk full), missing, damaged (take the step before), changed (choose a local step
+    anew).
+    A process that ends without a last line was killed or crashed: treat it as transient.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+import psutil
+
+from supervisor.checkpoints import catalogue
+from supervisor.checkpoints.manifest import step_folder
+from supervisor.checkpoints.placement import Place
+from supervisor.checkpoints.progress import Moved
+from supervisor.checkpoints.publish import PublishPlan, Source, publish
+from supervisor.checkpoints.restore import restore
+from supervisor.storage import DEFAULT_STREAMS, open_store
+from supervisor.storage.base import Store, StoreError
+
+PROGRESS_EVERY_S = 0.5
+PR_SET_PDEATHSIG = 1
+NICE = 10
+EXTRA = ("dialect", "revision", "config_sha256", "step_base")
+
+Answer = dict[str, Any]
+
+
+class _Lines:
+    """The answer channel: a copy of stdout, so that nothing a library prints can get between the lines."""
+
+    def __init__(self) -> None:
+        self._file: IO[str] = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._said: tuple[float, str] = (float("-inf"), "")
+
+    def write(self, line: Mapping[str, object]) -> None:
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except BrokenPipeError:  # nobody listens any more
+            os._exit(1)
+
+    def progress(self, moved: Moved) -> None:
+        """Called often and from many threads, always under the meter's lock."""
+        at, phase = self._said
+        now = time.monotonic()
+        if now - at >= PROGRESS_EVERY_S or (moved.phase != phase and now - at >= PROGRESS_EVERY_S / 10):
+            self._said = (now, moved.phase)
+            self.write({"progress": asdict(moved)})
+
+
+class _Request:
+    """Typed access to the request; what is wrong in it is our own mistake, and says so."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def get(self, name: str, kind: type | tuple[type, ...], default: object = ...) -> Any:
+        value = self._values.get(name, default)
+        if value is default and default is not ...:
+            return value
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise StoreError("permanent", f"the request's field {name!r} is missing or of a wrong type")
+        return value
+
+    def part(self, name: str) -> _Request:
+        return _Request(self.get(name, dict))
+
+
+def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
+    extra = request.get("extra", dict, {})
+    plan = PublishPlan(
+        run_id=request.get("run_id", str),
+        step=request.get("step", int),
+        files=[Source(Path(file["source"]), str(file["name"])) for file in request.get("files", list)],
+        state_dir=Path(request.get("state_dir", str)),
+        writer=request.get("writer", str, ""),
+        wandb_run_id=request.get("wandb_run_id", str, "") or "",
+        allow_back=request.get("allow_back", bool, False),
+        **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
+    )
+    return asdict(publish(store, plan, lines.progress))
+
+
+def _restore(store: Store, request: _Request, lines: _Lines) -> Answer:
+    done = restore(
+        store,
+        request.get("run_id", str),
+        request.get("step", int),
+        Place(request.part("place").get("primary", str)),
+        Path(request.get("output_dir", str)),
+        lines.progress,
+        allow_unverified=request.get("allow_unverified", bool, False),
+    )
+    return asdict(done)
+
+
+def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
+    found = catalogue.list_steps(store, request.get("run_id", str))
+    return {
+        "steps": [asdict(info) for info in found.steps.values()],
+        "latest": asdict(found.latest) | {"legacy": found.latest.legacy} if found.latest else None,
+        "latest_problem": found.latest_problem,
+    }
+
+
+def _delete(store: Store, request: _Request, lines: _Lines) -> Answer:
+    return {"freed_bytes": catalogue.delete_step(store, request.get("run_id", str), request.get("step", int))}
+
+
+def _put_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
+    try:
+        files = {name: base64.b64decode(data, validate=True) for name, data in request.get("files", dict).items()}
+    except (binascii.Error, TypeError) as error:
+        raise StoreError("permanent", f"the request's files are not base64: {error}") from error
+    return {"sent": catalogue.put_run_files(store, request.get("run_id", str), files)}
+
+
+def _get_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
+    files = catalogue.get_run_files(store, request.get("run_id", str))
+    return {"files": {name: base64.b64encode(data).decode() for name, data in files.items()}}
+
+
+def _sweep(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, step = request.get("run_id", str), request.get("step", int, None)
+    if step is None:
+        return {"cancelled": catalogue.sweep_run(store, run_id)}
+    return {"cancelled": store.sweep(step_folder(run_id, step))}
+
+
+ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
+    "publish": _publish,
+    "restore": _restore,
+    "catalogue": _catalogue,
+    "delete": _delete,
+    "put-run-files": _put_run_files,
+    "get-run-files": _get_run_files,
+    "sweep": _sweep,
+}
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process with its parent.
+
+    The kernel sends the signal already when the *thread* that started us ends (prctl(2)), which in a daemon is no
+    reason to stop; so the signal only makes us look whether the parent is still the same.
+    """
+    parent = os.getppid()
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    signal.signal(signal.SIGUSR1, look)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
+    look(0, None)
+
+
+def step_back() -> None:
+    """Training comes first: lower CPU and I/O priority as far as the system lets us."""
+    try:
+        os.nice(NICE)
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
+    except (OSError, psutil.Error, AttributeError):  # a container may forbid it; the transfer works all the same
+        pass
+
+
+def serve(request: Mapping[str, Any], environ: Mapping[str, str], lines: _Lines) -> Answer:
+    """Carry out one request. Raises StoreError."""
+    asked = _Request(request)
+    act = ACTIONS.get(asked.get("do", str))
+    if act is None:
+        raise StoreError("permanent", f"the request asks for {request['do']!r}, which is none of {', '.join(ACTIONS)}")
+    where = asked.part("store")
+    store = open_store(
+        where.get("url", str),
+        where.get("realm", str, None),
+        environ,
+        where.get("streams", int, DEFAULT_STREAMS),
+        where.get("part_size", int, None),
+    )
+    return act(store, asked, lines)
+
+
+def _read_request() -> dict[str, Any]:
+    try:
+        request = json.load(sys.stdin)
+    except ValueError as error:
+        raise StoreError("permanent", f"the request cannot be read: {error}") from error
+    if not isinstance(request, dict):
+        raise StoreError("permanent", "the request is no JSON object")
+    return request
+
+
+def main() -> None:
+    """Read the request, answer, and leave without waiting for threads that may still be sending."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is lost, so nothing needs to be said
+    die_with_parent()
+    step_back()
+    lines = _Lines()
+    code = 0
+    try:
+        lines.write({"ok": serve(_read_request(), os.environ, lines)})
+    except StoreError as error:
+        lines.write({"error": {"kind": error.kind, "sentence": str(error)}})
+        code = 1
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

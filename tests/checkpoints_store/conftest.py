@@ -1,0 +1,169 @@
+"""A step on a local disk, stores to publish it to, and the transfer process as the daemon starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.checkpoints.progress import Moved
+from supervisor.checkpoints.publish import PublishPlan, Source
+from supervisor.storage import open_store
+from supervisor.storage.base import Store
+from supervisor.storage.retry import Retry
+from tests.b2server import B2Server
+
+PART = 20_000
+QUICK = Retry(tries=6, base_s=0.01, cap_s=0.05)
+RUN = "bs4-rl-7"
+
+
+def quiet(moved: Moved) -> None:
+    """A listener that wants to know nothing."""
+
+
+@dataclass
+class Step:
+    """A step as a trainer leaves it: shards of several parts, small files, and a tree beside the primary folder."""
+
+    output: Path
+    number: int = 20
+    files: dict[str, Path] = field(default_factory=dict)
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self.output / (name.removeprefix(".run/") if name.startswith(".run/") else f"{self.primary}/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        self.files[name] = path
+
+    @property
+    def primary(self) -> str:
+        return f"checkpoints/step_{self.number}"
+
+    def fill(self, seed: int = 0, shard: int = 90_001) -> Step:
+        data = random.Random(f"{seed}/{self.number}")
+        self.write("trainer/.metadata", data.randbytes(900))
+        self.write("trainer/__0_0.distcp", data.randbytes(shard))
+        self.write("trainer/__1_0.distcp", data.randbytes(shard // 2))
+        self.write("trainer/empty", b"")
+        self.write(f".run/run_default/checkpoints/step_{self.number}/orchestrator/progress.pt", data.randbytes(300))
+        self.write(f".run/run_default/broadcasts/step_{self.number}/STABLE", b"")
+        return self
+
+    def plan(self, state: Path, **more: Any) -> PublishPlan:
+        sources = [Source(path, name) for name, path in self.files.items()]
+        return PublishPlan(RUN, self.number, sources, state, **{"writer": "pod-a", "wandb_run_id": "w7"} | more)
+
+    def request(self, state: Path) -> dict[str, Any]:
+        files = [{"source": str(path), "name": name} for name, path in self.files.items()]
+        return {"do": "publish", "run_id": RUN, "step": self.number, "files": files, "state_dir": str(state)}
+
+    def content(self) -> dict[str, bytes]:
+        return tree(self.output)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Step:
+    return Step(tmp_path / "pod-a").fill()
+
+
+@pytest.fixture
+def b2() -> Iterator[B2Server]:
+    with B2Server(part_size=PART) as server:
+        yield server
+
+
+def b2_store(server: B2Server, url: str = "b2://the-bucket/team") -> Store:
+    return open_store(url, server.url, server.environ(), streams=4, retry=QUICK)
+
+
+@pytest.fixture(params=["file", "b2"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "file":
+        return open_store((tmp_path / "store").as_uri(), None, {}, streams=4, part_size=PART)
+    return b2_store(request.getfixturevalue("b2"))
+
+
+@dataclass
+class Transfer:
+    """A running transfer process and its lines."""
+
+    process: subprocess.Popen[str]
+
+    def end(self, timeout_s: float = 40.0) -> tuple[int, dict[str, Any], list[dict[str, Any]], str]:
+        """(exit code, last line, lines before, stderr)."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        lines = [json.loads(line) for line in out.splitlines()]
+        return self.process.returncode, lines[-1] if lines else {}, lines[:-1], err
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=20)
+
+
+class Transfers:
+    """Starts transfer processes as the daemon does, and ends what a failed test left."""
+
+    def __init__(self) -> None:
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, request: dict[str, Any], environ: dict[str, str] | None = None) -> Transfer:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.checkpoints.transfer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **(environ or {})},
+        )
+        self.running.append(process)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request))
+        process.stdin.close()
+        process.stdin = None
+        return Transfer(process)
+
+    def ok(self, request: dict[str, Any], environ: dict[str, str] | None = None) -> dict[str, Any]:
+        """Run one to its end, which must be a good one."""
+        code, last, _, err = self.start(request, environ).end()
+        assert (code, err, list(last)) == (0, "", ["ok"]), (last, err)
+        answer: dict[str, Any] = last["ok"]
+        return answer
+
+    def error(self, request: dict[str, Any], environ: dict[str, str] | None = None) -> tuple[str, str]:
+        """Run one to its end, which must be an error: (kind, sentence)."""
+        code, last, _, err = self.start(request, environ).end()
+        assert (code, err, list(last)) == (1, "", ["error"]), (last, err)
+        return last["error"]["kind"], last["error"]["sentence"]
+
+
+@pytest.fixture
+def transfers() -> Iterator[Transfers]:
+    made = Transfers()
+    yield made
+    for process in made.running:
+        if process.poll() is None:
+            process.kill()
+            process.wait(timeout=10)
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    """Poll until it is so, with a deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.01)
