@@ -1,0 +1,72 @@
+"""The job's environment: built from a short list of harmless names, never copied from the daemon's.
+
+RL environments run code that models wrote, so the job sees neither the store's keys, nor the pod's API key, nor what
+systemd tells the daemon alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from supervisor.errors import ConfigError
+from supervisor.secrets import SECRET_NAME
+
+ALLOWED = (
+    # who and where
+    *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "HOSTNAME", "PATH", "LANG", "LANGUAGE", "LC_*"),
+    *("TMPDIR", "TMP", "TEMP", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"),
+    # libraries and compilers
+    *("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "MAX_JOBS", "OMP_*", "MKL_*", "OPENBLAS_*"),
+    # GPUs and their networks
+    *("CUDA_*", "NVIDIA_*", "NCCL_*", "UCX_*", "FI_*", "GLOO_*", "TORCH_*", "PYTORCH_*", "TORCHINDUCTOR_*", "TRITON_*"),
+    # trainer and engine
+    *("VLLM_*", "PRIME_LOG_LEVEL", "PRIME_VF_LOG_LEVEL", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_*"),
+    *("HF_HOME", "HF_HUB_*", "HF_DATASETS_*", "HF_ENDPOINT", "HF_XET_*"),
+    # package tools and the way out
+    *("UV_*", "PIP_CACHE_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+)
+"""Globs of names that pass without being asked for, unless the name says that the value is a secret."""
+
+NEVER = (
+    # the store's keys
+    *("B2_*", "AWS_*", "BACKBLAZE_*"),
+    # the daemon's own secrets, and what systemd says to it
+    *("RL_SUPERVISOR_*", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "INVOCATION_ID"),
+    *("JOURNAL_STREAM", "MAINPID", "MANAGERPID", "FDSTORE", "MEMORY_PRESSURE_*", "SYSTEMD_EXEC_PID"),
+    # whoever has these rents and stops pods
+    *("CONTAINER_API_KEY", "VAST_*", "VASTAI_*", "RUNPOD_*", "LAMBDA_API_KEY"),
+)
+"""Globs of names that do not pass whatever `pass_env` says."""
+
+
+def job_environment(
+    environ: Mapping[str, str],
+    pass_env: Iterable[str],
+    own: Mapping[str, str],
+    fixed: Mapping[str, str],
+) -> dict[str, str]:
+    """The job's complete environment: what is allowed of ``environ``, then ``own`` ([job] env), then ``fixed``.
+
+    ``fixed`` is what the supervisor must have its way with. Raises ConfigError when ``own`` sets one of those, or a
+    name that never passes.
+    """
+    asked = tuple(pass_env)
+    passed = {
+        name: value
+        for name, value in environ.items()
+        if not _any(name, NEVER) and (_any(name, asked) or (_any(name, ALLOWED) and not SECRET_NAME.search(name)))
+    }
+    for name, value in own.items():
+        if _any(name, NEVER):
+            raise ConfigError(
+                f"[job] env sets {name}, which the job must never see (it runs code that models wrote): take it out."
+            )
+        if fixed.get(name, value) != value:
+            raise ConfigError(f"[job] env sets {name}={value}, but the supervisor needs {fixed[name]!r}: take it out.")
+    return {**passed, **own, **fixed}
+
+
+def _any(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)

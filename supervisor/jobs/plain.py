@@ -1,0 +1,242 @@
+"""Any trainer that is a command: two command lines, a folder pattern, marker files and two regular expressions."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from supervisor.config import Plain, RunFile
+from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, Role, StepDone
+from supervisor.errors import ConfigError
+from supervisor.jobs.base import (
+    Component,
+    Engine,
+    GpuPlan,
+    JobFacts,
+    LogSource,
+    StartRequest,
+    StepCheck,
+    StepFile,
+    StopRules,
+)
+from supervisor.jobs.environment import job_environment
+from supervisor.jobs.folders import StepFolders, StepPath, either
+
+PATIENCE_S = 60.0
+LONGEST = 4096  # characters of a line that the person's expressions are tried on: their cost is not ours to bound
+SHOWN = 300
+ANSI = re.compile(r"\x1b\[[0-9;]{0,32}m")
+# At the beginning of a line, as Python ends a traceback. The last flag: no restart cures it.
+_ERRORS = (
+    ("cuda-oom", re.compile(r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b|RuntimeError: CUDA out of memory"), False),
+    ("disk-full", re.compile(r"OSError: \[Errno 28\]|.{0,120}No space left on device"), False),
+    ("module-missing", re.compile(r"(?:ModuleNotFoundError|ImportError): "), True),
+)
+
+
+class PlainJob:
+    """A plain command. Implements ``supervisor.jobs.base.Job``; it is one component, called ``job``."""
+
+    def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
+        if run.job.plain is None:
+            raise ConfigError('kind = "command" needs a [job.plain] table with `start` and `resume`.')
+        self.run = run
+        self.plain: Plain = run.job.plain
+        self.environ = environ
+        self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        self.output_dir = run.output_dir
+        self.step_line = _expression(self.plain.step_line, "step_line")
+        self.finish_line = _expression(self.plain.finish_line, "finish_line")
+        if self.step_line is not None and "step" not in self.step_line.groupindex:
+            raise ConfigError("[job.plain] step_line must have a group called step, such as (?P<step>\\d+).")
+        self.folders = StepFolders(
+            output_dir=run.output_dir,
+            main=StepPath.parse(self.plain.checkpoint, "[job.plain] checkpoint"),
+            also=tuple(StepPath.parse(path, "[job.plain] also") for path in self.plain.also),
+            markers=either(self.plain.markers),
+            quiet_s=run.supervision.quiet,
+        )
+
+    # ---------------------------------------------------------------- what it is
+
+    def facts(self) -> JobFacts:
+        """The command's first words."""
+        notes = []
+        if self.step_line is None:
+            notes.append("[job.plain] step_line is not set: steps are not seen, so a job that hangs is noticed late.")
+        return JobFacts(
+            name=" ".join(self.plain.start[:3]) or "a command",
+            first_step=self.plain.first_step,
+            finish_line=self.finish_line is not None,
+            notes=tuple(notes),
+        )
+
+    def config_files(self) -> Sequence[Path]:
+        """Files that [job] config names; words of the command that name one get each attempt's copy."""
+        return [(self.folder / path.expanduser()).absolute() for path in self.run.job.config]
+
+    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+        """The run file's, for the command's own configuration is not ours to read."""
+        return self.run.run.max_steps
+
+    def problems(self) -> Sequence[str]:
+        """What the two command lines lack."""
+        found = []
+        if not self.plain.start:
+            found.append("[job.plain] start is empty: give the command line of a fresh start.")
+        if not any("{step}" in word or "{checkpoint}" in word for word in self.plain.resume):
+            found.append(
+                "[job.plain] resume names neither {step} nor {checkpoint}, so it could resume from another step than "
+                "the verified one: put one of them in."
+            )
+        if not self.plain.markers:
+            found.append("[job.plain] markers is empty, so half a checkpoint would count as whole: name a file of it.")
+        try:
+            self._environment(StartRequest("check", 0, None, {}, "check", Path("/")))
+        except ConfigError as error:
+            found.append(str(error))
+        return found
+
+    # ---------------------------------------------------------------- starting and stopping
+
+    def components(self, request: StartRequest) -> Sequence[Component]:
+        """The command. Raises ConfigError while there are problems."""
+        if problems := self.problems():
+            raise ConfigError("\n".join(problems))
+        words = self.plain.start if request.step is None else self.plain.resume
+        values = {
+            "{run_id}": request.run_id,
+            "{output_dir}": str(self.output_dir),
+            "{wandb_id}": request.wandb_id,
+        }
+        if request.step is not None:
+            values |= {"{step}": str(request.step), "{checkpoint}": str(self.folders.folder(request.step))}
+        argv = [self._filled(word, values, request.configs) for word in (*words, *self.run.job.args)]
+        return [Component("job", argv, self.folder, self._environment(request), self.run.job.nofile)]
+
+    def _filled(self, word: str, values: Mapping[str, str], copies: Mapping[Path, Path]) -> str:
+        for hole, value in values.items():
+            word = word.replace(hole, value)
+        for original, written in zip(self.config_files(), self.run.job.config, strict=True):
+            if word in (str(original), str(written)) and original in copies:
+                return str(copies[original])
+        return word
+
+    def _environment(self, request: StartRequest) -> dict[str, str]:
+        job = self.run.job
+        gpus = list(dict.fromkeys(str(gpu) for gpu in (*self.run.gpus.inference, *self.run.gpus.trainer)))
+        fixed = {
+            "RL_SUPERVISOR_RUN": request.run_id,
+            "RL_SUPERVISOR_ATTEMPT": str(request.attempt),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "SPT_NOENV": "1",
+        }
+        if gpus:
+            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        wandb = {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
+        return job_environment(self.environ, job.pass_env, {**wandb, **job.env}, fixed)
+
+    def stop_rules(self) -> StopRules:
+        """SIGTERM, then the end."""
+        patience = PATIENCE_S if self.run.job.stop_grace_s is None else self.run.job.stop_grace_s
+        return StopRules([(signal.SIGTERM, patience)], "SIGTERM asks a command to end")
+
+    # ---------------------------------------------------------------- where to look
+
+    def gpus(self) -> GpuPlan:
+        """The run file's word; a plain command has no configuration that we could read."""
+        return GpuPlan([str(gpu) for gpu in self.run.gpus.inference], [str(gpu) for gpu in self.run.gpus.trainer])
+
+    def engine(self) -> Engine | None:
+        """The engine that the run file names, if any."""
+        url = self.plain.engine_url or self.run.job.engine_url
+        return Engine(url.rstrip("/"), liveness=False) if url else None
+
+    def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
+        """The captured output, and the files that the person named."""
+        files = [LogSource("job", str(self.output_dir / pattern)) for pattern in self.plain.log]
+        return [LogSource("job", str(attempt_dir / "job.log")), *files]
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        """The person's two expressions, then errors that every Python trainer can have."""
+        text = ANSI.sub("", line[:LONGEST]).rpartition("\r")[2].strip()
+        if not text:
+            return []
+        if self.step_line is not None and (found := self.step_line.search(text)):
+            facts = self._step(found)
+            if facts:
+                return facts
+        if self.finish_line is not None and self.finish_line.search(text):
+            return [FinishSeen("job", text[:SHOWN])]
+        for signature, pattern, deterministic in _ERRORS:
+            if pattern.match(text):
+                return [ErrorSeen("job", signature, text[:SHOWN], deterministic)]
+        return []
+
+    @staticmethod
+    def _step(found: re.Match[str]) -> list[Fact]:
+        groups = found.groupdict()
+        step = groups.get("step") or ""
+        if not re.fullmatch(r"[0-9]{1,12}", step):
+            return []
+        values = {name: _number(groups.get(name)) for name in ("duration", "reward", "loss")}
+        return [StepDone("job", int(step), values["duration"], values["reward"], values["loss"])]
+
+    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
+        """A plain command has no metrics file that we know."""
+        return []
+
+    def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:
+        """Only an engine says by its title what it is, and it counts only where the person named its address."""
+        is_engine = "VLLM::EngineCor" in (title[:15], comm)
+        return ("inference", True) if is_engine and self.engine() is not None else None
+
+    # ---------------------------------------------------------------- steps
+
+    def steps(self) -> Sequence[int]:
+        """Every step with a folder."""
+        return self.folders.steps()
+
+    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+        """Are all marker files there?"""
+        return self.folders.check_step(step, settled=settled)
+
+    def step_files(self, step: int) -> Sequence[StepFile]:
+        """Everything in the step's folder and in `also`."""
+        return self.folders.step_files(step)
+
+    def step_trees(self, step: int) -> Sequence[Path]:
+        """What prune deletes."""
+        return self.folders.step_trees(step)
+
+    def stale_trees(self, kept: Sequence[int], below: int) -> Sequence[Path]:
+        """Nothing: what else the command writes is its own business."""
+        return []
+
+    def above_trees(self, step: int | None) -> Sequence[Path]:
+        """Folders of later steps."""
+        return self.folders.above_trees(step)
+
+    def place(self, step: int, name: str) -> Path:
+        """Where a stored file goes, relative to ``output_dir``."""
+        return self.folders.place(step, name)
+
+
+def _expression(text: str | None, setting: str) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"[job.plain] {setting} is no regular expression: {error}. Mend it.") from None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

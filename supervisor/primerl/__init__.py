@@ -1,0 +1,37 @@
+"""Everything that is only true of prime-rl and of verifiers' small trainer; ``open_job`` is the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.config import RunFile
+from supervisor.errors import ConfigError
+from supervisor.jobs.base import Job
+
+
+def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
+    """The job that ``run_file`` describes; ``environ`` is the daemon's environment, of which the job sees a part.
+
+    Raises ConfigError (a folder or configuration that is missing or wrong) or UnknownDialectError.
+    """
+    kind, folder = run_file.job.kind, run_file.job.dir
+    if folder is not None and not folder.expanduser().is_dir():
+        raise ConfigError(
+            f"[job] dir = {folder}: there is no such folder. Put the trainer there, or mend the run file."
+        )
+    if kind == "command":
+        from supervisor.jobs.plain import PlainJob
+
+        return PlainJob(run_file, environ)
+    if kind == "vf-rl":
+        from supervisor.primerl.verifiers import VerifiersJob
+
+        return VerifiersJob(run_file, environ)
+    from supervisor.primerl.command import interpreter
+    from supervisor.primerl.job import PrimeRlJob
+    from supervisor.primerl.probe import find_roots, probe
+
+    if folder is None:  # the run file's validation wants it for rl and sft
+        raise ConfigError(f'kind = "{kind}" needs [job] dir, the folder of the installed trainer.')
+    roots = find_roots(folder.expanduser().absolute(), interpreter(run_file))
+    return PrimeRlJob(run_file, environ, probe(roots))

@@ -1,0 +1,327 @@
+"""The command line of an attempt in each era's spelling: always an explicit step, never a keep policy, never a clean.
+
+Sources are the launchers and configuration classes of PrimeIntellect-ai/prime-rl from ceb60c03f (2025-09-01) to
+559b44772 (2026-08-21); where each spelling begins stands in ``dialect.BOUNDARIES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from supervisor.config import RunFile
+from supervisor.jobs.base import GpuPlan, StartRequest
+from supervisor.primerl import configs
+from supervisor.primerl.configs import Settings, Source
+from supervisor.primerl.dialect import Dialect
+
+KEEP_ALL = "1000000"
+"""A keep policy that never deletes, for where some policy must be overruled."""
+
+FIXED_ENVIRONMENT = {
+    "NEVER_CLEAN": "1",
+    "NEVER_CLEAN_OUTPUT_DIR": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "SPT_NOENV": "1",  # setproctitle would wipe /proc/PID/environ, where our marker is
+    "PYTHONUNBUFFERED": "1",
+}
+
+# Flags that the supervisor sets, or that would break its promises: their last part, and why.
+_REFUSED_ENDS = {
+    "resume-step": "the supervisor names the step to resume from",
+    "keep": "only the supervisor deletes checkpoints ([disk] and [store] of the run file say which)",
+    "keep-last": "only the supervisor deletes checkpoints ([disk] and [store] of the run file say which)",
+    "keep-interval": "only the supervisor deletes checkpoints ([store] keep_every of the run file says which)",
+    "output-dir": "set [job] output_dir of the run file instead",
+    "weights-only": "such checkpoints cannot be resumed from",
+    "max-concurrent-runs": "several runs in one trainer are not supported",
+    "interval": "set [job] checkpoint_interval of the run file instead",
+}
+_REFUSED = {
+    "resume": "the supervisor names the step to resume from",
+    "clean": "it would delete checkpoints",
+    "clean-output-dir": "it would delete checkpoints",
+    "no-clean": "the supervisor says it where it is needed",
+    "no-clean-output-dir": "the supervisor says it where it is needed",
+    "ckpt": "checkpoints are always on, every [job] checkpoint_interval steps",
+    "no-ckpt": "checkpoints are always on, every [job] checkpoint_interval steps",
+    "run.name": "it is [run] id of the run file",
+    "run.dir": "it is [run] id of the run file",
+    "dry-run": "nothing would be trained",
+    "dump-config": "nothing would be trained",
+    "help": "nothing would be trained",
+    "slurm": "this supervisor runs one pod only",
+}
+
+
+def refused_args(args: Sequence[str]) -> Iterator[str]:
+    """A sentence for each word of [job] args that is the supervisor's own business."""
+    for word in args:
+        if word == "@" or word.startswith("@"):
+            yield f"[job] args holds {word!r}: name files in [job] config instead, so that each attempt has its copy."
+    for name, _ in configs.flags(args):
+        plain = name.replace("_", "-").lower()
+        why = _refusal(plain)
+        if why:
+            yield f"[job] args holds --{name}: {why}. Take it out."
+
+
+def _refusal(name: str) -> str:
+    *parents, last = name.split(".")
+    if name in _REFUSED:
+        return _REFUSED[name]
+    if parents and parents[0] in ("resume", "slurm"):
+        return _REFUSED[parents[0]]
+    if last == "interval" and parents[-1:] != ["ckpt"]:
+        return ""  # eval.interval and the like
+    if last == "keep" and parents[-1:] != ["ckpt"]:
+        return ""
+    if last in {"ckpt", "no-ckpt"}:
+        return _REFUSED["ckpt"]
+    if parents[-1:] == ["wandb"] and last == "id":
+        return "set [wandb] id of the run file instead"
+    return _REFUSED_ENDS.get(last, "")
+
+
+def launcher_words(run: RunFile, entry: str) -> list[str]:
+    """The words before ``@``: what the person said, else the checkout's own virtual environment, else uv."""
+    job = run.job
+    if job.launcher:
+        return list(job.launcher)
+    own = _environment_folder(run) / "bin" / entry
+    return [str(own)] if own.exists() else ["uv", "run", entry]
+
+
+def interpreter(run: RunFile) -> Path:
+    """The job's interpreter: [job] python, else that of the checkout's virtual environment (it need not exist)."""
+    folder = run.job.dir or Path.cwd()
+    if run.job.python is not None:
+        return (folder / run.job.python.expanduser()).absolute()
+    return folder.absolute() / ".venv" / "bin" / "python"
+
+
+def _environment_folder(run: RunFile) -> Path:
+    return interpreter(run).parent.parent
+
+
+def activated(run: RunFile, env: Mapping[str, str]) -> dict[str, str]:
+    """What `source .venv/bin/activate` changes: old launchers call `torchrun` and `uv run` by name."""
+    folder = _environment_folder(run)
+    if not (folder / "bin").is_dir():
+        return {}
+    path = env.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}:{path}"}
+
+
+# ---------------------------------------------------------------- rl
+
+
+def rl_arguments(
+    run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
+) -> list[str]:
+    """Everything after the launcher's own words."""
+    return [
+        *_files(files, request.configs),
+        *run.job.args,
+        *_checkpoints(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt")),
+        *_resume(dialect, request.step),
+        *_folders(run, dialect),
+        *(["--no-clean"] if dialect.clean in ("wipes-checkpoints", "wipes-outputs") else []),
+        *_gpus(run, dialect),
+        *_wandb(dialect, settings, request.wandb_id),
+    ]
+
+
+def _files(files: Sequence[Source], copies: Mapping[Path, Path]) -> Iterator[str]:
+    # The blank after "@" matters: the parsers compare the word with "@" (prime-rl docs, "Mind the space").
+    for source in files:
+        yield from ([f"--{source.table}"] if source.table else [])
+        yield "@"
+        yield str(copies.get(source.path, source.path))
+
+
+def _checkpoints(run: RunFile, dialect: Dialect, settings: Settings, tables: Sequence[str]) -> Iterator[str]:
+    """The interval, also where a file sets another for one part; and keep policies overruled where there is one."""
+    main = tables[0]
+    interval = str(run.job.checkpoint_interval)
+    yield from (f"--{main}.interval", interval)
+    for table in tables[1:]:
+        if settings.has(f"{table}.interval"):
+            yield from (f"--{table}.interval", interval)
+    for table in tables:
+        limited = any(settings.get(f"{table}.{name}") is not None for name in ("keep", "keep_last", "keep_interval"))
+        if limited or (table == main and dialect.keep_default_one):
+            yield from (f"--{table}.{dialect.keep}", KEEP_ALL)
+
+
+def _resume(dialect: Dialect, step: int | None) -> Iterator[str]:
+    if step is not None:
+        yield from ("--resume.step" if dialect.resume == "resume.step" else "--ckpt.resume-step", str(step))
+
+
+def _folders(run: RunFile, dialect: Dialect) -> Iterator[str]:
+    yield from ("--output-dir", str(run.output_dir))
+    if dialect.clean == "run-dir":
+        # Without a name every start would be a new, empty run (prime-rl e26b50503).
+        yield from ("--run.name", run.run.id, "--run.dir", run.run.id)
+
+
+def _gpus(run: RunFile, dialect: Dialect) -> Iterator[str]:
+    inference, trainer = run.gpus.inference, run.gpus.trainer
+    if dialect.gpus == "ids":
+        if inference:
+            yield from ("--inference-gpu-ids", ",".join(map(str, inference)))
+        if trainer:
+            yield from ("--trainer-gpu-ids", ",".join(map(str, trainer)))
+    elif inference or trainer:
+        names = ("trainer-gpus", "inference-gpus")
+        if dialect.gpus == "deployment":
+            names = ("deployment.num-train-gpus", "deployment.num-infer-gpus")
+        if trainer:
+            yield from (f"--{names[0]}", str(len(trainer)))
+        if inference:
+            yield from (f"--{names[1]}", str(len(inference)))
+
+
+def _wandb(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[str]:
+    """Id flags of the eras with two W&B runs; naming one would switch W&B on, so only where the person did."""
+    if dialect.wandb not in ("monitor-id", "id") or not uses_wandb(settings):
+        return
+    key = "monitor.wandb.id" if dialect.wandb == "monitor-id" else "wandb.id"
+    for part in ("trainer", "orchestrator"):
+        yield from (f"--{part}.{key}", f"{run_id}-{part}")
+
+
+def uses_wandb(settings: Settings) -> bool:
+    """Did the person switch W&B on?"""
+    tables = ("wandb", "monitor.wandb", "monitors.wandb")
+    return any(settings.has(f"{part}{table}") for part in ("", "trainer.", "orchestrator.") for table in tables)
+
+
+# ---------------------------------------------------------------- sft
+
+
+def sft_arguments(
+    run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
+) -> list[str]:
+    """Everything after the words that start `sft`. The trainer of before 2026-02-24 knows no clean and no GPUs."""
+    words = [
+        *_files(files, request.configs),
+        *run.job.args,
+        *_checkpoints(run, dialect, settings, ("ckpt",)),
+        *_resume(dialect, request.step),
+        *_folders(run, dialect),
+    ]
+    if run.gpus.trainer and dialect.sft_gpus:
+        words += [f"--deployment.{dialect.sft_gpus}", str(len(run.gpus.trainer))]
+    if dialect.wandb in ("monitor-id", "id") and uses_wandb(settings):
+        words += ["--monitor.wandb.id" if dialect.wandb == "monitor-id" else "--wandb.id", request.wandb_id]
+    return words
+
+
+def sft_words(run: RunFile, dialect: Dialect, gpus: int) -> list[str]:
+    """The words before ``@`` for `sft`: under torchrun where `sft` is the trainer itself."""
+    if run.job.launcher or dialect.sft_launcher:
+        return launcher_words(run, "sft")
+    return [*launcher_words(run, "torchrun"), f"--nproc-per-node={gpus}", "-m", "prime_rl.trainer.sft.train"]
+
+
+# ---------------------------------------------------------------- environment
+
+
+def environment(run: RunFile, dialect: Dialect, request: StartRequest, *, sft: bool = False) -> dict[str, str]:
+    """Variables that the supervisor must have its way with."""
+    fixed = {
+        **FIXED_ENVIRONMENT,
+        "RL_SUPERVISOR_RUN": request.run_id,
+        "RL_SUPERVISOR_ATTEMPT": str(request.attempt),
+    }
+    if dialect.wandb == "prl-id":
+        fixed["PRL_RUN_ID"] = request.wandb_id
+    elif dialect.wandb in ("shared-id", "none"):
+        fixed["WANDB_SHARED_RUN_ID"] = request.wandb_id
+    if sft and dialect.wandb not in ("monitor-id", "id"):
+        # SFT has one process that logs: W&B's own variables say which run it is.
+        fixed |= {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
+    visible = visible_gpus(run, dialect, sft=sft)
+    if visible:
+        fixed["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
+    return fixed
+
+
+def visible_gpus(run: RunFile, dialect: Dialect, *, sft: bool = False) -> list[str]:
+    """The GPUs as the launcher must see them: these launchers count, inference first. Empty: leave it alone."""
+    if sft:
+        return [str(gpu) for gpu in run.gpus.trainer]
+    if dialect.gpus == "ids" or not (run.gpus.inference and run.gpus.trainer):
+        return []
+    return [str(gpu) for gpu in (*run.gpus.inference, *run.gpus.trainer)]
+
+
+def gpu_plan(
+    run: RunFile, dialect: Dialect, settings: Settings, env: Mapping[str, str], *, sft: bool = False
+) -> GpuPlan:
+    """Which GPU does what: the run file's word, else what the trainer's configuration (or the era's default) says."""
+    if run.gpus.inference or run.gpus.trainer:
+        return GpuPlan([str(gpu) for gpu in run.gpus.inference], [str(gpu) for gpu in run.gpus.trainer])
+    seen = [name.strip() for name in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if sft:
+        count = settings.number("deployment.num_train_gpus", "deployment.num_gpus") or (len(seen) or 1)
+        return GpuPlan((), _take(seen, 0, count))
+    engine = settings.has("inference")
+    if dialect.gpus == "ids":
+        inference = _listed(settings.get("inference_gpu_ids"), ["0"]) if engine else []
+        return GpuPlan(inference, _listed(settings.get("trainer_gpu_ids"), ["1"]))
+    if dialect.gpus == "counts":
+        names = ("inference_gpus", "trainer_gpus")
+        seen.sort(key=lambda name: (len(name), name))  # that launcher sorts them (get_cuda_visible_devices)
+    else:
+        names = ("deployment.num_infer_gpus", "deployment.num_train_gpus")
+    first = settings.number(names[0])
+    # The launcher of the counts leaves room for the engine even when it starts none (ceb60c03f).
+    inference_count = (1 if first is None else first) if engine or dialect.gpus == "counts" else 0
+    second = settings.number(names[1])
+    trainer = _take(seen, inference_count, 1 if second is None else second)
+    return GpuPlan(_take(seen, 0, inference_count) if engine else (), trainer)
+
+
+def _take(seen: Sequence[str], start: int, count: int) -> list[str]:
+    return list(seen[start : start + count]) if seen else [str(number) for number in range(start, start + count)]
+
+
+def _listed(value: object, default: list[str]) -> list[str]:
+    if isinstance(value, int):
+        return [str(value)]
+    if isinstance(value, str):
+        return [part.strip() for part in value.strip("[]").split(",") if part.strip()]
+    return [str(item) for item in value] if isinstance(value, list) else default
+
+
+def gpu_problems(run: RunFile, dialect: Dialect, *, sft: bool = False) -> Iterator[str]:
+    """What this era's launcher cannot do with the run file's [gpus]."""
+    inference, trainer = run.gpus.inference, run.gpus.trainer
+    named = [gpu for gpu in (*inference, *trainer) if isinstance(gpu, str)]
+    if named:
+        yield f"[gpus] names {named[0]}, and prime-rl takes numbers only: `nvidia-smi -L` shows both."
+    if sft:
+        if inference:
+            yield "[gpus] inference is set, and SFT has no engine: take it out."
+        return
+    if dialect.gpus == "ids":
+        return
+    if bool(inference) != bool(trainer):
+        yield f"[gpus] needs both `inference` and `trainer` with {dialect.name}, or neither."
+    if set(inference) & set(trainer):
+        yield (
+            f"[gpus] has the same GPU in `inference` and `trainer`, and {dialect.name} cannot share one: give them "
+            "different GPUs, or use a prime-rl between 20 Sep 2025 and 24 Feb 2026."
+        )
+    if (
+        dialect.gpus == "counts"
+        and inference
+        and trainer
+        and not named
+        and max(map(int, inference)) > min(map(int, trainer))
+    ):
+        yield f"[gpus]: {dialect.name} gives the lower numbers to the engine. Swap `inference` and `trainer`."

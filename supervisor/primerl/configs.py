@@ -1,0 +1,214 @@
+"""The trainer's own configuration: read as data, with the command line's words over it, and what in it we refuse.
+
+prime-rl is not run to resolve it, so only settings that stand in the files (or in [job] args) are seen; everything
+else has the default of the era.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.config import Job
+from supervisor.errors import ConfigError
+from supervisor.primerl.dialect import Dialect
+
+LARGEST = 4 << 20
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A configuration file and the table that it fills: "" for the whole, or "trainer", "orchestrator", "inference"."""
+
+    path: Path
+    table: str = ""
+
+
+def sources(job: Job) -> tuple[Source, ...]:
+    """The files that the run file names, in the order of the command line."""
+    folder = job.dir or Path.cwd()
+    if job.config:
+        return tuple(Source(_absolute(folder, path)) for path in job.config)
+    split = (
+        ("trainer", job.trainer_config),
+        ("orchestrator", job.orchestrator_config),
+        ("inference", job.inference_config),
+    )
+    return tuple(Source(_absolute(folder, path), table) for table, path in split if path is not None)
+
+
+def _absolute(folder: Path, path: Path) -> Path:
+    return (folder / path.expanduser()).absolute()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All configuration files in one tree, later ones over earlier ones."""
+
+    tree: Mapping[str, Any]
+    where: str
+    """Names of the files, for sentences."""
+
+    def get(self, *paths: str) -> Any:
+        """The first of the dotted ``paths`` that is set (prime-rl reads the text "None" as none); None otherwise."""
+        for path in paths:
+            value = self._at(path)
+            if value is not MISSING and value != "None" and value is not None:
+                return value
+        return None
+
+    def number(self, *paths: str) -> int | None:
+        """Like ``get``, for whole numbers only."""
+        value = self.get(*paths)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def has(self, path: str) -> bool:
+        """Is ``path`` there, also as an empty table?"""
+        return self._at(path) is not MISSING and self._at(path) != "None"
+
+    def _at(self, path: str) -> Any:
+        node: Any = self.tree
+        for part in path.split("."):
+            if not isinstance(node, Mapping):
+                return MISSING
+            node = node.get(part, node.get(part.replace("_", "-"), MISSING))
+        return node
+
+
+def load(files: Sequence[Source], args: Sequence[str] = (), copies: Mapping[Path, Path] | None = None) -> Settings:
+    """Read ``files`` (from their ``copies`` where given), then put the flags of ``args`` over them.
+
+    Raises ConfigError when a file is missing, unreadable, or not TOML (JSON for names that end in .json).
+    """
+    tree: dict[str, Any] = {}
+    for source in files:
+        data = _read((copies or {}).get(source.path, source.path), source.path)
+        _merge(tree, {source.table: data} if source.table else data)
+    for name, value in flags(args):
+        node: dict[str, Any] = {}
+        leaf = node
+        *parents, last = name.replace("-", "_").split(".")
+        for part in parents:
+            leaf = leaf.setdefault(part, {})
+        leaf[last] = _value(value)
+        _merge(tree, node)
+    return Settings(tree, ", ".join(str(source.path) for source in files))
+
+
+def flags(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """The ``--name value`` pairs of a command line, as prime-rl's parsers see them; None for a flag without a value."""
+    position = 0
+    while position < len(args):
+        word = args[position]
+        position += 1
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        if equals:
+            yield name, value
+        elif position < len(args) and not args[position].startswith("--"):
+            yield name, args[position]
+            position += 1
+        else:
+            yield name, None
+
+
+def _value(text: str | None) -> Any:
+    if text is None:
+        return True
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        below = tree.get(key)
+        if isinstance(value, Mapping) and isinstance(below, dict):
+            _merge(below, value)
+        else:
+            tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _read(path: Path, original: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigError(f"{original} has more than {LARGEST >> 20} MiB: that is no configuration of prime-rl.")
+        text = content.decode("utf-8-sig")
+        data = json.loads(text) if original.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{original} does not exist: put the trainer's configuration there, or mend [job] config in the run file."
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{original} cannot be read ({error.strerror}): mend its permissions.") from None
+    except (ValueError, RecursionError) as error:
+        kind = "JSON" if original.suffix == ".json" else "TOML"
+        raise ConfigError(f"{original} is not {kind}: {error}. Mend it and try again.") from None
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{original} holds no table of settings.")
+    return data
+
+
+# ---------------------------------------------------------------- what we refuse
+
+
+def problems(settings: Settings, dialect: Dialect) -> Iterator[str]:
+    """Sentences on what a supervisor of one pod cannot run, or what would take its safety away."""
+    where = settings.where
+    if settings.has("slurm"):
+        yield f"{where} has [slurm], which hands the run to a cluster: this supervisor runs one pod only. Take it out."
+    for path in ("deployment.type", "inference.deployment.type"):
+        if (kind := settings.get(path)) in ("multi_node", "disaggregated"):
+            yield f'{where} sets {path} = "{kind}": runs over several machines are not supported. Use "single_node".'
+    if (runs := settings.number("max_concurrent_runs", "trainer.max_concurrent_runs")) and runs > 1:
+        yield f"{where} sets max_concurrent_runs = {runs}: several runs in one trainer are not supported. Set it to 1."
+    for path in ("ckpt.weights_only", "trainer.ckpt.weights_only"):
+        if settings.get(path) is True:
+            yield f"{where} sets {path}: such checkpoints cannot be resumed from. Take it out."
+    for path in ("ckpt.output_dir", "trainer.ckpt.output_dir"):
+        if settings.get(path) is not None:
+            yield (
+                f"{where} sets {path}: the trainer's part of a checkpoint would lie apart from the orchestrator's. "
+                "Take it out, and set [job] output_dir of the run file to the volume for checkpoints."
+            )
+    for path in ("ckpt.resume_step", "trainer.ckpt.resume_step", "orchestrator.ckpt.resume_step", "resume",
+                 "trainer.resume", "orchestrator.resume"):  # fmt: skip
+        if settings.has(path):
+            yield f"{where} sets {path}: the supervisor names the step to resume from in each start. Take it out."
+    if dialect.clean in ("output-dir", "run-dir"):
+        for path in ("clean", "clean_output_dir"):
+            if settings.get(path) is True:
+                yield f"{where} sets {path}, which would delete the run's checkpoints at a start. Take it out."
+    for path in ("dry_run", "dump_config"):
+        if settings.get(path):
+            yield f"{where} sets {path}: nothing would be trained. Take it out."
+    if settings.has("toml_files") or any(settings.has(f"{part}.toml_files") for part in ("trainer", "orchestrator")):
+        yield (
+            f"{where} takes in other files with toml_files, and each attempt runs from a copy of its configuration "
+            "that such paths do not reach. List all files in [job] config instead, the most general first."
+        )
+    if not dialect.nccl_resume and broadcast_type(settings, dialect) in ("nccl", "nixl"):
+        yield (
+            f"With {dialect.name}, a run that broadcasts its weights with NCCL cannot resume (prime-rl d83dce699, "
+            f'2fdffa7d3). Set weight_broadcast.type = "filesystem" in {where}, or use another version.'
+        )
+
+
+def broadcast_type(settings: Settings, dialect: Dialect) -> str:
+    """How the trainer hands its weights to the engine: "filesystem", "nccl" or "nixl"."""
+    chosen = settings.get(
+        "weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type"
+    )
+    if isinstance(chosen, str):
+        return chosen
+    lora = settings.has("trainer.model.lora")
+    return "nccl" if dialect.nccl_default and not lora and settings.has("inference") else "filesystem"

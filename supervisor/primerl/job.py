@@ -1,0 +1,252 @@
+"""A run of prime-rl (`rl` or `sft`) as the supervisor's job: one component that starts the rest itself."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from supervisor.config import RunFile
+from supervisor.core.facts import Fact, Role
+from supervisor.errors import ConfigError
+from supervisor.jobs.base import (
+    Component,
+    Engine,
+    GpuPlan,
+    JobFacts,
+    LogSource,
+    StartRequest,
+    StepCheck,
+    StepFile,
+    StopRules,
+)
+from supervisor.jobs.environment import job_environment
+from supervisor.primerl import command, logs, processes
+from supervisor.primerl import configs as files
+from supervisor.primerl.dialect import Dialect
+from supervisor.primerl.layout import Layout
+from supervisor.primerl.revision import revision
+
+DEFAULT_PORT = 8000
+ROUTER_GAP = 100  # the engine's port above the router's (backend_port in configs/inference.py, 9551e20fa)
+DEFAULT_ASYNC_LEVEL = 2  # trainer/rl/config.py up to 8518c157c
+
+# From 2026-04-01 the launcher takes its tree down: it joins its threads 5 s each, then gives each child 60 s.
+TREE_PATIENCE_S = 330.0
+# Before, SIGINT ends the launcher and the `uv run` wrappers only; what is left gets SIGTERM from us.
+INTERRUPT_PATIENCE_S, ORPHAN_PATIENCE_S = 90.0, 20.0
+
+
+class PrimeRlJob:
+    """prime-rl in one dialect. Implements ``supervisor.jobs.base.Job``."""
+
+    def __init__(self, run: RunFile, environ: Mapping[str, str], dialect: Dialect) -> None:
+        self.run = run
+        self.environ = environ
+        self.dialect = dialect
+        self.sft = run.job.kind == "sft"
+        self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        self.sources = files.sources(run.job)
+        self.settings = files.load(self.sources, run.job.args)
+        self.output_dir = run.output_dir
+        self.layout = Layout(
+            output_dir=run.output_dir,
+            dialect=dialect,
+            orchestrator=not self.sft,
+            weights_on_disk=files.broadcast_type(self.settings, dialect) == "filesystem",
+            async_level=self._async_level(),
+            run_name=run.run.id,
+            quiet_s=run.supervision.quiet,
+        )
+
+    def _async_level(self) -> int:
+        level = self.settings.number("async_level", "trainer.async_level", "orchestrator.async_level")
+        return DEFAULT_ASYNC_LEVEL if level is None else level
+
+    # ---------------------------------------------------------------- what it is
+
+    def facts(self) -> JobFacts:
+        """Name and revision of the installed prime-rl, and what a person must know about it."""
+        return JobFacts(
+            name=self.dialect.name if not self.sft else f"SFT of {self.dialect.name}",
+            revision=revision(self.folder),
+            first_step=self.dialect.first_step,
+            notes=tuple(self._notes()),
+        )
+
+    def _notes(self) -> list[str]:
+        notes = []
+        wandb = command.uses_wandb(self.settings)
+        if not self.sft and wandb and self.dialect.wandb == "none":
+            notes.append(
+                "This version of prime-rl (18 Mar to 7 Apr 2026) has no way to set the W&B id: each attempt is a "
+                "W&B run of its own."
+            )
+        if not self.sft and wandb and self.dialect.wandb in ("monitor-id", "id"):
+            notes.append("This version of prime-rl logs to two W&B runs: their ids end in -trainer and -orchestrator.")
+        if not self.sft and not self.settings.has("inference") and not self.run.job.engine_url:
+            notes.append(
+                "The configuration has no [inference], so prime-rl starts no engine; say where yours answers with "
+                "[job] engine_url, or it is not watched."
+            )
+        if not self.dialect.sigterm:
+            notes.append(
+                "This version of prime-rl leaves processes behind when it is stopped; the supervisor ends them."
+            )
+        if not self.sft and not self.dialect.liveness:
+            notes.append("The engine has no /liveness in this version: a hang is judged by its counters and a canary.")
+        return notes
+
+    def config_files(self) -> Sequence[Path]:
+        """The trainer's configuration files."""
+        return [source.path for source in self.sources]
+
+    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+        """Last step of the run: the configuration's, unless the run file says it. ``configs``: a snapshot."""
+        if self.run.run.max_steps is not None:
+            return self.run.run.max_steps
+        settings = files.load(self.sources, self.run.job.args, configs) if configs else self.settings
+        return settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps")
+
+    def problems(self) -> Sequence[str]:
+        """Everything that we refuse to start with."""
+        found = [
+            *files.problems(self.settings, self.dialect),
+            *command.refused_args(self.run.job.args),
+            *command.gpu_problems(self.run, self.dialect, sft=self.sft),
+        ]
+        if self.sft and any(source.table for source in self.sources):
+            found.append("SFT takes one configuration: use [job] config, not the three separate files.")
+        try:
+            self._environment(StartRequest("check", 0, None, {}, "check", Path("/")))
+        except ConfigError as error:
+            found.append(str(error))
+        return found
+
+    # ---------------------------------------------------------------- starting and stopping
+
+    def components(self, request: StartRequest) -> Sequence[Component]:
+        """The launcher. Raises ConfigError while there are problems."""
+        if problems := self.problems():
+            raise ConfigError("\n".join(problems))
+        if self.sft:
+            words = command.sft_words(self.run, self.dialect, max(1, len(self.gpus().trainer)))
+            words += command.sft_arguments(self.run, self.dialect, self.settings, self.sources, request)
+        else:
+            words = command.launcher_words(self.run, "rl")
+            words += command.rl_arguments(self.run, self.dialect, self.settings, self.sources, request)
+        name = "sft" if self.sft else "rl"
+        return [Component(name, words, self.folder, self._environment(request), self.run.job.nofile)]
+
+    def _environment(self, request: StartRequest) -> dict[str, str]:
+        job = self.run.job
+        fixed = command.environment(self.run, self.dialect, request, sft=self.sft)
+        env = job_environment(self.environ, job.pass_env, job.env, fixed)
+        return {**env, **command.activated(self.run, env)}
+
+    def stop_rules(self) -> StopRules:
+        """SIGTERM and long patience where the launcher takes its tree along, else SIGINT first."""
+        patience = self.run.job.stop_grace_s
+        if self.dialect.sigterm:
+            return StopRules(
+                [(signal.SIGTERM, TREE_PATIENCE_S if patience is None else patience)],
+                "this launcher ends its whole tree on SIGTERM, child by child",
+            )
+        return StopRules(
+            [
+                (signal.SIGINT, INTERRUPT_PATIENCE_S if patience is None else patience),
+                (signal.SIGTERM, ORPHAN_PATIENCE_S),
+            ],
+            "this launcher knows no SIGTERM: SIGINT lets it end its children, and what they leave gets SIGTERM",
+        )
+
+    # ---------------------------------------------------------------- where to look
+
+    def gpus(self) -> GpuPlan:
+        """Which GPU does what."""
+        env = {**self.environ, **self.run.job.env}
+        return command.gpu_plan(self.run, self.dialect, self.settings, env, sft=self.sft)
+
+    def engine(self) -> Engine | None:
+        """vLLM's HTTP side: behind the router where there is one. None when the launcher starts no engine."""
+        own = self.run.job.engine_url
+        model = self.settings.get(
+            "model.name", "inference.model.name", "inference.vllm.model", "orchestrator.model.name"
+        )
+        name = model if isinstance(model, str) else None
+        if own:
+            return Engine(own.rstrip("/"), self.dialect.liveness, None, name)
+        if self.sft or not self.settings.has("inference"):
+            return None
+        port = self.settings.number("inference.server.port") or DEFAULT_PORT
+        host = self.settings.get("inference.server.host")
+        host = host if isinstance(host, str) and host not in ("0.0.0.0", "::", "localhost") else "127.0.0.1"  # noqa: S104
+        router = self.dialect.router and (self.settings.has("inference.router") or not self._no_router())
+        if not router:
+            return Engine(f"http://{host}:{port}", self.dialect.liveness, None, name)
+        engine_port = self.settings.number("inference.backend_port") or port + ROUTER_GAP
+        return Engine(f"http://{host}:{engine_port}", self.dialect.liveness, f"http://{host}:{port}", name)
+
+    def _no_router(self) -> bool:
+        """Did the person switch the router off (``router = "None"``)?"""
+        inference = self.settings.get("inference")
+        return isinstance(inference, Mapping) and inference.get("router") == "None"
+
+    def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
+        """The captured output, the components' files, and metrics.jsonl where this era writes it."""
+        base = self.layout.run_dir / "logs"
+        if self.dialect.logs == "attempts":
+            base /= "latest"
+        ending = "stdout" if self.dialect.logs == "stdout" else "log"
+        captured = LogSource("launcher", str(attempt_dir / f"{'sft' if self.sft else 'rl'}.log"))
+        if self.sft and not self.dialect.sft_launcher:
+            return [LogSource("trainer", captured.path)]
+        roles: tuple[Role, ...] = ("trainer",) if self.sft else ("trainer", "orchestrator", "inference")
+        sources = [captured, *(LogSource(role, str(base / f"{role}.{ending}")) for role in roles)]
+        if self.dialect.titles and not self.sft:
+            sources.append(LogSource("env", str(base / "envs" / "*" / "*.log")))
+        if self.dialect.metrics_file:
+            sources.append(LogSource("trainer", str(self.layout.run_dir / "metrics.jsonl"), "jsonl"))
+        return sources
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        """Facts in one line of ``role``'s file."""
+        return logs.parse_line(role, line)
+
+    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
+        """Facts in one record of metrics.jsonl, which says itself whose it is."""
+        return logs.parse_metrics(record)
+
+    def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:
+        """Role of a process, and whether its end is proof."""
+        return processes.classify(title, comm, sft_is_trainer=not self.dialect.sft_launcher)
+
+    # ---------------------------------------------------------------- steps
+
+    def steps(self) -> Sequence[int]:
+        """Step numbers with a checkpoint folder."""
+        return self.layout.steps()
+
+    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+        """Is the step resumable?"""
+        return self.layout.check_step(step, settled=settled)
+
+    def step_files(self, step: int) -> Sequence[StepFile]:
+        """What resuming at ``step`` needs."""
+        return self.layout.step_files(step)
+
+    def step_trees(self, step: int) -> Sequence[Path]:
+        """What prune deletes."""
+        return self.layout.step_trees(step)
+
+    def stale_trees(self, kept: Sequence[int], below: int) -> Sequence[Path]:
+        """Rollouts and broadcasts that nothing needs."""
+        return self.layout.stale_trees(kept, below)
+
+    def above_trees(self, step: int | None) -> Sequence[Path]:
+        """What is moved aside before a start."""
+        return self.layout.above_trees(step)
+
+    def place(self, step: int, name: str) -> Path:
+        """Where a stored file goes, relative to ``output_dir``."""
+        return self.layout.place(step, name)

@@ -1,0 +1,291 @@
+"""The small trainer of verifiers (`vf-rl`) as two components: the engine and the trainer.
+
+`vf-rl` itself opens a tmux session and returns at once, so nothing could be said about what it started. Its two
+commands are started here instead, with the GPUs that it would choose: the engine's first, the trainer's after them
+(verifiers_rl/scripts/rl.py at a497ee524^). The trainer is Hugging Face's: `checkpoint-N` folders with optimizer.pt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor.config import RunFile
+from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Role, StepDone
+from supervisor.errors import ConfigError
+from supervisor.jobs.base import (
+    Component,
+    Engine,
+    GpuPlan,
+    JobFacts,
+    LogSource,
+    StartRequest,
+    StepCheck,
+    StepFile,
+    StopRules,
+)
+from supervisor.jobs.environment import job_environment
+from supervisor.jobs.folders import StepFolders, StepPath
+from supervisor.primerl import command, logs, processes
+from supervisor.primerl import configs as files
+
+WRAPPER = Path(__file__).with_name("vf_train.py")
+DEFAULT_PORT = 8000  # vllm_server_port in verifiers_rl/rl/trainer/config.py
+DEFAULT_STEPS = 500  # max_steps there
+PATIENCE_S = 60.0
+
+# transformers' Trainer writes weights, then optimizer.pt (or DeepSpeed's global_stepN), the random state, and
+# trainer_state.json last (Trainer._save_checkpoint).
+MARKERS = (("trainer_state.json",), ("optimizer.pt", "global_step*/*"))
+
+# Its progress bar, the only line with a step number: " 12%|#2   | 12/100 [01:10<08:30, 5.8s/it]".
+_PROGRESS = re.compile(r"\s{0,4}\d{1,3}%\|[^|]{0,200}\| (\d{1,9})/(\d{1,9}) \[")
+_METRICS = re.compile(r"\{'(?:loss|reward|grad_norm)'.{0,4000}\}$")
+_REWARD = re.compile(r"'reward': '?(-?[\d.]+(?:e[+-]?\d+)?)'?[,}]")
+_FINISHED = re.compile(r"\{'train_runtime': ")
+
+
+class VerifiersJob:
+    """vf-vllm and vf-train. Implements ``supervisor.jobs.base.Job``."""
+
+    def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
+        self.run = run
+        self.environ = environ
+        self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        self.sources = files.sources(run.job)
+        self.settings = files.load(self.sources)
+        self.output_dir = run.output_dir
+        self.folders = StepFolders(
+            output_dir=run.output_dir,
+            main=StepPath.parse("checkpoint-{step}", "checkpoint"),
+            also=(),
+            markers=MARKERS,
+            quiet_s=run.supervision.quiet,
+        )
+        self._bar_total: int | None = None
+
+    # ---------------------------------------------------------------- what it is
+
+    def facts(self) -> JobFacts:
+        """What it is, and what it cannot do."""
+        return JobFacts(
+            "the small trainer of verifiers (vf-rl)",
+            "",
+            first_step=1,
+            notes=(
+                "vf-rl opens a tmux session and returns; its two commands are started without it.",
+                (
+                    "vf-train has no way to resume; the supervisor's own start of it gives Hugging Face's Trainer the "
+                    "checkpoint. Rollouts that were under way are made again."
+                ),
+                "The environment package must be installed already (vf-rl would run `prime env install`): [setup].",
+            ),
+        )
+
+    def config_files(self) -> Sequence[Path]:
+        """The one TOML file."""
+        return [source.path for source in self.sources]
+
+    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+        """From the run file, else [trainer.args] max_steps, else the trainer's default."""
+        if self.run.run.max_steps is not None:
+            return self.run.run.max_steps
+        settings = files.load(self.sources, (), configs) if configs else self.settings
+        return settings.number("trainer.args.max_steps") or DEFAULT_STEPS
+
+    def problems(self) -> Sequence[str]:
+        """What vf-rl itself would refuse, and what would break a promise."""
+        where, get = self.settings.where, self.settings.get
+        found = []
+        if len(self.sources) != 1 or self.sources[0].table:
+            found.append("vf-rl takes exactly one configuration file: name it in [job] config.")
+        if not isinstance(get("model"), str):
+            found.append(
+                f'{where} has no `model` at its top: give the name of a model, such as "Qwen/Qwen2.5-1.5B-Instruct".'
+            )
+        if get("env.id") is None:
+            found.append(f"{where} has no [env] id: name the environment.")
+        for part in ("inference", "trainer"):
+            if not self.settings.number(f"{part}.gpus"):
+                found.append(f"{where} has no [{part}] gpus: say how many GPUs it gets.")
+        if self.run.job.args:
+            found.append("[job] args: vf-rl takes no further words. Put settings into its configuration.")
+        for key in (
+            "output_dir",
+            "save_total_limit",
+            "save_steps",
+            "save_strategy",
+            "resume_from_checkpoint",
+            "save_only_model",
+        ):
+            if get(f"trainer.args.{key}") is not None:
+                found.append(f"{where} sets [trainer.args] {key}, which the supervisor decides. Take it out.")
+        if any(isinstance(gpu, str) for gpu in (*self.run.gpus.inference, *self.run.gpus.trainer)) is False and (
+            bool(self.run.gpus.inference) != bool(self.run.gpus.trainer)
+        ):
+            found.append("[gpus] needs both `inference` and `trainer` here, or neither.")
+        try:
+            self._environment(StartRequest("check", 0, None, {}, "check", Path("/")), ())
+        except ConfigError as error:
+            found.append(str(error))
+        return found
+
+    # ---------------------------------------------------------------- starting and stopping
+
+    def components(self, request: StartRequest) -> Sequence[Component]:
+        """The engine and the trainer, each with its GPUs. Raises ConfigError while there are problems."""
+        if problems := self.problems():
+            raise ConfigError("\n".join(problems))
+        config = self.sources[0].path
+        plan = self.gpus()
+        values: dict[str, Any] = {
+            "output_dir": str(self.output_dir),
+            "save_strategy": "steps",
+            "save_steps": self.run.job.checkpoint_interval,
+            "save_total_limit": None,
+        }
+        if self.run.run.max_steps is not None:
+            values["max_steps"] = self.run.run.max_steps
+        checkpoint = "" if request.step is None else str(self.folders.folder(request.step))
+        trainer = [
+            *self._python(),
+            str(WRAPPER),
+            json.dumps(values),
+            checkpoint,
+            "@",
+            str(request.configs.get(config, config)),
+        ]
+        return [
+            Component(
+                "inference",
+                self._engine_words(),
+                self.folder,
+                self._environment(request, plan.inference),
+                self.run.job.nofile,
+            ),
+            Component("trainer", trainer, self.folder, self._environment(request, plan.trainer), self.run.job.nofile),
+        ]
+
+    def _python(self) -> list[str]:
+        own = command.interpreter(self.run)
+        return [str(own)] if own.exists() else ["uv", "run", "python"]
+
+    def _engine_words(self) -> list[str]:
+        words = [*command.launcher_words(self.run, "vf-vllm"), "--model", str(self.settings.get("model"))]
+        args = self.settings.get("inference.args")
+        args = args if isinstance(args, Mapping) else {}
+        for key, value in args.items():
+            flag = f"--{str(key).replace('_', '-')}"
+            words += [flag] if value is True else [] if value is False else [flag, str(value)]
+        gpus = self.settings.number("inference.gpus") or 1
+        if gpus > 1:
+            parallel = args.get("tensor_parallel_size")
+            words += ["--data-parallel-size", str(gpus // parallel if isinstance(parallel, int) and parallel else gpus)]
+        return words
+
+    def _environment(self, request: StartRequest, gpus: Sequence[str]) -> dict[str, str]:
+        job = self.run.job
+        fixed = {
+            **command.FIXED_ENVIRONMENT,
+            "RL_SUPERVISOR_RUN": request.run_id,
+            "RL_SUPERVISOR_ATTEMPT": str(request.attempt),
+            "WANDB_RUN_ID": request.wandb_id,
+            "WANDB_RESUME": "allow",
+        }
+        if gpus:
+            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        env = job_environment(self.environ, job.pass_env, job.env, fixed)
+        return {**env, **command.activated(self.run, env)}
+
+    def stop_rules(self) -> StopRules:
+        """Two plain processes: SIGTERM."""
+        patience = PATIENCE_S if self.run.job.stop_grace_s is None else self.run.job.stop_grace_s
+        return StopRules([(signal.SIGTERM, patience)], "vf-vllm and vf-train both end on SIGTERM")
+
+    # ---------------------------------------------------------------- where to look
+
+    def gpus(self) -> GpuPlan:
+        """The run file's word, else the engine's GPUs first and the trainer's after them."""
+        if self.run.gpus.inference or self.run.gpus.trainer:
+            return GpuPlan([str(gpu) for gpu in self.run.gpus.inference], [str(gpu) for gpu in self.run.gpus.trainer])
+        first = self.settings.number("inference.gpus") or 0
+        second = self.settings.number("trainer.gpus") or 0
+        numbers = [str(number) for number in range(first + second)]
+        return GpuPlan(numbers[:first], numbers[first:])
+
+    def engine(self) -> Engine | None:
+        """vf-vllm: vLLM's own server, on the port that both sides of the configuration agree on."""
+        model = self.settings.get("model")
+        name = model if isinstance(model, str) else None
+        if self.run.job.engine_url:
+            return Engine(self.run.job.engine_url.rstrip("/"), liveness=False, model=name)
+        port = self.settings.number("inference.args.port", "trainer.args.vllm_server_port") or DEFAULT_PORT
+        return Engine(f"http://127.0.0.1:{port}", liveness=False, model=name)
+
+    def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
+        """The captured output of both."""
+        return [
+            LogSource("trainer", str(attempt_dir / "trainer.log")),
+            LogSource("inference", str(attempt_dir / "inference.log")),
+        ]
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        """The trainer's progress bar and metrics; errors as in prime-rl's logs."""
+        if role == "trainer":
+            text = logs.ANSI.sub("", line[-logs.LONGEST :]).rpartition("\r")[2].rstrip()
+            progress = _PROGRESS.match(text)
+            if progress:
+                # Other bars (loading shards, filtering the data) have other totals than the run's steps.
+                if int(progress[2]) != self.max_steps() or int(progress[1]) == 0:
+                    return []
+                return [StepDone("trainer", int(progress[1]))]
+            if _FINISHED.match(text):
+                return [FinishSeen("trainer", text[: logs.SHOWN])]
+            if _METRICS.match(text):
+                reward = _REWARD.search(text)
+                return [PhaseSeen("trainer", "training", None, f"reward {reward[1]}")] if reward else []
+            if "Starting weight sync to vLLM" in text:
+                return [PhaseSeen("trainer", "weight-update", None, text[: logs.SHOWN])]
+        return [fact for fact in logs.parse_line(role, line) if isinstance(fact, ErrorSeen)]
+
+    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
+        """It writes no metrics file."""
+        return []
+
+    def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:
+        """vf-vllm, its engine core, and the trainer."""
+        return processes.classify(title, comm)
+
+    # ---------------------------------------------------------------- steps
+
+    def steps(self) -> Sequence[int]:
+        """Every checkpoint-N."""
+        return self.folders.steps()
+
+    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+        """Has it the optimizer, and trainer_state.json, which is written last?"""
+        return self.folders.check_step(step, settled=settled)
+
+    def step_files(self, step: int) -> Sequence[StepFile]:
+        """The whole folder."""
+        return self.folders.step_files(step)
+
+    def step_trees(self, step: int) -> Sequence[Path]:
+        """The folder."""
+        return self.folders.step_trees(step)
+
+    def stale_trees(self, kept: Sequence[int], below: int) -> Sequence[Path]:
+        """Nothing else is written by step."""
+        return []
+
+    def above_trees(self, step: int | None) -> Sequence[Path]:
+        """Later checkpoints."""
+        return self.folders.above_trees(step)
+
+    def place(self, step: int, name: str) -> Path:
+        """Where a stored file goes."""
+        return self.folders.place(step, name)
