@@ -1,0 +1,66 @@
+"""Where every practice process begins: finds its role, era and install, and runs it with nothing else imported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from supervisor.simulator.era import load_era
+
+
+def main(role: str | None = None, era_name: str | None = None, home_name: str | None = None) -> None:
+    """Without arguments, they come from the command line (`ROLE ERA HOME`), which is then cut off."""
+    if role is None or era_name is None or home_name is None:
+        role, era_name, home_name = sys.argv[1:4]
+        del sys.argv[1:4]
+    era, home = load_era(era_name), Path(home_name)
+    arguments = sys.argv[1:]
+    try:
+        code = run(role, arguments, home, era_name=era.name)
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def run(role: str, arguments: list[str], home: Path, *, era_name: str) -> int:
+    """Raises ValueError for an unknown role."""
+    era = load_era(era_name)
+    if role == "rl":
+        from supervisor.simulator import launcher
+
+        return launcher.main(era, home, arguments)
+    if role == "uv":
+        from supervisor.simulator import uv
+
+        return uv.main(home, arguments)
+    if role == "torchrun":
+        from supervisor.simulator import torchrun
+
+        return torchrun.main(arguments)
+    if role in ("trainer", "trainer-rank"):
+        from supervisor.simulator import trainer
+
+        return trainer.main(era, home, arguments)
+    if role == "orchestrator":
+        from supervisor.simulator import orchestrator
+
+        return orchestrator.main(era, home, arguments)
+    if role == "inference":
+        from supervisor.simulator import engine
+
+        return engine.serve(era, home, arguments)
+    if role == "engine-core":
+        from supervisor.simulator import engine_core
+
+        return engine_core.core(era, home)
+    if role == "vllm-router":
+        from supervisor.simulator import router
+
+        return router.route(arguments)
+    if role in ("env-server", "env-server-child", "env-worker"):
+        from supervisor.simulator import environments
+
+        if role == "env-worker":
+            return environments.work(era, home)
+        return environments.serve(era, home, "PRIME-RL::EnvServer" if role == "env-server" else "Verifiers::EnvServer")
+    raise ValueError(f"No practice process is called {role!r}")
