@@ -50,7 +50,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a checkpoint is cut: `ranks` shards hold `size_bytes` of tensors in all, the share `changing` of them moves."""
+    """How a checkpoint is cut: `ranks` shards hold `size_bytes` of tensors in all, `changing` of them moves."""
 
     seed: int
     ranks: int

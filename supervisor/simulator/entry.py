@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from supervisor.simulator.era import load_era
+from supervisor.simulator.processes import register
 
 
 def main(role: str | None = None, era_name: str | None = None, home_name: str | None = None) -> None:
@@ -15,6 +17,7 @@ def main(role: str | None = None, era_name: str | None = None, home_name: str | 
         del sys.argv[1:4]
     era, home = load_era(era_name), Path(home_name)
     arguments = sys.argv[1:]
+    register(home, os.getpid(), role)
     try:
         code = run(role, arguments, home, era_name=era.name)
     except KeyboardInterrupt:

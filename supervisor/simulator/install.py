@@ -53,7 +53,7 @@ def install(folder: Path, era_name: str) -> Path:
     _write(home / TRAINER_MODULE, _trainer_text(era, home))
     _write(home / "pyproject.toml", f'# Stands in for prime-rl at {era.commit}.\n[project]\nname = "prime-rl"\n')
     _environment(home)
-    names = [*SCRIPTS, "sft"] + (["env-server"] if era.titles else [])
+    names = [*SCRIPTS, *(["env-server"] if era.titles else [])]
     for name in names:
         _script(home, era, name)
     (home / "bin").mkdir(exist_ok=True)

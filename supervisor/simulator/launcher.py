@@ -29,7 +29,7 @@ from supervisor.simulator.era import Era
 from supervisor.simulator.knobs import Knobs, State, read_knobs
 from supervisor.simulator.logs import Log
 from supervisor.simulator.pathing import highest_step, step_numbers
-from supervisor.simulator.processes import set_title, signal_tree, spawn
+from supervisor.simulator.processes import register, set_title, signal_tree, spawn
 from supervisor.simulator.settings import Settings, SettingsError, resolve, subconfigs
 
 LAUNCHER_ARTIFACTS = ("configs", "rl.sbatch", "sft.sbatch", "job_*.log")
@@ -356,7 +356,9 @@ class Launcher:
         command = ["tail", "-F", str(file)]
         if self.era.processes["tail"] == "shell":
             command = ["/bin/sh", "-c", f"tail -F '{file}'"]
-        self.children.append(spawn(command))
+        child = spawn(command)
+        register(self.home, child.pid, "tail")
+        self.children.append(child)
 
     def say(self, level: str, key: str, **values: object) -> None:
         self.log.write(level.upper(), self.era.line("launcher", key, **values))

@@ -30,6 +30,26 @@ def start_ticks(pid: int | str) -> int:
     return int(stat_fields(pid)[19])
 
 
+def register(home: Path, pid: int, role: str) -> None:
+    """Notes a practice process in its install, so that a test can find all of them whatever their titles and parents."""
+    folder = home / ".practice" / "pids"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / str(pid)).write_text(f"{start_ticks(pid)} {role}\n", encoding="utf-8")
+
+
+def registered(home: Path) -> dict[int, str]:
+    """The living processes of an install: pid -> role. Zombies do not live."""
+    found = {}
+    for file in (home / ".practice" / "pids").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            ticks, role = file.read_text(encoding="utf-8").split()
+            fields = stat_fields(file.name)
+            if fields[0] not in "ZX" and int(fields[19]) == int(ticks):
+                found[int(file.name)] = role
+    return found
+
+
 def set_title(*words: str) -> None:
     """Makes `ps` show these words for the present process, as setproctitle does.
 
