@@ -25,7 +25,6 @@ from supervisor.api_server import Handler, HttpServer, RefusedError
 from supervisor.errors import SupervisorError
 from supervisor.log_window import NoLogError, last_lines, next_piece
 from supervisor.logs import say
-from supervisor.secrets import masked
 from supervisor.unix_socket import Claim, peer_name
 
 VERBS: Mapping[str, frozenset[str]] = {
@@ -279,7 +278,7 @@ class _SocketPages(_OpenPages):
         except NoLogError as error:
             raise RefusedError(HTTPStatus.NOT_FOUND, str(error)) from None
         # An inode may be larger than JavaScript's numbers (and jq's): it travels as text.
-        found = asdict(window) | {"inode": str(window.inode), "text": masked(window.text)}
+        found = asdict(window) | {"inode": str(window.inode)}
         self.send_json({"role": role, "path": str(path), "roles": sorted(files), **found})
 
     def page_command(self) -> None:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from supervisor.logs import say
-from supervisor.secrets import masked
+from supervisor.secrets import masked_all
 
 LARGEST_BODY = 64 << 10
 REQUEST_S = 10.0  # a request must have arrived whole after this
@@ -145,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
             sentence = f"The page {self.path[:100]} failed: {type(error).__name__}: {error}"
             say("error", "api-error", sentence)
             if not self._headers_gone:
-                self.send_json({"error": masked(sentence)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+                self.send_json({"error": sentence}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def body(self) -> bytes:
         """The request's body, 64 KiB at most."""
@@ -162,8 +162,8 @@ class Handler(BaseHTTPRequestHandler):
         return data
 
     def send_json(self, data: object, status: HTTPStatus = HTTPStatus.OK) -> None:
-        """Send ``data`` as JSON."""
-        text = json.dumps(data, default=str, ensure_ascii=False) + "\n"
+        """Send ``data`` as JSON, secrets masked: a sentence may quote a command line or a job's own log."""
+        text = json.dumps(masked_all(data), ensure_ascii=False) + "\n"
         self.send(status, text.encode("utf-8", "replace"), "application/json")
 
     def send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +26,7 @@ from supervisor.log_outlets import (
     json_line,
     stderr_is_journal,
 )
-from supervisor.secrets import masked, remember_environment
+from supervisor.secrets import masked_all, remember_environment
 
 Format = Literal["auto", "journal", "pretty", "json"]
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -120,20 +119,7 @@ class _Stamp:
 
 
 def _redact(logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
-    return {name: _clean(value) for name, value in record.items()}
-
-
-def _clean(value: object) -> object:
-    """Mask secrets inside anything that will be written."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        return masked(value)
-    if isinstance(value, Mapping):
-        return {str(name): _clean(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_clean(inner) for inner in value]
-    return masked(str(value))
+    return {name: masked_all(value) for name, value in record.items()}
 
 
 def _pretty(record: Record) -> str:

@@ -100,3 +100,16 @@ def masked(text: str) -> str:
     for shape, mask in _SHAPES:
         text = shape.sub(mask, text)
     return text
+
+
+def masked_all(value: object) -> object:
+    """``masked`` for every text inside a value that will be written; what is no plain data becomes text."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, Mapping):
+        return {str(name): masked_all(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [masked_all(inner) for inner in value]
+    return masked(str(value))

@@ -98,11 +98,11 @@ class _Scanner:
         return path
 
     def _assignment(self, table: Key, depth: int) -> None:
-        path = table
-        for name, here in self._dotted():
+        path, keys = table, self._dotted()
+        self._take("=")
+        for name, here in keys:
             path = (*path, name)
             self.found.setdefault(path, here)
-        self._take("=")
         self._blank(newlines=False)
         self._value(path, depth)
 

@@ -12,7 +12,7 @@ from typing import Any
 from supervisor.config import RunFile, load
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
-from supervisor.secrets import masked, remember_environment
+from supervisor.secrets import masked, masked_all, remember_environment
 
 
 def check(path: Path, *, as_json: bool = False, online: bool = False, environ: Mapping[str, str] = os.environ) -> int:
@@ -83,7 +83,7 @@ def _commands(run_file: RunFile, job: Job) -> list[str]:
         wandb_id=run_file.wandb.id or "WANDB_ID",
         attempt_dir=run_file.state_dir / "attempts" / "1",
     )
-    return [masked(f"cd {part.cwd} && {shlex.join(part.argv)}") for part in job.components(request)]
+    return [f"cd {part.cwd} && {shlex.join(part.argv)}" for part in job.components(request)]
 
 
 def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
@@ -94,7 +94,7 @@ def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
         store = open_store(run_file.store_url, run_file.store.realm, environ)
         files = store.list(f"{run_file.run.id}/")
     except SupervisorError as error:
-        report["problems"].append(f"The store {run_file.store_url} cannot be used: {masked(str(error))}")
+        report["problems"].append(f"The store {run_file.store_url} cannot be used: {error}")
         return False
     report["notes"].append(f"The store answers; it holds {len(files)} files of this run.")
     return True
@@ -102,9 +102,9 @@ def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
 
 def _print(report: Mapping[str, Any], as_json: bool) -> int:
     if as_json:
-        print(json.dumps(report, indent=2, default=str, ensure_ascii=False))
+        print(json.dumps(masked_all(report), indent=2, ensure_ascii=False))
     else:
-        print("\n".join(_lines(report)))
+        print(masked("\n".join(_lines(report))))
     return 0 if report["ok"] else 1
 
 
@@ -122,7 +122,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         "state_dir": "state",
         "socket": "socket",
     }
-    lines += [f"  {label:<10} {report[key]}" for key, label in labels.items() if report.get(key) is not None]
+    lines += [f"  {label:<10} {report[key]}" for key, label in labels.items() if report.get(key) not in (None, "")]
     lines += [f"  {'command':<10} {command}" for command in report.get("commands", ())]
     lines += [f"  {'note':<10} {note}" for note in report["notes"]]
     lines += [f"  {'problem':<10} {problem}" for problem in report["problems"]]

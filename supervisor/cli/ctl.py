@@ -47,15 +47,16 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("-r", "--run", metavar="NAME", help="name of the run", default=argparse.SUPPRESS)
-    common.add_argument("--socket", type=Path, metavar="PATH", help="its socket", default=argparse.SUPPRESS)
-    common.add_argument("--json", action="store_true", help="print JSON", default=argparse.SUPPRESS)
     parser = argparse.ArgumentParser(
-        "supervisorctl", parents=[common], epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+        "supervisorctl",
+        parents=[_which(None, False)],
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Shows and steers the RL runs that rl-supervisor watches on this machine.",
-    )  # fmt: skip
-    parser.set_defaults(run=None, socket=None, json=False, verb=_status)
+    )
+    parser.set_defaults(verb=_status)
+    # After the command these options are suppressed, not defaulted: else they would undo what stood before it.
+    common = _which(argparse.SUPPRESS, argparse.SUPPRESS)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def verb(name: str, about: str, function: Verb) -> argparse.ArgumentParser:
@@ -88,6 +89,15 @@ def _parser() -> argparse.ArgumentParser:
     verb("explain", "why the supervisor thinks what it thinks", _explain).add_argument("name", nargs="?")
     verb("version", "versions of this command and of the daemons", _version).add_argument("name", nargs="?")
     return parser
+
+
+def _which(nothing: Any, no_json: Any) -> argparse.ArgumentParser:
+    """The options that may stand before and after the command. argparse shares actions, so each use needs its own."""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("-r", "--run", metavar="NAME", help="name of the run", default=nothing)
+    options.add_argument("--socket", type=Path, metavar="PATH", help="its socket", default=nothing)
+    options.add_argument("--json", action="store_true", help="print JSON", default=no_json)
+    return options
 
 
 def _count(text: str) -> int:
@@ -319,3 +329,7 @@ def _version(options: argparse.Namespace) -> int:
         for run, version in daemons.items():
             print(f"{run} {render.safe(version)}")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

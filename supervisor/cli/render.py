@@ -92,7 +92,7 @@ def progress(status: Mapping[str, Any]) -> str:
     parts = [f"step {step}" + (f" of {most}" if most is not None else "")]
     seconds = status.get("step_seconds")
     if seconds is not None:
-        parts.append(f"{span(seconds)} a step")
+        parts.append(f"{seconds:.0f} s a step" if 10 <= seconds < 1000 else f"{span(seconds)} a step")
     for name in ("reward", "loss"):
         if status.get(name) is not None:
             parts.append(f"{name} {status[name]:.3g}")

@@ -1,0 +1,194 @@
+"""``rl-supervisor`` as people run it: check, init, version, and how every mistake ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor import __version__
+from supervisor.cli import terminal
+from supervisor.config import load
+from supervisor.errors import ConfigError, PodUnfitError, TryAgainError
+
+PLAIN = """\
+[run]
+id = "plain"
+max_steps = 20
+state_dir = "{here}/state"
+[job]
+kind = "command"
+dir = "{here}"
+[job.plain]
+start = ["python", "train.py", "--api-key=K004abcdefghijklmnopqrstuvwxyz1"]
+resume = ["python", "train.py", "--resume", "{{step}}"]
+[store]
+url = "file://{here}/store"
+"""
+
+
+def rl(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "supervisor.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd, env={**os.environ, **env})
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    path = tmp_path / "plain.toml"
+    path.write_text(PLAIN.format(here=tmp_path))
+    return path
+
+
+# ---------------------------------------------------------------- check
+
+
+def test_check_says_what_would_be_done_and_starts_nothing(plain: Path, tmp_path: Path) -> None:
+    answer = rl("check", str(plain), "--online")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[0] == f"{plain} can be started."
+    text = answer.stdout
+    assert f"  store      file://{tmp_path}/store" in lines
+    assert "  last step  20" in lines
+    assert f"cd {tmp_path} && python train.py --api-key=***" in text
+    assert "The store answers; it holds 0 files of this run." in text
+    assert "K004" not in text
+    assert not (tmp_path / "state").exists()
+
+
+def test_check_as_json(plain: Path, tmp_path: Path) -> None:
+    report = json.loads(rl("check", str(plain), "--json").stdout)
+    assert (report["ok"], report["run"], report["problems"]) == (True, "plain", [])
+    assert report["state_dir"] == f"{tmp_path}/state"
+
+
+def test_check_tells_every_mistake_of_a_bad_run_file_and_ends_with_one(plain: Path) -> None:
+    plain.write_text(plain.read_text().replace("max_steps", "max_step").replace("kind =", "knid ="))
+    answer = rl("check", str(plain))
+    assert answer.returncode == 1
+    assert answer.stdout.splitlines()[0] == f"{plain} cannot be started: 2 problems."
+    assert f'  problem    {plain} line 3: [run] has no setting "max_step"; did you mean "max_steps"?' in answer.stdout
+    assert "Traceback" not in answer.stderr
+
+
+def test_check_finds_a_job_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f'[run]\nid = "x"\n[job]\ndir = "{tmp_path}/no-prime-rl"\nconfig = "rl.toml"\n')
+    answer = rl("check", str(path))
+    assert answer.returncode == 1
+    assert "no-prime-rl" in answer.stdout.split("problem ", 1)[1]
+    assert "Traceback" not in answer.stderr
+
+
+# ---------------------------------------------------------------- init
+
+
+def test_init_writes_a_run_file_that_loads_and_never_over_another(tmp_path: Path) -> None:
+    job = tmp_path / 'prime "rl" \\ é'
+    (job / "src" / "prime_rl").mkdir(parents=True)
+    (job / "configs" / "bs4").mkdir(parents=True)
+    config = job / "configs" / "bs4" / "qwen3.toml"
+    config.write_text("inference_gpu_ids = [0]\ntrainer_gpu_ids = [1]\n[orchestrator]\n[trainer]\n")
+    (job / "configs" / "other.toml").write_text('title = "none of ours"\n')
+    (job / "configs" / "broken.toml").write_text("= =")
+    answer = rl("init", "--job", str(job), "-o", "my.toml", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("my.toml is written, for the run qwen3.\n")
+    written = load(tmp_path / "my.toml")
+    assert (written.run.id, written.job.dir, written.job.config) == ("qwen3", job, [config])
+    before = (tmp_path / "my.toml").read_text()
+    again = rl("init", "-o", "my.toml", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (
+        1,
+        "my.toml exists already and is left as it is: name another file with -o.\n",
+    )
+    assert (tmp_path / "my.toml").read_text() == before
+
+
+def test_init_finds_the_three_separate_files(tmp_path: Path) -> None:
+    job = tmp_path / "prime-rl"
+    (job / "src" / "prime_rl").mkdir(parents=True)
+    (job / "configs" / "reverse").mkdir(parents=True)
+    for name in ("trainer", "orchestrator", "inference"):
+        (job / "configs" / "reverse" / f"{name}.toml").write_text("max_steps = 3\n")
+    assert rl("init", "--job", "prime-rl", cwd=tmp_path).returncode == 0
+    written = load(tmp_path / "run.toml")
+    assert written.run.id == "reverse"
+    assert written.job.inference_config == job / "configs" / "reverse" / "inference.toml"
+
+
+def test_init_on_an_empty_machine_says_what_has_to_be_filled_in(tmp_path: Path) -> None:
+    answer = rl("init", "--job", "nowhere", cwd=tmp_path)
+    assert answer.returncode == 0
+    assert "nowhere does not look like a prime-rl checkout: it has no src/prime_rl." in answer.stdout
+    assert "No configuration of prime-rl was found: set [job] config." in answer.stdout
+    assert load(tmp_path / "run.toml").run.id == "my-run"
+    lost = rl("init", "-o", "no/such/folder/run.toml", cwd=tmp_path)
+    assert (lost.returncode, lost.stderr) == (
+        1,
+        "no/such/folder/run.toml cannot be written: No such file or directory.\n",
+    )
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+def test_version_and_wrong_usage() -> None:
+    assert rl("version").stdout == f"rl-supervisor {__version__}\n"
+    assert rl("--version").stdout == f"rl-supervisor {__version__}\n"
+    for words in (
+        [],
+        ["explode"],
+        ["run"],
+        ["run", "x.toml", "--step", "-1"],
+        ["restore", "x.toml", "--step", "newest"],
+    ):
+        answer = rl(*words)
+        assert answer.returncode == 2
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_bad_run_file_needs_a_person_when_it_is_run_and_is_a_failure_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[run]\nid = bs4\n")
+    for verb, code in (("run", 93), ("onstart", 93), ("restore", 1), ("publish", 1), ("prune", 1)):
+        answer = rl(verb, "run.toml", cwd=tmp_path)
+        assert answer.returncode == code, answer.stderr
+        assert answer.stderr == (
+            'run.toml line 2, column 6: this is not TOML: Invalid value; text needs quotes: id = "bs4".\n'
+        )
+
+
+def test_every_error_keeps_to_the_exit_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    for error, contract in ((ConfigError("a"), 93), (TryAgainError("b"), 75), (PodUnfitError("c"), 94)):
+
+        def fail(error: Exception = error) -> int:
+            raise error
+
+        assert terminal.run_cli(fail, "x", contract=True) == contract
+        assert terminal.run_cli(fail, "x") == 1
+    assert capsys.readouterr().err == "a\na\nb\nb\nc\nc\n"
+
+
+def test_a_crash_is_one_sentence_and_a_file_without_secrets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("MY_API_KEY", "do-not-show-this")
+
+    def crash() -> int:
+        raise ZeroDivisionError("while holding do-not-show-this")
+
+    assert terminal.run_cli(crash, "rl-supervisor", contract=True) == 75
+    [sentence] = capsys.readouterr().err.splitlines()
+    [file] = tmp_path.iterdir()
+    assert sentence == (
+        "rl-supervisor failed in a way it does not know: ZeroDivisionError: while holding ***. Please report it with "
+        f"{file}, which holds the details."
+    )
+    text = file.read_text()
+    assert "Traceback" in text
+    assert "do-not-show-this" not in text.replace('raise ZeroDivisionError("while holding do-not-show-this")', "")

@@ -1,0 +1,174 @@
+"""Secrets, systemd's notifications and Prometheus's text."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor import metrics, secrets, systemd
+from tests.people.desk import GIB, FakeDesk
+
+# ---------------------------------------------------------------- secrets
+
+
+def test_a_secret_comes_from_the_environment_else_from_systemds_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b2_application_key").write_text("from-the-credential\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    monkeypatch.delenv("B2_APPLICATION_KEY", raising=False)
+    assert secrets.secret("B2_APPLICATION_KEY") == "from-the-credential"
+    monkeypatch.setenv("B2_APPLICATION_KEY", "from-the-environment")
+    assert secrets.secret("B2_APPLICATION_KEY") == "from-the-environment"
+    assert secrets.secret("NO_SUCH_SECRET") is None
+    assert secrets.masked("a from-the-credential b from-the-environment c") == "a *** b *** c"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567 rl", "WANDB_API_KEY=*** rl"),
+        ('{"applicationKey": "abcdefgh12345678", "a": 1}', '{"applicationKey": "***", "a": 1}'),
+        ("Authorization: Basic MDA0YTFiMmMzOkswMDR4eA==", "Authorization: Basic ***"),
+        ("git clone https://me:ghp_0123456789abcdef01@host/x", "git clone https://***@host/x"),
+        ("hf_abcdefghijklmnopqrstuvwx", "***"),
+        ("--token hf_abcdefghijklmnopqrstuvwx", "--token ***"),
+        ("sha1 da39a3ee5e6b4b0d3255bfef95601890afd80709", "sha1 da39a3ee5e6b4b0d3255bfef95601890afd80709"),
+        ("step 80 of 1000, 212 s, reward 0.41", "step 80 of 1000, 212 s, reward 0.41"),
+        ("secret = none", "secret = none"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_and_what_does_not_is_left(text: str, kept: str) -> None:
+    assert secrets.masked(text) == kept
+
+
+def test_masking_takes_linear_time_on_hostile_text() -> None:
+    began = time.process_time()
+    for text in (
+        "a-" * 500_000,
+        "secret" * 200_000,
+        "://" * 300_000,
+        "Basic " * 200_000,
+        "K00" * 300_000,
+        "x:" * 500_000,
+    ):
+        secrets.masked(text)
+    assert time.process_time() - began < 10
+
+
+# ---------------------------------------------------------------- systemd
+
+
+def test_systemd_is_told_and_children_cannot_speak_for_the_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(10)
+        env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "120000000", "WATCHDOG_PID": str(os.getpid()), "X": "y"}
+        notifier = systemd.notifier(env)
+        assert env == {"X": "y"}
+        assert notifier.watchdog_s == 120
+        notifier.ready("watching\nbs4")
+        notifier.status("restoring step 410")
+        notifier.ping()
+        notifier.extend(300)
+        notifier.reloading()
+        notifier.stopping()
+        got = [manager.recv(1000).decode() for _ in range(6)]
+    assert got[:4] == [
+        "READY=1\nSTATUS=watching bs4",
+        "STATUS=restoring step 410",
+        "WATCHDOG=1",
+        "EXTEND_TIMEOUT_USEC=300000000",
+    ]
+    assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", got[4])
+    assert got[5] == "STOPPING=1"
+    notifier.ping()  # the manager is gone: nobody minds
+
+
+@pytest.mark.parametrize(
+    ("env", "kind", "watchdog_s"),
+    [
+        ({}, systemd.NoManager, None),
+        ({"NOTIFY_SOCKET": "vsock:2:1234"}, systemd.NoManager, None),
+        ({"NOTIFY_SOCKET": "@abstract"}, systemd.Systemd, None),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}, systemd.Systemd, None),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000"}, systemd.Systemd, 5.0),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "soon"}, systemd.Systemd, None),
+    ],
+)
+def test_a_watchdog_of_another_process_is_not_ours(env: dict[str, str], kind: type, watchdog_s: float | None) -> None:
+    notifier = systemd.notifier(env)
+    assert isinstance(notifier, kind)
+    assert notifier.watchdog_s == watchdog_s
+    notifier.ready("nobody listens")
+
+
+# ---------------------------------------------------------------- metrics
+
+LINE = re.compile(
+    r'^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\{(?P<labels>(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\} '
+    r"(?P<value>[-+]?(?:[0-9.]+(?:e[-+]?[0-9]+)?|Inf)|NaN)$"
+)
+
+
+def samples(text: str) -> dict[str, float]:
+    """A strict reader of the exposition format: HELP and TYPE before each family, no sample twice."""
+    found: dict[str, float] = {}
+    announced: list[str] = []
+    assert text.endswith("\n")
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("# HELP "):
+            name = line.split(" ", 3)[2]
+            assert lines[number + 1].startswith(f"# TYPE {name} ")
+            assert lines[number + 1].rsplit(" ", 1)[1] in ("gauge", "counter")
+            assert name not in announced
+            announced.append(name)
+        elif not line.startswith("# TYPE "):
+            match = LINE.match(line)
+            assert match, line
+            assert match["name"] == announced[-1]
+            key = f"{match['name'].removeprefix('rl_supervisor_')}{{{match['labels']}}}"
+            assert key not in found
+            found[key] = float(match["value"])
+    return found
+
+
+def test_the_status_as_metrics() -> None:
+    got = samples(metrics.render(FakeDesk().now))
+    run = 'run="bs4-qwen3"'
+    assert got[f"step{{{run}}}"] == 412
+    assert got[f"reward{{{run}}}"] == 0.41
+    assert got[f"restarts_total{{{run}}}"] == 1
+    assert got[f'gpu_memory_used_bytes{{{run},index="0",uuid="GPU-a",role="inference"}}'] == 70 * GIB
+    assert got[f'disk_free_bytes{{{run},path="/workspace"}}'] == 80 * GIB
+    states = {key: value for key, value in got.items() if key.startswith("state{")}
+    assert len(states) == 12
+    assert [key for key, value in states.items() if value] == [f'state{{{run},state="running"}}']
+    assert (got[f"local_steps{{{run}}}"], got[f"stored_steps{{{run}}}"], got[f"incident_open{{{run}}}"]) == (2, 1, 0)
+    assert got[f"engine_healthy{{{run}}}"] == 1
+
+
+def test_what_is_unknown_has_no_sample_and_odd_text_stays_a_label() -> None:
+    desk = FakeDesk(
+        run='a"b\\c\nd', step=None, reward=float("nan"), loss=float("inf"), gpus=[], engine=None, state="odd",
+        disk={"path": "/x", "total_bytes": None, "free_bytes": None, "reason": "hangs"}, incident={"seconds": 12.5},
+    )  # fmt: skip
+    text = metrics.render(desk.now)
+    got = samples(text)
+    names = {key.split("{")[0] for key in got}
+    assert not names & {"step", "disk_free_bytes", "gpu_memory_used_bytes", "engine_healthy"}
+    assert 'rl_supervisor_up{run="a\\"b\\\\c\\nd"} 1\n' in text
+    assert got['incident_seconds{run="a\\"b\\\\c\\nd"}'] == 12.5
+    assert got['state{run="a\\"b\\\\c\\nd",state="odd"}'] == 1
+    assert got['loss{run="a\\"b\\\\c\\nd"}'] == float("inf")
+
+
+def test_the_poorest_status_is_valid_too() -> None:
+    assert samples(metrics.render({}))['up{run=""}'] == 1
