@@ -1,0 +1,293 @@
+"""Follow many growing files by inode: every complete line once, in order, whatever is done to the files' names.
+
+Nothing here waits or watches: ``Follower.read`` is called once a second by the log sensor. Reading at a fixed rhythm,
+instead of on each write, is what keeps a hundred lines a second cheap: one ``fstat`` a file and one read of what came,
+where an event for each write would wake the daemon a hundred times. A step takes seconds to hours; a second is no loss.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from supervisor.jobs.base import LogSource
+
+LINE_CAP_BYTES = {"text": 4 << 10, "jsonl": 256 << 10}
+CHUNK_BYTES = 64 << 10
+FILE_BUDGET_BYTES = 512 << 10  # of one file in one call, so that a backlog in one does not hide news in another
+BUDGET_BYTES = 2 << 20  # of all files in one call
+MARK_BYTES = 32
+LINGER_S = 10.0  # how long a file without a name is read on after its last line: its writer may not know yet
+MAX_FILES = 400  # each costs a descriptor, of which a service has 1024 by default
+CLOCK_SLACK_S = 2.0  # a network volume stamps files with its server's clock
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a file was read: to ``offset``, the start of a line, and ``mark``, the bytes just before it.
+
+    The inode finds the file again after a rename, the mark tells whether it is still the same content.
+    """
+
+    path: str
+    inode: int
+    offset: int
+    mark: bytes = b""
+
+    def as_json(self) -> dict[str, str | int]:
+        """For the journal."""
+        return {"path": self.path, "inode": self.inode, "offset": self.offset, "mark": self.mark.hex()}
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> Position | None:
+        """None when ``data`` is not what ``as_json`` gave: the file is then read from its start."""
+        try:
+            mark = bytes.fromhex(str(data["mark"]))
+            position = Position(str(data["path"]), int(str(data["inode"])), int(str(data["offset"])), mark)
+        except (KeyError, ValueError):
+            return None
+        return position if position.offset >= len(mark) else None
+
+
+class Tail:
+    """One open file and how far it has been read."""
+
+    def __init__(self, path: str, fd: int, look: os.stat_result, source: LogSource, position: Position | None) -> None:
+        self.path = path
+        self.source = source
+        self.fd = fd
+        self.key = (look.st_dev, look.st_ino)
+        self.nameless = False  # no source's pattern leads to it any more
+        self.last_wanted = 0.0  # when it last had a name, or brought something
+        self._cap = LINE_CAP_BYTES[source.kind]
+        self._changed_ns = -1
+        self._restart()
+        if position is not None and position.offset <= look.st_size:
+            before = os.pread(fd, len(position.mark), position.offset - len(position.mark))
+            if before == position.mark:
+                self._offset = self._line_start = position.offset
+                self._mark = self._recent = position.mark
+
+    def _restart(self) -> None:
+        self._offset = 0  # up to which bytes were read
+        self._line_start = 0  # where the line begins whose end has not been read yet
+        self._mark = b""  # the bytes before _line_start
+        self._recent = b""  # the bytes before _offset
+        self._partial = bytearray()  # the beginning of that line, at most _cap of it
+
+    def position(self) -> Position:
+        """Where another reader would go on."""
+        return Position(self.path, self.key[1], self._line_start, self._mark)
+
+    def read(self, budget_bytes: int) -> tuple[list[bytes], int]:
+        """Complete lines that came since, without their ends and without empty ones, and how many bytes were read.
+
+        A line longer than the cap is given as its beginning; the rest is read and thrown away.
+        """
+        look = os.fstat(self.fd)
+        if look.st_mtime_ns == self._changed_ns and look.st_size == self._offset:
+            return [], 0
+        self._changed_ns = look.st_mtime_ns
+        if look.st_size < self._offset or not self._same_content():
+            self._restart()  # truncated in place (copytruncate, or a new start that writes over the old log)
+            self._skip_hole()
+        lines: list[bytes] = []
+        read_bytes = 0
+        while read_bytes < budget_bytes:
+            data = os.pread(self.fd, min(CHUNK_BYTES, budget_bytes - read_bytes), self._offset)
+            if not data:
+                break
+            read_bytes += len(data)
+            self._feed(data, lines)
+        else:
+            self._changed_ns = -1  # there may be more: look again, also when nothing is written any more
+        return lines, read_bytes
+
+    def _same_content(self) -> bool:
+        # A file that was truncated and has grown past the old offset between two looks is no shorter than it was.
+        return os.pread(self.fd, len(self._recent), self._offset - len(self._recent)) == self._recent
+
+    def _skip_hole(self) -> None:
+        # A writer that does not append goes on at its old offset after a copytruncate: gigabytes of nothing before it.
+        try:
+            self._offset = self._line_start = os.lseek(self.fd, 0, os.SEEK_DATA)
+        except OSError:
+            self._offset = self._line_start = 0
+
+    def _feed(self, data: bytes, lines: list[bytes]) -> None:
+        # Progress bars end their "lines" with a carriage return; what a library logs after one is a line of its own.
+        # Of the same length as before, so that offsets stay true; the empty line within "\r\n" is passed over.
+        *complete, rest = data.replace(b"\r", b"\n").split(b"\n")
+        for piece in complete:
+            line = bytes(self._partial) + piece if self._partial else piece
+            self._partial.clear()
+            line = line[: self._cap].lstrip(b"\0")  # of a hole's last block
+            if line:
+                lines.append(line)
+        if complete:
+            end = len(data) - len(rest)
+            self._mark = (self._recent + data[:end])[-MARK_BYTES:]
+            self._line_start = self._offset + end
+        self._offset += len(data)
+        self._recent = (self._recent + data)[-MARK_BYTES:]
+        self._partial += rest[: self._cap - len(self._partial)]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.fd)
+
+
+class Follower:
+    """Follows all files of ``sources``; see the module's text. Not thread-safe.
+
+    ``positions``: where a reader before this one stopped (the same job, another daemon), or what ``ends`` gave just
+    before the job was started. Files without a position whose last change is older than ``since_wall`` (Unix time)
+    belong to an attempt before: what they hold is passed over, what is appended to them from now on is read.
+    """
+
+    def __init__(
+        self, sources: Sequence[LogSource], positions: Iterable[Position] = (), since_wall: float | None = None
+    ) -> None:
+        self._sources = list(sources)
+        self._since_wall = since_wall
+        self._tails: dict[tuple[int, int], Tail] = {}
+        self._places: dict[int, Position] = {}
+        self._orphans: list[Position] = []
+        for position in positions:
+            self._places[position.inode] = position
+            self._orphans.append(position)
+        self.overlooked = 0  # files beyond MAX_FILES that are not followed
+
+    def discover(self) -> None:
+        """Look for files that came, moved or went. Costs a glob for each source."""
+        now = time.monotonic()
+        named: set[tuple[int, int]] = set()
+        self.overlooked = 0
+        for source in self._sources:
+            for path in sorted(glob.glob(source.path, recursive=True)):  # noqa: PTH207  (Path.glob takes no absolute one)
+                tail = self._open(path, source)
+                if tail is not None:
+                    named.add(tail.key)
+                    tail.path = path
+        for position in self._orphans:
+            self._find_renamed(position, now)
+        self._orphans.clear()
+        for key, tail in self._tails.items():
+            tail.nameless = key not in named
+            if not tail.nameless:
+                tail.last_wanted = now
+
+    def read(self) -> list[tuple[LogSource, bytes]]:
+        """Complete lines that came since the last call, in order for each file."""
+        found: list[tuple[LogSource, bytes]] = []
+        left = BUDGET_BYTES
+        # What was rotated away before what came after it; then those that waited longest, so that a budget that was
+        # used up by some goes to the others the next time.
+        for key, tail in sorted(self._tails.items(), key=lambda item: not item[1].nameless):
+            if left <= 0:
+                break
+            try:
+                lines, read_bytes = tail.read(min(left, FILE_BUDGET_BYTES))
+            except OSError:
+                self._drop(tail)  # a stale handle, a bad block: opened again, where it was, by the next discover()
+                continue
+            left -= read_bytes
+            if read_bytes:
+                found += [(tail.source, line) for line in lines]
+                tail.last_wanted = time.monotonic()
+                self._tails[key] = self._tails.pop(key)
+            elif tail.nameless and time.monotonic() - tail.last_wanted > LINGER_S:
+                self._drop(tail)
+                self._places.pop(key[1], None)
+        return found
+
+    def positions(self) -> list[Position]:
+        """How far every file has been read by now, those included that cannot be opened at present."""
+        here = {tail.key[1]: tail.position() for tail in self._tails.values()}
+        return list({**self._places, **here}.values())
+
+    def folders(self) -> set[str]:
+        """Folders in which a file could come, go or be renamed, symlinks on the way included."""
+        found = {str(Path(os.path.realpath(tail.path)).parent) for tail in self._tails.values()}
+        for source in self._sources:
+            folder = Path(source.path).parent
+            while glob.has_magic(str(folder)) or not folder.is_dir():
+                folder = folder.parent
+            found.add(os.path.realpath(folder))
+            links = [part for part in (folder, *folder.parents) if part.is_symlink()]
+            found |= {os.path.realpath(link.parent) for link in links}
+        return found
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for tail in list(self._tails.values()):
+            self._drop(tail)
+
+    # ------------------------------------------------------------
+
+    def _open(self, path: str, source: LogSource) -> Tail | None:
+        try:
+            look = os.stat(path)  # noqa: PTH116
+            known = self._tails.get((look.st_dev, look.st_ino))
+            if known is not None:
+                return known
+            if not stat.S_ISREG(look.st_mode):
+                return None
+            if len(self._tails) >= MAX_FILES:
+                self.overlooked += 1
+                return None
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # another could have put a FIFO there
+        except OSError:
+            return None  # gone between listing and opening, or not ours to read
+        look = os.fstat(fd)
+        position = self._places.get(look.st_ino)
+        if position is None and self._is_older(look):
+            position = _end(path, fd, look)
+        tail = self._tails[look.st_dev, look.st_ino] = Tail(path, fd, look, source, position)
+        return tail
+
+    def _is_older(self, look: os.stat_result) -> bool:
+        return self._since_wall is not None and look.st_mtime < self._since_wall - CLOCK_SLACK_S
+
+    def _find_renamed(self, position: Position, now: float) -> None:
+        """A file that was rotated while no daemon read it: its last lines are under a name that no source knows."""
+        # fnmatch's "*" takes in slashes: enough to tell which of the sources a path came from.
+        source = next((source for source in self._sources if fnmatch(position.path, source.path)), None)
+        if source is None or any(inode == position.inode for _, inode in self._tails):
+            return
+        try:
+            with os.scandir(Path(position.path).parent) as entries:
+                found = next((entry.path for entry in entries if entry.inode() == position.inode), None)
+        except OSError:
+            return
+        tail = self._open(found, source) if found is not None else None
+        if tail is not None:
+            tail.last_wanted = now
+
+    def _drop(self, tail: Tail) -> None:
+        self._places[tail.key[1]] = tail.position()
+        del self._tails[tail.key]
+        tail.close()
+
+
+def ends(sources: Sequence[LogSource]) -> list[Position]:
+    """Where the files of ``sources`` end now. Called before a job starts, it keeps the last attempt's lines out of this
+    one's: trainers append to their logs and to metrics.jsonl when they resume."""
+    follower = Follower(sources, since_wall=float("inf"))
+    try:
+        follower.discover()
+        return follower.positions()
+    finally:
+        follower.close()
+
+
+def _end(path: str, fd: int, look: os.stat_result) -> Position:
+    start = max(0, look.st_size - MARK_BYTES)
+    mark = os.pread(fd, look.st_size - start, start)
+    return Position(path, look.st_ino, start + len(mark), mark)

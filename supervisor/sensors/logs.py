@@ -1,0 +1,139 @@
+"""Log lines and metric records of the job, turned into facts by the job's own parsers; and a log's end for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.core.facts import Fact, Role
+from supervisor.jobs.base import LogSource
+from supervisor.sensors.base import Clock
+from supervisor.sensors.folder_events import FolderEvents
+from supervisor.sensors.follow import Follower, Position, ends
+
+DISCOVER_S = 5.0  # how often files are looked for where inotify says nothing
+
+
+class Parser(Protocol):
+    """The two methods of ``jobs.base.Job`` that know how a job speaks."""
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        """Facts in one line."""
+
+    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
+        """Facts in one record."""
+
+
+class LogSensor:
+    """Follows the log files of one attempt and posts what their lines say. Look once a second.
+
+    - A new daemon that adopts a job passes ``positions`` (as ``positions()`` gave them, through JSON): no line is lost
+      and none is told twice.
+    - Before a job is started, ``end_positions(sources)`` gives the ``positions`` that keep the last attempt's lines
+      out. Where that was not done, ``since_wall`` (Unix time of the start) passes over files that are older.
+
+    ``positions()`` covers exactly the lines whose facts have been posted. Take it, let the daemon consume what is in
+    its queue by then, and only then write it down: a crash in between tells some lines twice and loses none.
+    """
+
+    name = "logs"
+
+    def __init__(
+        self,
+        sources: Sequence[LogSource],
+        parser: Parser,
+        *,
+        positions: Iterable[Mapping[str, object]] = (),
+        since_wall: float | None = None,
+        discover_s: float = DISCOVER_S,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        known = [position for data in positions if (position := Position.from_json(data)) is not None]
+        self._follower = Follower(sources, known, since_wall)
+        self._parser = parser
+        self._discover_s = discover_s
+        self._clock = clock
+        self._events = FolderEvents()
+        self._discovered_at = float("-inf")
+        self._lock = threading.Lock()
+        self._read: list[Position] = known
+        self._confirmed: list[Position] = known
+        self._closed = False
+
+    def look(self) -> Sequence[Fact]:
+        with self._lock:
+            if self._closed:
+                return ()
+            now = self._clock()
+            if self._events.news() or now - self._discovered_at >= self._discover_s:
+                self._discovered_at = now
+                self._follower.discover()
+                self._events.watch(self._follower.folders())
+            facts: list[Fact] = []
+            for source, line in self._follower.read():
+                facts += self._parse(source, line)
+            self._read = self._follower.positions()
+            return facts
+
+    def unknown(self, reason: str) -> Sequence[Fact]:
+        return ()  # a log that cannot be read is a log that says nothing; silence is what deadlines are for
+
+    def posted(self) -> None:
+        """The facts of the last look have been handed on (called by the ``Looker``)."""
+        self._confirmed = self._read
+
+    def positions(self) -> list[dict[str, str | int]]:
+        """How far each file has been read and told, for JSON. Safe in any thread; returns at once."""
+        return [position.as_json() for position in self._confirmed]
+
+    def close(self) -> None:
+        """Let go of all files (the attempt is over, or the daemon ends). Stop the ``Looker`` first."""
+        self._closed = True
+        if not self._lock.acquire(timeout=1):
+            return  # a look hangs on a dead mount, and so would closing its files
+        try:
+            self._events.close()
+            self._follower.close()
+        finally:
+            self._lock.release()
+
+    def _parse(self, source: LogSource, line: bytes) -> Sequence[Fact]:
+        if source.kind == "text":
+            return self._parser.parse_line(source.role, line.decode(errors="replace"))
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return ()  # cut at the cap, or no JSON: metrics files are written by the job, which may write anything
+        return self._parser.parse_metrics(source.role, record) if isinstance(record, dict) else ()
+
+
+def end_positions(sources: Sequence[LogSource]) -> list[dict[str, str | int]]:
+    """Where the log files end at this moment, in the form of ``LogSensor.positions``."""
+    return [position.as_json() for position in ends(sources)]
+
+
+def tail(path: Path, lines: int = 100, *, limit_bytes: int = 1 << 20) -> list[str]:
+    """The last ``lines`` lines of a text file, without line ends and with their colours; a half-written last one too.
+
+    Reads from the end, at most ``limit_bytes``, so that a log of gigabytes costs nothing. Raises OSError.
+    """
+    with path.open("rb") as file:
+        start = file.seek(0, os.SEEK_END)
+        data = b""
+        # One line end more than lines, so that the first line is whole.
+        while start > 0 and data.count(b"\n") <= lines and len(data) < limit_bytes:
+            size = min(64 << 10, start, limit_bytes - len(data))
+            start -= size
+            file.seek(start)
+            data = file.read(size) + data
+    found = data.split(b"\n")
+    if found[-1] == b"":
+        found.pop()
+    if start > 0 and len(found) <= lines:
+        found = found[1:] or found  # cut by the limit: the first is the end of a line
+    return [line.removesuffix(b"\r").decode(errors="replace") for line in found[-lines:]] if lines > 0 else []
