@@ -146,19 +146,24 @@ class B2Store:
         stop = threading.Event()
 
         def send(number: int, part: Part) -> None:
-            if not stop.is_set():
-                self._send_part(name, path, file_id, number, part)
-                progress(part.size)
+            self._send_part(name, path, file_id, number, part, stop)
+            progress(part.size)
 
         todo = [(number, part) for number, part in enumerate(parts, 1) if number not in there]
         jobs = [self._pool.submit(send, number, part) for number, part in todo]
         _wait_for(jobs, stop)
         return self._finish(name, file_id, sum(part.size for part in parts), parts)
 
-    def _send_part(self, name: str, path: Path, file_id: str, number: int, part: Part) -> None:
+    def _send_part(  # noqa: PLR0917
+        self, name: str, path: Path, file_id: str, number: int, part: Part, stop: threading.Event
+    ) -> None:
         with SourceRange(path, part) as stream:
 
             def attempt() -> None:
+                if stop.is_set():
+                    raise StoreError(
+                        "changed", f"the upload of {name} was given up"
+                    )  # the first failure is what counts
                 with self._sending(name, stream):
                     answer = self._session.upload_part(file_id, number, part.size, part.sha1, stream)
                 if answer["contentSha1"] != part.sha1:
@@ -278,14 +283,14 @@ class B2Store:
                     try:
                         sink(piece)
                     except StoreError as error:
-                        raise _SinkFailed(error) from error
+                        raise _SinkError(error) from error
                     got += len(piece)
             if got < size:
                 raise StoreError("transient", f"{self.url}/{file.name} broke off after {got} of {size} bytes")
 
         try:
             self._retry.call(attempt)
-        except _SinkFailed as failed:
+        except _SinkError as failed:
             raise failed.error from None
 
     @contextlib.contextmanager
@@ -392,7 +397,7 @@ class B2Store:
             self._sent += size
 
 
-class _SinkFailed(Exception):
+class _SinkError(Exception):
     """Whoever takes the pieces gave up: nothing that asking the store again could cure."""
 
     def __init__(self, error: StoreError) -> None:
@@ -407,14 +412,14 @@ def _plain_sha1(value: object) -> str | None:
 
 
 def _wait_for(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all; after the first failure nothing further is begun, and that failure is raised."""
-    done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
+    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
     stop.set()
-    for job in jobs:
+    for job in waiting:
         job.cancel()
+    wait(jobs)
     for job in done:
-        if not job.cancelled():
-            job.result()
+        job.result()
 
 
 def _session(streams: int) -> requests.Session:

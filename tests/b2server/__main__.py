@@ -1,4 +1,4 @@
-"""``python -m tests.b2server``: serve until stdin (a pipe or terminal) closes or a signal comes; the first line printed is the URL."""
+"""``python -m tests.b2server``: print the URL, then serve until stdin (a pipe or terminal) closes or a signal comes."""
 
 from __future__ import annotations
 

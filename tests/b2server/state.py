@@ -43,7 +43,7 @@ class Key:
 
 @dataclass
 class Fault:
-    """What goes wrong, for the next ``times`` requests whose operation and object name match.
+    """What goes wrong, for ``times`` requests whose operation and object name match, ``after`` so many that went well.
 
     ``status`` answers that error (with ``code`` and ``retry_after``) instead of doing anything; ``cut_upload_after``
     closes the connection after so many bytes of the request's body, ``cut_download_after`` of the answer's;
@@ -53,6 +53,7 @@ class Fault:
 
     op: str
     name: str = ""
+    after: int = 0
     times: int = 1
     status: int = 0
     code: str = "service_unavailable"
@@ -138,6 +139,9 @@ class State:
         with self.lock:
             for fault in self.faults:
                 if wanted(fault) and fault.matches(op, name):
+                    if fault.after > 0:
+                        fault.after -= 1
+                        continue
                     fault.times -= 1
                     return fault
         return None
