@@ -1,0 +1,232 @@
+"""From lines in files to facts in the inbox, with the real threads, and the end of a log for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.facts import ErrorSeen, Fact, PhaseSeen, Role, StepDone
+from supervisor.jobs.base import LogSource
+from supervisor.sensors.base import Looker
+from supervisor.sensors.folder_events import FolderEvents
+from supervisor.sensors.logs import LogSensor, end_positions, tail
+from tests.sensors.support import Inbox, until
+
+
+class Parser:
+    """A job that says "Step N"."""
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        found = re.match(r"Step (\d+)", line)
+        return [StepDone(role, int(found[1]))] if found else [PhaseSeen(role, "startup", text=line)]
+
+    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
+        return [StepDone(role, int(str(record["step"])), reward=0.5)]
+
+
+def append(path: Path, data: str | bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def steps(inbox: Inbox) -> list[int]:
+    return [fact.step for fact in inbox.of(StepDone)]
+
+
+def test_lines_and_metrics_of_files_that_come_and_go_arrive_as_facts(tmp_path: Path) -> None:
+    inbox = Inbox()
+    sources = [
+        LogSource("trainer", str(tmp_path / "logs" / "*.log")),
+        LogSource("orchestrator", str(tmp_path / "metrics.jsonl"), "jsonl"),
+    ]
+    sensor = LogSensor(sources, Parser(), discover_s=0.1)
+    looker = Looker(sensor, inbox, interval_s=0.02)
+    looker.start()
+    (tmp_path / "logs").mkdir()
+    append(tmp_path / "logs" / "rank_0.log", b"Step 1\n\xffnoise\xfe\nSt")
+    until(lambda: steps(inbox) == [1], "the first step")
+    append(tmp_path / "logs" / "rank_0.log", "ep 2\n")
+    append(tmp_path / "metrics.jsonl", '{"step": 3}\nno json\n[1]\n"x"\n' + "[" * 100_000 + "\n" + '{"step": 4}\n')
+    until(lambda: sorted(steps(inbox)) == [1, 2, 3, 4], "the metrics")
+    assert StepDone("orchestrator", 3, reward=0.5) in inbox.all()
+    assert PhaseSeen("trainer", "startup", text="�noise�") in inbox.all()
+    (tmp_path / "logs" / "rank_0.log").rename(tmp_path / "logs" / "old")
+    append(tmp_path / "logs" / "rank_0.log", "Step 5\n")
+    until(lambda: 5 in steps(inbox), "the step in the new file")
+    assert looker.stop()
+    sensor.close()
+
+
+def test_a_new_daemon_goes_on_where_the_facts_of_the_last_one_end(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    sources = [LogSource("trainer", str(log))]
+    inbox = Inbox()
+    append(log, "Step 1\nStep 2\nSte")
+    first = LogSensor(sources, Parser())
+    looker = Looker(first, inbox, interval_s=0.01)
+    looker.start()
+    until(lambda: steps(inbox) == [1, 2] and first.positions(), "two steps")
+    assert looker.stop()
+    kept = json.loads(json.dumps(first.positions()))
+    first.close()
+    assert first.look() == ()
+
+    append(log, "p 3\nStep 4\n")
+    second = LogSensor(sources, Parser(), positions=kept)
+    assert second.positions() == kept
+    assert second.look() == [StepDone("trainer", 3), StepDone("trainer", 4)]
+    second.close()
+
+
+def test_positions_never_run_ahead_of_what_was_posted(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, "Step 1\n")
+    sensor = LogSensor([LogSource("trainer", str(log))], Parser())
+    before = sensor.positions()
+    assert sensor.look() == [StepDone("trainer", 1)]
+    assert sensor.positions() == before == [], "the daemon could die here: the line would be lost"
+    sensor.posted()
+    (position,) = sensor.positions()
+    assert position["offset"] == 7
+    sensor.close()
+
+
+def test_positions_of_a_file_that_cannot_be_read_at_present_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "volume" / "a.log"
+    log.parent.mkdir()
+    append(log, "Step 1\n")
+    sources = [LogSource("trainer", str(log))]
+    kept = end_positions(sources)
+    log.parent.rename(tmp_path / "unmounted")
+    sensor = LogSensor(sources, Parser(), positions=kept, discover_s=0)
+    assert sensor.look() == []
+    sensor.posted()
+    assert sensor.positions() == kept
+    (tmp_path / "unmounted").rename(log.parent)
+    append(log, "Step 2\n")
+    assert sensor.look() == [StepDone("trainer", 2)]
+    sensor.close()
+
+
+def test_a_metrics_record_longer_than_a_log_line_is_read(tmp_path: Path) -> None:
+    record = {"step": 7, **{f"metric_{n}": 0.123 for n in range(2000)}}
+    append(tmp_path / "metrics.jsonl", json.dumps(record) + "\n")
+    sensor = LogSensor([LogSource("trainer", str(tmp_path / "metrics.jsonl"), "jsonl")], Parser())
+    assert sensor.look() == [StepDone("trainer", 7, reward=0.5)]
+    sensor.close()
+
+
+def test_an_error_with_model_output_of_any_kind_in_it_reaches_the_parser_whole(tmp_path: Path) -> None:
+    class Echo(Parser):
+        def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+            return [ErrorSeen(role, "engine-dead", line)]
+
+    text = "\x1b[31mERROR\x1b[0m EngineDeadError  π \x85 end"
+    append(tmp_path / "a.log", text + "\n")
+    sensor = LogSensor([LogSource("inference", str(tmp_path / "a.log"))], Echo())
+    assert sensor.look() == [ErrorSeen("inference", "engine-dead", text)]
+    sensor.close()
+
+
+# ---------------------------------------------------------------- news from the file system
+
+
+def test_creations_moves_and_deletions_are_news_and_writes_are_not(tmp_path: Path) -> None:
+    events = FolderEvents()
+    events.watch([str(tmp_path)])
+    (tmp_path / "a").write_text("1")
+    until(events.news, "the creation")
+    until(lambda: not events.news(), "quiet")
+    for _ in range(20):
+        append(tmp_path / "a", "x")
+    (tmp_path / "a").rename(tmp_path / "b")
+    until(events.news, "the rename")
+    until(lambda: not events.news(), "quiet")
+    (tmp_path / "b").unlink()
+    until(events.news, "the deletion")
+    events.close()
+
+
+def test_writing_to_a_file_is_no_news(tmp_path: Path) -> None:
+    seen: list[float] = []
+    events = FolderEvents(on_news=lambda: seen.append(time.monotonic()))
+    (tmp_path / "a").write_text("1")
+    events.watch([str(tmp_path)])
+    for _ in range(50):
+        append(tmp_path / "a", "x")
+    (tmp_path / "b").touch()
+    until(lambda: seen, "the creation, which comes after the writes")
+    assert len(seen) == 1
+    events.close()
+
+
+def test_a_folder_that_was_deleted_and_made_again_is_watched_again(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    events = FolderEvents()
+    events.watch([str(folder)])
+    folder.rmdir()
+    events.watch([str(folder)])
+    folder.mkdir()
+    keep = tmp_path / "other"  # takes the freed inode if the file system gives it out at once
+    keep.mkdir()
+    events.watch([str(folder)])
+    until(lambda: not events.news(), "quiet")
+    (folder / "a").touch()
+    until(events.news, "the creation in the new folder")
+    events.close()
+    events.watch([])
+
+
+def test_without_inotify_the_files_are_found_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import watchdog.observers
+
+    class NoWatchLeft(threading.Thread):
+        def schedule(self, *args: object, **kwargs: object) -> None:
+            raise OSError(28, "inotify watch limit reached")
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(watchdog.observers, "Observer", NoWatchLeft)
+    sensor = LogSensor([LogSource("trainer", str(tmp_path / "*.log"))], Parser(), discover_s=0)
+    assert sensor.look() == []
+    append(tmp_path / "a.log", "Step 1\n")
+    assert sensor.look() == [StepDone("trainer", 1)]
+    sensor.close()
+
+
+# ---------------------------------------------------------------- the end of a log
+
+
+def test_the_last_lines_with_their_colours(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, "".join(f"line {n}\r\n" for n in range(20_000)) + "\x1b[32mgreen\x1b[0m\nhalf")
+    assert tail(log, 3) == ["line 19999", "\x1b[32mgreen\x1b[0m", "half"]
+    assert len(tail(log, 15_000)) == 15_000
+    assert tail(log, 0) == []
+    assert tail(log, 5, limit_bytes=20) == ["\x1b[32mgreen\x1b[0m", "half"]
+    append(log, b"x" * 3_000_000)
+    assert tail(log, 2, limit_bytes=1000) == ["x" * 1000]
+    with pytest.raises(FileNotFoundError):
+        tail(tmp_path / "none")
+
+
+@given(st.lists(st.binary(max_size=30).filter(lambda line: not set(line) & set(b"\r\n")), max_size=30), st.data())
+def test_the_end_of_any_log_is_the_end_of_its_lines(lines: list[bytes], data: st.DataObject) -> None:
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"rl-supervisor-tail-{os.getpid()}"
+    count = data.draw(st.integers(1, 40))
+    try:
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        assert tail(path, count) == [line.decode(errors="replace") for line in lines][-count:]
+    finally:
+        path.unlink()
