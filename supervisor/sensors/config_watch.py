@@ -1,4 +1,4 @@
-"""Does the configuration on disk still say what the running attempt's snapshot says?"""
+"""Notices that a person changed a configuration file on disk while a snapshot of it runs. Reported, never picked up."""
 
 from __future__ import annotations
 
@@ -8,34 +8,50 @@ from pathlib import Path
 
 from supervisor.core.facts import ConfigChanged, Fact
 
+Signature = tuple[int, int, int, int]
+
 
 class ConfigWatch:
-    """Reports each changed file once, until it is as it was again. A file that vanished is no change to take."""
+    """Posts ``ConfigChanged`` once for each file whose content is not that of its snapshot.
+
+    ``snapshots`` maps each original to the copy that the attempt reads (``StartRequest.configs``). A file that is gone
+    at present is no changed file: editors replace files by renaming, and the snapshot is what runs anyway. Content is
+    only read when the file's inode, size or times are others than at the last look.
+    """
 
     name = "config"
 
-    def __init__(self, snapshot: Mapping[Path, Path]) -> None:
-        """``snapshot``: original path -> the copy that the attempt runs."""
-        self._digests = {path: _digest(copy) for path, copy in snapshot.items()}
-        self._told: set[Path] = set()
+    def __init__(self, snapshots: Mapping[Path, Path]) -> None:
+        self._snapshots = dict(snapshots)
+        self._hashes: dict[Path, bytes] = {}
+        self._seen: dict[Path, Signature] = {}
+        self._reported: set[Path] = set()
 
     def look(self) -> Sequence[Fact]:
         facts = []
-        for path, digest in self._digests.items():
-            now = _digest(path)
-            if now is None or now == digest:
-                self._told.discard(path)
-            elif path not in self._told:
-                self._told.add(path)
+        for path in self._snapshots.keys() - self._reported:
+            if self._differs(path):
+                self._reported.add(path)
                 facts.append(ConfigChanged(str(path)))
-        return facts
+        return sorted(facts, key=lambda fact: fact.path)
 
     def unknown(self, reason: str) -> Sequence[Fact]:
         return ()
 
+    def _differs(self, path: Path) -> bool:
+        try:
+            look = path.stat()
+            signature = (look.st_ino, look.st_size, look.st_mtime_ns, look.st_ctime_ns)
+            if self._seen.get(path) == signature:
+                return False
+            if path not in self._hashes:
+                self._hashes[path] = _hash(self._snapshots[path])
+            same = _hash(path) == self._hashes[path]
+        except OSError:
+            return False  # missing or unreadable at present, see the class's text
+        self._seen[path] = signature
+        return not same
 
-def _digest(path: Path) -> bytes | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).digest()
-    except OSError:
-        return None
+
+def _hash(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()

@@ -1,88 +1,85 @@
-"""Room on the checkpoint volume."""
+"""How much room the checkpoint volume has, for those who train on it."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.core.facts import DiskLook, Fact
 from supervisor.sensors.base import Clock
 
-WORTH_SAYING = 0.002  # of the total
-HEARTBEAT_S = 60.0
+CHANGE_PART = 0.002  # of the total: below it the next heartbeat is early enough
 
 
 class DiskSensor:
-    """Posts ``DiskLook`` for the volume of ``folder``, on change and every minute.
+    """Posts ``DiskLook`` for the volume that holds ``path`` (or will: the nearest folder that exists is asked).
 
-    ``capacity_bytes`` ([disk] capacity_gb) counts as the volume's size instead of what ``statvfs`` says: a quota, or
-    a shared volume that reports the whole cluster's space. What ``folder`` holds is then summed up file by file, which
-    is why it is only done when asked for.
+    ``total`` and ``free`` are what a process without privileges may use, as ``df`` counts: the blocks that the file
+    system keeps for root belong to neither. A volume without a free inode has no free room either, for nothing can be
+    created on it, and deleting a step frees both.
+
+    With ``capacity_bytes`` (a quota; a shared volume reports the whole cluster's space) the total is that, and free is
+    the smaller of what the volume has free and what ``used_bytes()`` leaves of the capacity. ``used_bytes`` is what is
+    known of the run's own files without walking through them (``CheckpointSensor.used_bytes``): other files below the
+    quota are not seen, so leave room for them. Where it returns None, only the volume's own free space counts.
     """
 
     name = "disk"
 
-    def __init__(self, folder: Path, capacity_bytes: int | None = None, *, clock: Clock = time.monotonic) -> None:
-        self._folder = folder
-        self._capacity = capacity_bytes
+    def __init__(
+        self,
+        path: Path,
+        *,
+        capacity_bytes: int | None = None,
+        used_bytes: Callable[[], int | None] = lambda: None,
+        heartbeat_s: float = 60.0,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._capacity_bytes = capacity_bytes
+        self._used_bytes = used_bytes
+        self._heartbeat_s = heartbeat_s
         self._clock = clock
         self._said: DiskLook | None = None
-        self._said_at = float("-inf")
+        self._said_at = 0.0
 
     def look(self) -> Sequence[Fact]:
-        try:
-            fact = self._measure()
-        except OSError as error:
-            return self.unknown(f"{error.filename or self._folder}: {error.strerror}")
         now = self._clock()
-        if not self._moved(fact) and now - self._said_at < HEARTBEAT_S:
+        fact = self._statvfs()
+        if not self._worth_saying(fact, now):
             return ()
         self._said, self._said_at = fact, now
         return (fact,)
 
     def unknown(self, reason: str) -> Sequence[Fact]:
         self._said = None
-        return (DiskLook(str(self._folder), reason=reason),)
+        return (DiskLook(str(self._path), reason=reason),)
 
-    def _measure(self) -> DiskLook:
-        volume = os.statvfs(self._existing())
-        free = volume.f_bavail * volume.f_frsize
-        # What only root may use is no room for the job: count the size as df does, used plus available.
-        total = (volume.f_blocks - volume.f_bfree) * volume.f_frsize + free
-        if self._capacity is None:
-            return DiskLook(str(self._folder), total, free)
-        return DiskLook(str(self._folder), self._capacity, max(0, min(free, self._capacity - held(self._folder))))
-
-    def _existing(self) -> Path:
-        """The folder, or the nearest one above it that exists already."""
-        folder = self._folder
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        return folder
-
-    def _moved(self, fact: DiskLook) -> bool:
-        said = self._said
-        if said is None or said.free_bytes is None or fact.free_bytes is None or said.total_bytes != fact.total_bytes:
-            return True
-        return abs(said.free_bytes - fact.free_bytes) > WORTH_SAYING * (fact.total_bytes or 1)
-
-
-def held(folder: Path) -> int:
-    """Bytes that the files below ``folder`` hold on the disk. Symlinks are not followed; vanishing files count 0."""
-    total, pending = 0, [str(folder)]
-    while pending:
-        try:
-            entries = list(os.scandir(pending.pop()))
-        except OSError:
-            continue
-        for entry in entries:
+    def _statvfs(self) -> DiskLook:
+        for folder in (self._path, *self._path.parents):
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
-            except OSError:
+                look = os.statvfs(folder)
+            except FileNotFoundError:
                 continue
-    return total
+            except OSError as error:
+                return DiskLook(str(self._path), reason=f"statvfs of {folder} failed: {error.strerror}")
+            break
+        free = look.f_bavail * look.f_frsize
+        total = (look.f_blocks - look.f_bfree + look.f_bavail) * look.f_frsize
+        if look.f_files > 0 and look.f_favail == 0:  # file systems without a limit of inodes report 0 of 0
+            free = 0
+        if self._capacity_bytes is not None:
+            total = self._capacity_bytes
+            used = self._used_bytes()
+            free = min(free, total - used if used is not None else total)
+        return DiskLook(str(self._path), total, max(0, free))
+
+    def _worth_saying(self, fact: DiskLook, now: float) -> bool:
+        said = self._said
+        if said is None or now - self._said_at >= self._heartbeat_s or said.reason != fact.reason:
+            return True
+        if fact.free_bytes is None or said.free_bytes is None or fact.total_bytes != said.total_bytes:
+            return fact != said
+        return abs(fact.free_bytes - said.free_bytes) > CHANGE_PART * (fact.total_bytes or 0)
