@@ -22,6 +22,8 @@ from supervisor.storage.names import name_problem
 
 INCOMING = ".incoming-"  # files that are not objects yet
 PART_BYTES = 64 << 20
+SYNC_BYTES = 8 << 20
+"""Parts from this size on are brought to the disk one by one: one fsync of 40 GB at the end would look like a stall."""
 
 
 class FileStore:
@@ -82,6 +84,8 @@ class FileStore:
                         _write_all(incoming, piece)
                     if digest.hexdigest() != part.sha1:
                         raise StoreError("changed", f"{path} changed after it was hashed (byte {part.offset} on)")
+                    if part.size >= SYNC_BYTES:
+                        os.fdatasync(incoming)
                     with self._lock:
                         self._sent += part.size
                     progress(part.size)

@@ -56,11 +56,11 @@ def test_a_file_that_is_already_there_is_not_written_again(tmp_path: Path) -> No
     assert store.sent_bytes() == 50_000
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_is_a_permanent_error(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir(mode=0o500)
+def test_a_folder_that_may_not_be_written_is_a_permanent_error() -> None:
+    store = open_store("file:///sys/rl-supervisor", None, {})  # nobody makes folders there, root included
+    assert list(store.list("run/")) == []
     with pytest.raises(StoreError, match="Give this user the right") as caught:
-        open_store((tmp_path / "store").as_uri(), None, {}).put_bytes("run/x", b"x")
+        store.put_bytes("run/x", b"x")
     assert caught.value.kind == "permanent"
 
 
