@@ -29,7 +29,7 @@ def check(path: Path, *, as_json: bool = False, online: bool = False, environ: M
         _describe_job(run_file, environ, report)
     except (ConfigError, UnknownDialectError) as error:
         report["problems"] += str(error).splitlines()
-    if online:
+    if online and run_file.store.url:  # the embedded default is made when the daemon starts
         report["store_reachable"] = _reach(run_file, environ, report)
     report["ok"] = not report["problems"]
     return _print(report, as_json)
