@@ -35,7 +35,7 @@ def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bo
     committed = sorted(int(s["step"]) for s in catalogue["steps"] if s["committed"])
     if not committed:
         raise SupervisorError(f"There is no step of run {run_file.run.id} in {run_file.store_url}.")
-    latest = (catalogue.get("latest") or {}).get("step_number")
+    latest = (catalogue.get("latest") or {}).get("step")
     wanted = step if step is not None else (latest if latest in committed else committed[-1])
     if wanted not in committed:
         there = ", ".join(map(str, committed))
@@ -152,8 +152,7 @@ def _ask(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
 
 
 def _restore(run_file: RunFile, step: int, where: Path, primary: str) -> dict[str, Any]:
-    state_dir = str(run_file.state_dir / "restore")
-    return _ask(run_file, "restore", step=step, output_dir=str(where), primary=primary, state_dir=state_dir)
+    return _ask(run_file, "restore", step=step, output_dir=str(where), place={"primary": primary})
 
 
 def _restored(step: int, answer: dict[str, Any], where: Path) -> str:

@@ -7,19 +7,20 @@ systemd's watchdog. Everything that can hang runs beside this loop.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import queue
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, logs, status
+from supervisor import __version__, logs, next_pod, status
 from supervisor.api import VERBS, Api, Reply
 from supervisor.attending import Attending
 from supervisor.clock import Clock
@@ -38,9 +39,10 @@ from supervisor.jobs.base import Job
 from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.run_file import load
-from supervisor.shim import start_ticks
 from supervisor.systemd import notifier
 
+Item = f.Fact | Callable[[], None]
+"""What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
@@ -50,19 +52,25 @@ class Daemon:
     def __init__(
         self,
         run_file: RunFile,
+        path: Path,
         environ: Mapping[str, str],
         *,
         fresh: bool = False,
         step: int | None = None,
-        setup: bool = False,
+        onstart: bool = False,
     ) -> None:
-        """Open what is needed. Raises SupervisorError with a sentence when the run cannot be watched at all."""
+        """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
+
+        Raises SupervisorError with a sentence when the run cannot be watched at all.
+        """
         self.run_file = run_file
         self._environ = dict(environ)
         self._fresh, self._step = fresh, step
-        self._setup = setup and bool(run_file.setup.commands)
+        self._path = path
+        self._new_pod = onstart
+        self._setup = onstart and bool(run_file.setup.commands)
         self._state_dir = run_file.state_dir
-        self._inbox: queue.SimpleQueue[tuple[f.Fact, str]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Item, str]] = queue.SimpleQueue()
         self._began = time.monotonic()
         self._signals = 0
         self._shown: tuple[object, ...] = ()
@@ -70,7 +78,7 @@ class Daemon:
         self.journal = Journal(self._state_dir)
         self.clock = Clock(self.journal)
         self.state, self._replayed = self.journal.rebuild()
-        self.attending = Attending(run_file, self.post, self._attempt_dir)
+        self.attending = Attending(run_file, self.post, self._attempt_dir, lambda: self.state)
         self.effects = Effects(
             run_file,
             self.post,
@@ -79,6 +87,7 @@ class Daemon:
             wandb_id=self.wandb_id,
             explain=lambda: status.explain(self.state),
             log_files=self.log_files,
+            known=lambda: [(p.pid, p.start_ticks) for p in self.state.processes.values()],
             opened=self._open_job,
         )
         self.housekeeping = Housekeeping(self)
@@ -104,6 +113,11 @@ class Daemon:
         return handle
 
     def _open_job(self) -> Job:
+        if self._new_pod:
+            # Done here, since [setup] may have just put the files there that would otherwise come from the store.
+            stored = next_pod.fetch(self.run_file, self._environ)
+            self.run_file = next_pod.filled(self.run_file, self._path, stored, self._state_dir)
+            self._new_pod = False
         return open_job(self.run_file, self._environ)
 
     def _attempt_dir(self, attempt: int) -> Path:
@@ -172,13 +186,6 @@ class Daemon:
             if adopted is None and state.live and state.busy.start is None:
                 adopted = state.attempt
                 after.append(f.ComponentExited(state.attempt, "launcher", None, None, lost=True))
-        if adopted is not None:
-            for process in state.processes.values():
-                if start_ticks(process.pid) != process.start_ticks:
-                    gone = f.ProcessGone(
-                        state.attempt, process.role, process.pid, process.start_ticks, process.key
-                    )
-                    after.append(gone)
         self.post(f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, self._setup), "daemon")
         for fact in after:
             self.post(fact, "daemon")
@@ -193,6 +200,9 @@ class Daemon:
         deadline = self.clock.now()
         while True:
             fact, source = self._next(deadline)
+            if not isinstance(fact, f.Fact):
+                fact()
+                continue
             before = self.state
             observation = f.Observation(self.clock.now(), time.time(), fact, source)
             decision = decide(before, observation)
@@ -205,19 +215,23 @@ class Daemon:
             self._follow(before, fact)
             self._show()
 
-    def _next(self, deadline: float) -> tuple[f.Fact, str]:
+    def _next(self, deadline: float) -> tuple[Item, str]:
         wanted = max(0.0, min(deadline - self.clock.now(), 5.0))
         began = self.clock.now()
         try:
             found = self._inbox.get(timeout=wanted) if wanted > 0 else self._inbox.get_nowait()
         except queue.Empty:
-            found = (f.Tick(), "clock")
+            return self._paused(began, wanted) or (f.Tick(), "clock")
+        jumped = self._paused(began, wanted)
+        if jumped is None:
+            return found
+        # What waited in the inbox was seen before the pause; it is judged after the clocks are set right.
+        self._inbox.put(found)
+        return jumped
+
+    def _paused(self, began: float, wanted: float) -> tuple[Item, str] | None:
         away = self.clock.now() - began - wanted
-        if away > PAUSE_S:
-            # What waited in the inbox was seen before the pause; it is judged after the clocks are set right.
-            self.post(found[0], found[1])
-            return f.ClockJumped(away), "clock"
-        return found
+        return (f.ClockJumped(away), "clock") if away > PAUSE_S else None
 
     def _told(self, events: list[Any]) -> None:
         for event in events:
@@ -231,7 +245,8 @@ class Daemon:
                 return
             case a.Start():
                 # Followed from before the launch, so that not even the first line is missed.
-                self.attending.prepare(action.attempt)
+                if self.effects.job is not None:
+                    self.attending.prepare(self.effects.job, action.attempt)
             case a.Stop() if self._signals > 1:
                 self.effects.hurry()
         self.effects.do(action)
@@ -246,7 +261,7 @@ class Daemon:
         if isinstance(fact, f.SetupDone) and not fact.reason and self.effects.job is not None:
             self.attending.watch_pod(self.effects.job)
             self.post(f.SettingsChanged(self.settings(self.effects.job)), "daemon")
-            self.effects.scan(settled=True)
+            self.effects.do(a.Survey())
         if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
             self.journal.put("wandb_id", fact.wandb_id)
 
@@ -256,10 +271,16 @@ class Daemon:
             return
         components = self._components(attempt)
         folder = self._attempt_dir(attempt)
-        pids = [found.pid for name in components if (found := look(folder, name)).pid]
-        self.attending.watch_attempt(
-            job, attempt, components, [pid for pid in pids if pid], lambda name: look(folder, name), adopting=adopting
-        )
+        kept = json.loads(self.journal.get("log_positions") or "{}") if adopting else {}
+        positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
+        self.attending.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
+
+    def keep_positions(self) -> None:
+        """Write down how far the logs were read, after the loop has consumed what was read until now."""
+        positions, attempt = self.attending.positions(), self.state.attempt
+        if positions is not None:
+            text = json.dumps({"attempt": attempt, "positions": positions})
+            self._inbox.put((lambda: self.journal.put("log_positions", text), "daemon"))
 
     def _show(self) -> None:
         """Ping the watchdog at each turn; the status line costs more and changes seldom."""
@@ -422,7 +443,6 @@ def main(path: Path, *, fresh: bool = False, step: int | None = None, onstart: b
     logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
     threading.current_thread().name = "loop"
     try:
-        return Daemon(run_file, os.environ, fresh=fresh, step=step, setup=onstart).run()
+        return Daemon(run_file, path, os.environ, fresh=fresh, step=step, onstart=onstart).run()
     except OSError as error:
         raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error
-

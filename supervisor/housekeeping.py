@@ -18,6 +18,7 @@ CATALOGUE_S = 900.0
 CATALOGUE_AGAIN_S = 60.0
 CONFIG_S = 30.0
 LOGS_S = 600.0
+POSITIONS_S = 5.0
 
 
 class Household(Protocol):
@@ -27,6 +28,9 @@ class Household(Protocol):
     state: State
     effects: Any
     attending: Any
+
+    def keep_positions(self) -> None:
+        """Write down how far the logs were read."""
 
 
 class Housekeeping:
@@ -50,6 +54,7 @@ class Housekeeping:
         supervision = self._house.run_file.supervision
         self._every(supervision.scan, self._scan)
         self._every(max(CONFIG_S, supervision.scan), self._configs)
+        self._every(POSITIONS_S, self._house.keep_positions)
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)
         self._scheduler.start()
@@ -65,7 +70,7 @@ class Housekeeping:
         self._scheduler.add_job(work, "interval", seconds=seconds, next_run_time=first)
 
     def _scan(self) -> None:
-        self._house.effects.scan_later()
+        self._house.attending.look_at_steps()
 
     def _configs(self) -> None:
         self._house.attending.look_at_configs()

@@ -7,6 +7,7 @@ pod's run file must name. No command, no path, no environment variable is ever t
 
 from __future__ import annotations
 
+import base64
 import json
 import tomllib
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
     except StoreError as error:
         say("warning", "next-pod", f"The run's settings could not be fetched from the store: {error}")
         return {}
-    return {str(name): str(text) for name, text in answer.get("files", {}).items()}
+    return {str(name): base64.b64decode(text).decode(errors="replace") for name, text in answer["files"].items()}
 
 
 def filled(run_file: RunFile, path: Path, stored: Mapping[str, str], state_dir: Path) -> RunFile:

@@ -6,6 +6,7 @@ middle asks for it again, and what was done already is found done.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
@@ -29,7 +30,7 @@ from supervisor.effects.stop import stop_attempt
 from supervisor.effects.survivors import Belongings
 from supervisor.effects.transfers import Transfers
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError
-from supervisor.jobs.base import Job, StartRequest, StepCheck
+from supervisor.jobs.base import Job, StartRequest
 from supervisor.storage.base import StoreError
 
 Post = Callable[[f.Fact], None]
@@ -52,9 +53,12 @@ class Effects:
         wandb_id: Callable[[], str],
         explain: Callable[[], dict[str, Any]],
         log_files: Callable[[], dict[str, Path]],
+        known: Callable[[], list[tuple[int, int]]],
         opened: Callable[[], Job],
     ) -> None:
-        """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError."""
+        """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError;
+        ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree.
+        """
         self.run_file = run_file
         self.job: Job | None = None
         self.transfers = Transfers(environ, run_file.store.stall_s)
@@ -64,6 +68,7 @@ class Effects:
         self._wandb_id = wandb_id
         self._explain = explain
         self._log_files = log_files
+        self._known = known
         self._opened = opened
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
@@ -77,11 +82,12 @@ class Effects:
         """Queue an action; returns at once."""
         match action:
             case a.Survey():
-                self._lanes.put("scan", lambda: self.scan(settled=True))
+                self._lanes.put("scan", self.scan)
                 self.catalogue()
             case a.Start():
                 self._lanes.put("job", lambda: self._start(action))
             case a.Stop():
+                self._hurry.clear()
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
                 self._lanes.put("job", lambda: self._evidence(action))
@@ -94,7 +100,8 @@ class Effects:
             case a.PruneStore():
                 self._lanes.put("prune-store", lambda: self._prune_store(action))
             case a.Restore():
-                self._lanes.put("restore", lambda: self._restore(action))
+                # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
+                self._lanes.put("setup" if self.job is None else "restore", lambda: self._restore(action))
             case a.RunHook():
                 self._lanes.put("hook", lambda: self._hook(action))
             case a.Setup():
@@ -114,11 +121,6 @@ class Effects:
 
     # ------------------------------------------------------------ looks that need the disk or the network
 
-    def scan_later(self) -> None:
-        """Queue a scan of the local steps, unless one waits already."""
-        if self._lanes.idle("scan"):
-            self._lanes.put("scan", self.scan)
-
     def upload_logs(self, attempt: int) -> None:
         """Queue an upload of the ends of the attempt's logs: the next pod's owner wants to know how this one ended."""
         if self._lanes.idle("logs"):
@@ -132,10 +134,14 @@ class Effects:
         if not texts:
             return
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self.transfers.run(self._ask("put-run-files", files=texts), stall_s=CATALOGUE_STALL_S)
+            self._put(texts)
 
-    def scan(self, *, settled: bool = False) -> None:
-        """List the local steps. ``settled``: nobody writes, so quiet time is not waited for."""
+    def _put(self, texts: Mapping[str, str]) -> None:
+        files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+        self.transfers.run(self._ask("put-run-files", files=files), stall_s=CATALOGUE_STALL_S)
+
+    def scan(self) -> None:
+        """List the local steps before a start or after the end: nobody writes, so quiet time is not waited for."""
         if self.job is None:
             if self.run_file.output_dir.exists():
                 self._post(f.LocalSteps(reason="the trainer is not installed yet"))
@@ -143,17 +149,13 @@ class Effects:
                 self._post(f.LocalSteps(()))
             return
         try:
-            steps = [(step, self._check(self.job, step, settled=settled)) for step in self.job.steps()]
+            steps = [(step, self.job.check_step(step, settled=True)) for step in self.job.steps()]
         except OSError as error:
             self._post(f.LocalSteps(reason=f"{self.job.output_dir} cannot be read: {error.strerror}"))
             return
         self._post(
             f.LocalSteps(tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps))
         )
-
-    @staticmethod
-    def _check(job: Job, step: int, *, settled: bool) -> StepCheck:
-        return job.check_step(step, settled=settled)
 
     def catalogue(self, *, force: bool = False) -> None:
         """List the store, unless that was done a moment ago."""
@@ -172,7 +174,7 @@ class Effects:
         self._catalogue_t = time.monotonic()
         steps = tuple(f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in answer["steps"])
         latest = answer.get("latest") or {}
-        self._post(f.StoreSteps(steps, latest.get("step_number"), wandb_id=str(latest.get("wandb_run_id") or "")))
+        self._post(f.StoreSteps(steps, latest.get("step"), wandb_id=str(latest.get("wandb_run_id") or "")))
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
         store = self.run_file.store
@@ -239,7 +241,6 @@ class Effects:
     def _stop_processes(self, attempt: int, budget_s: float = 60.0) -> f.AttemptStopped:
         folder = attempt_dir(self._state_dir, attempt)
         job = self.job or self._opened()
-        self._hurry.clear()
         report = stop_attempt(
             folder,
             [path.name.removesuffix(".shim.json") for path in sorted(folder.glob("*.shim.json"))],
@@ -249,6 +250,7 @@ class Effects:
             self._gpu_free,
             self.run_file.supervision.gpu_free,
             hurry=self._hurry,
+            known=self._known(),
         )
         return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free)
 
@@ -267,7 +269,7 @@ class Effects:
             self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
             return
         try:
-            check = job.check_step(action.step, settled=False)
+            check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
             self._describe(job)
@@ -310,7 +312,7 @@ class Effects:
         files = {f"config-{number}-{path.name}": copy for number, (path, copy) in enumerate(configs.items())}
         texts = {name: copy.read_text(errors="replace") for name, copy in files.items()}
         texts["run.json"] = self.run_file.model_dump_json(indent=1)
-        self.transfers.run(self._ask("put-run-files", files=texts), stall_s=CATALOGUE_STALL_S)
+        self._put(texts)
         self._described = mark
 
     def _prune_local(self, action: a.PruneLocal) -> None:
@@ -354,8 +356,7 @@ class Effects:
                 "restore",
                 step=action.step,
                 output_dir=str(job.output_dir),
-                primary=primary.as_posix(),
-                state_dir=str(self._state_dir / "restore"),
+                place={"primary": primary.as_posix()},
             )
             job.output_dir.mkdir(parents=True, exist_ok=True)
             answer = self.transfers.run(request, what="restore")

@@ -40,6 +40,20 @@ BODIES = {
     "def start_router": "def start_router(config):\n    return config",
     "class ResumeConfig": "class ResumeConfig:\n    step = None",
     "step: int = 0": "class Progress:\n    step: int = 0",
+    "def get_broadcast_dir": "def get_broadcast_dir(folder):\n    return folder",
+    "check_exists": "check_exists = None",
+    "rollout_buffer.jsonl": 'ROLLOUTS = "rollout_buffer.jsonl"',
+    "def save(": "def save(folder):\n    return folder",
+    '"/liveness"': 'ENDPOINT = "/liveness"',
+    "startup broadcast": (
+        "def announce(step, start_step, say):\n    if step == start_step:\n"
+        '        say("Broadcasting startup policy weights")'
+    ),
+    "one more step": "def go_on(self):\n    self.progress.step = self.resume_step + 1",
+    "metrics by default": "class FileMonitorConfig:\n    pass\n\n\nfile: FileMonitorConfig | None = FileMonitorConfig()",
+    "NCCL by default": "class SharedNCCLWeightBroadcastConfig:\n    pass\n\n\nbroadcast = SharedNCCLWeightBroadcastConfig()",
+    "uv children": 'trainer_cmd = ["uv", "run", "trainer"]',
+    "environ.get": 'import os\n\nRUN = os.environ.get("WANDB_SHARED_RUN_ID")',
     "step: int = 1": "class Progress:\n    step: int = 1",
 }
 
@@ -50,7 +64,8 @@ def install(folder: Path, era_name: str) -> Path:
     home = folder.resolve()
     for entry in era.install:
         _write(home / entry["path"], _module_text(era, entry["path"], entry.get("names", [])))
-    _write(home / TRAINER_MODULE, _trainer_text(era, home))
+    names = [name for entry in era.install if entry["path"] == TRAINER_MODULE for name in entry.get("names", [])]
+    _write(home / TRAINER_MODULE, _trainer_text(era, home, names))
     _write(home / "pyproject.toml", f'# Stands in for prime-rl at {era.commit}.\n[project]\nname = "prime-rl"\n')
     _environment(home)
     names = [*SCRIPTS, *(["env-server"] if era.titles else [])]
@@ -97,10 +112,11 @@ def _module_text(era: Era, path: str, names: list[str]) -> str:
     return f'"""{title}"""\n\n{bodies}\n'
 
 
-def _trainer_text(era: Era, home: Path) -> str:
+def _trainer_text(era: Era, home: Path, names: list[str]) -> str:
     return (
         f'"""Stands in for {TRAINER_MODULE} of prime-rl at {era.commit}."""\n\n'
-        'if __name__ == "__main__":\n'
+        + "".join(f"{BODIES[name]}\n\n\n" for name in names)
+        + 'if __name__ == "__main__":\n'
         "    from supervisor.simulator.entry import main\n\n"
         f"    main('trainer-rank', {era.name!r}, {str(home)!r})\n"
     )

@@ -1,0 +1,211 @@
+"""Which sensors look, and at what: some at the pod all the time, some at one attempt while it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from supervisor.config import RunFile
+from supervisor.core import facts as f
+from supervisor.core.state import State
+from supervisor.effects.attempts import read_snapshot
+from supervisor.effects.launch import ShimState
+from supervisor.jobs.base import GpuPlan, Job, LogSource
+from supervisor.sensors.base import Looker, Sensor
+from supervisor.sensors.checkpoints import CheckpointSensor
+from supervisor.sensors.config_watch import ConfigWatch
+from supervisor.sensors.disk import DiskSensor
+from supervisor.sensors.engine import EngineSensor
+from supervisor.sensors.gpu import GpuSensor, merged
+from supervisor.sensors.logs import LogSensor, end_positions
+from supervisor.sensors.processes import Identity, ProcessWatcher, identity, process_sensors
+from supervisor.sensors.usage import held_bytes
+
+LOG_INTERVAL_S = 1.0
+SCAN_PROCESSES_S = 3.0
+SCANS_WITHOUT_CALL = 4  # the housekeeping calls for scans; should it die, they go on more slowly
+EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
+
+
+class Attending:
+    """Starts and stops sensors as attempts come and go, and keeps what people want to read of them."""
+
+    def __init__(
+        self,
+        run_file: RunFile,
+        post: Callable[[f.Fact, str], None],
+        attempt_dir: Callable[[int], Path],
+        state: Callable[[], State],
+    ) -> None:
+        """``post`` hands a fact and its sensor's name to the loop; ``state`` is the core's present one."""
+        self._run_file = run_file
+        self._post = post
+        self._attempt_dir = attempt_dir
+        self._state = state
+        self._pod: list[Looker] = []
+        self._attempt: list[Looker] = []
+        self._number: int | None = None
+        self._prepared: tuple[int, list[dict[str, str | int]]] = (0, [])
+        self._watcher: ProcessWatcher | None = None
+        self._logs: LogSensor | None = None
+        self._configs: ConfigWatch | None = None
+        self._steps: Looker | None = None
+        self._last_logs: dict[str, Path] = {}
+        self._sources: Sequence[LogSource] = ()
+
+    # ------------------------------------------------------------ the pod
+
+    def watch_pod(self, job: Job | None) -> None:
+        """Look at GPUs and disk; called again once the job is known."""
+        self._stop(self._pod)
+        file = self._run_file
+        plan = merged(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
+        capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
+        folder = job.output_dir if job else file.output_dir
+        disk = DiskSensor(folder, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
+        self._pod = [
+            self._start(GpuSensor(plan), file.supervision.sample, deadline_s=10.0),
+            self._start(disk, min(5.0, file.supervision.scan), deadline_s=20.0),
+        ]
+        if job is not None:
+            steps = CheckpointSensor(job, quiet_s=file.supervision.quiet)
+            self._steps = self._start(steps, SCANS_WITHOUT_CALL * file.supervision.scan, deadline_s=60.0)
+            self._pod.append(self._steps)
+
+    # ------------------------------------------------------------ one attempt
+
+    def prepare(self, job: Job, attempt: int) -> None:
+        """An attempt is about to be launched: lines written from now on are its own."""
+        self._prepared = (attempt, end_positions(job.log_sources(self._attempt_dir(attempt))))
+
+    def watch_attempt(
+        self,
+        job: Job,
+        attempt: int,
+        components: Sequence[str],
+        look: Callable[[str], ShimState],
+        *,
+        positions: Sequence[Mapping[str, object]] | None,
+    ) -> None:
+        """Look at the processes, logs and engine of an attempt that runs.
+
+        ``positions``: where the daemon before was in its logs; None when this daemon launched the attempt.
+        """
+        self.leave(None)
+        found = [look(name) for name in components]
+        roots = [known for one in found if (known := _root(one)) is not None]
+        state = self._state()
+        seen = [f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.processes.values()]
+
+        def exits() -> list[f.ComponentExited]:
+            ended = [(name, look(name)) for name in components]
+            return [
+                f.ComponentExited(attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
+                for name, one in ended
+                if one.state in ("exited", "lost")
+            ]
+
+        supervision = self._run_file.supervision
+        watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
+        folder = self._attempt_dir(attempt)
+        if positions is None:
+            positions = self._prepared[1] if self._prepared[0] == attempt else []
+        started = min((one.started_wall for one in found if one.started_wall), default=None)
+        logs = LogSensor(job.log_sources(folder), job, positions=positions, since_wall=started and started - 1.0)
+        self._watcher, self._logs, self._number = watcher, logs, attempt
+        self._sources = job.log_sources(folder)
+        self._attempt = [
+            self._start(watcher, supervision.sample),
+            self._start(scanner, max(supervision.sample, min(SCAN_PROCESSES_S, 3 * supervision.sample))),
+            self._start(logs, min(LOG_INTERVAL_S, supervision.sample)),
+        ]
+        engine = job.engine()
+        if engine is not None:
+            sensor = EngineSensor(
+                engine,
+                canary_after_s=self._run_file.deadlines.hang / 2,
+                canary_timeout_s=self._run_file.deadlines.hang / 2,
+                work_waits=lambda: (work := self._state().work) is not None and work.inflight > 0,
+            )
+            self._attempt.append(self._start(sensor, supervision.engine_sample))
+        snapshot = read_snapshot(folder)
+        self._configs = ConfigWatch(snapshot) if snapshot else None
+
+    def leave(self, attempt: int | None) -> None:
+        """Stop looking at the attempt (None: whichever it is)."""
+        if attempt is not None and attempt != self._number:
+            return
+        self._last_logs = self.log_files()
+        self._stop(self._attempt)
+        if self._watcher is not None:
+            self._watcher.close()
+        if self._logs is not None:
+            self._logs.close()
+        self._attempt, self._watcher, self._logs, self._configs, self._number = [], None, None, None, None
+
+    def close(self) -> None:
+        """Stop looking at anything."""
+        self.leave(None)
+        self._stop(self._pod)
+        self._pod = []
+
+    # ------------------------------------------------------------ questions
+
+    def look_at_steps(self) -> None:
+        """Look at the checkpoint folders now."""
+        if self._steps is not None:
+            self._steps.wake()
+
+    def look_at_configs(self) -> None:
+        """Compare the configuration on disk with the snapshot that runs."""
+        watch = self._configs
+        for fact in watch.look() if watch else ():
+            self._post(fact, "config")
+
+    def log_files(self) -> dict[str, Path]:
+        """Newest log file of each role; the ended attempt's until the next one has some."""
+        return self._newest_logs() or self._last_logs
+
+    def _newest_logs(self) -> dict[str, Path]:
+        newest: dict[str, tuple[float, Path]] = {}
+        for source in self._sources:
+            if source.kind != "text":
+                continue
+            for name in glob.glob(source.path):  # noqa: PTH207 - the pattern is absolute, which Path.glob refuses
+                path = Path(name)
+                with contextlib.suppress(OSError):
+                    changed = path.stat().st_mtime
+                    if changed >= newest.get(source.role, (0.0, path))[0]:
+                        newest[source.role] = (changed, path)
+        return {role: path for role, (_, path) in newest.items()}
+
+    def positions(self) -> list[dict[str, str | int]] | None:
+        """Where the log files were read to; None while none is followed."""
+        return self._logs.positions() if self._logs else None
+
+    def gpu_free(self) -> bool | None:
+        """Is the memory of the run's GPUs back? None when nobody can say."""
+        state = self._state()
+        if state.gpu_reason or not state.gpus:
+            return None
+        mine = [memory.gpu for memory in state.gpus.values() if memory.gpu.role != "other"]
+        return all(gpu.used_bytes < max(EMPTY_BYTES, gpu.total_bytes // 50) for gpu in mine) if mine else None
+
+    # ------------------------------------------------------------ lookers
+
+    def _start(self, sensor: Sensor, interval_s: float, deadline_s: float = 15.0) -> Looker:
+        name = sensor.name
+        looker = Looker(sensor, lambda fact: self._post(fact, name), interval_s=interval_s, deadline_s=deadline_s)
+        looker.start()
+        return looker
+
+    @staticmethod
+    def _stop(lookers: list[Looker]) -> None:
+        for looker in lookers:
+            looker.stop(timeout_s=0.5)
+
+
+def _root(found: ShimState) -> Identity | None:
+    return identity(found.shim_pid) if found.shim_pid else None

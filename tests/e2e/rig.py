@@ -1,0 +1,183 @@
+"""A pod for end-to-end tests: the real daemon as a subprocess, the practice job, GPUs in a folder, a store."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from supervisor.cli.client import Client
+from supervisor.simulator.command_line import toml_value
+from supervisor.simulator.practice import Practice, make_practice
+
+FAST: dict[str, dict[str, Any]] = {
+    # Deadlines in proportion to steps of a quarter of a second; the rules are those of production.
+    "deadlines": {
+        "startup": 60,
+        "step_floor": 6,
+        "step_ceiling": 30,
+        "engine_grace": 0.5,
+        "memory_fell": 1,
+        "hang": 3,
+        "checkpoint_save": 10,
+    },
+    "recovery": {"backoff": 0.2, "backoff_cap": 2},
+    "supervision": {"sample": 0.1, "engine_sample": 0.3, "scan": 0.3, "quiet": 0.4, "gpu_free": 10, "shim": "fork"},
+    "disk": {"stop_below_mb": 0},
+    "logging": {"format": "json"},
+}
+
+
+class Pod:
+    """One pod with one practice run. ``store`` may be shared with another pod."""
+
+    def __init__(
+        self,
+        folder: Path,
+        era: str = "v0.6",
+        *,
+        store: str | None = None,
+        settings: dict[str, dict[str, Any]] | None = None,
+        practice: Practice | None = None,
+        environ: dict[str, str] | None = None,
+        **knobs: Any,
+    ) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.practice = practice or make_practice(folder / "practice", era, **{"max_steps": 12, "interval": 2, **knobs})
+        self.state_dir = folder / "state"
+        self.socket = folder / "s"
+        self.run_file = folder / "run.toml"
+        self.output = folder / "daemon.out"
+        self.store = store or (folder / "store").as_uri()
+        self.environ = environ or {}
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.write_run_file(settings or {})
+
+    def write_run_file(self, settings: dict[str, dict[str, Any]]) -> None:
+        tables: dict[str, dict[str, Any]] = {
+            "run": {"id": "practice", "state_dir": str(self.state_dir)},
+            "job": {
+                "dir": str(self.practice.home),
+                "config": str(self.practice.config),
+                "checkpoint_interval": 2,
+            },
+            "store": {"url": self.store},
+            "api": {"socket": str(self.socket)},
+        }
+        for source in (FAST, settings):
+            for table, values in source.items():
+                tables.setdefault(table, {}).update(values)
+        job_env = {k: v for k, v in self.practice.environment.items() if k != "PATH"}
+        lines = []
+        for table, values in tables.items():
+            lines.append(f"[{table}]")
+            lines += [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+        lines += ["[job.env]", *(f"{key} = {toml_value(value)}" for key, value in job_env.items())]
+        self.run_file.write_text("\n".join(lines) + "\n")
+
+    # ------------------------------------------------------------ the daemon
+
+    def start(self, verb: str = "run", *words: str) -> Pod:
+        env = {**os.environ, **self.practice.driver_environment(self.folder / "nvml"), **self.environ}
+        with self.output.open("ab") as output:
+            self.daemon = subprocess.Popen(
+                [sys.executable, "-m", "supervisor.cli.main", verb, str(self.run_file), *words],
+                stdout=output,
+                stderr=output,
+                env=env,
+                start_new_session=True,
+            )
+        return self
+
+    def wait_exit(self, timeout_s: float = 60) -> int:
+        assert self.daemon is not None
+        try:
+            return self.daemon.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the daemon did not end in {timeout_s} s\n{self.story()}") from None
+
+    def kill_daemon(self) -> None:
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def close(self) -> None:
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGKILL)
+            self.daemon.wait()
+        self.practice.end_all()
+
+    # ------------------------------------------------------------ what is seen
+
+    def status(self) -> dict[str, Any]:
+        with contextlib.suppress(Exception):
+            return dict(Client(self.socket).get("/v1/status"))
+        return {}
+
+    def command(self, verb: str, *args: str) -> None:
+        Client(self.socket).command(verb, list(args))
+
+    def said(self) -> list[dict[str, Any]]:
+        """Everything that the daemons of this pod logged, from their JSON lines."""
+        found = []
+        for line in self.output.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    found.append(record)
+        return found
+
+    def sentences(self, event: str) -> list[str]:
+        return [str(record.get("sentence")) for record in self.said() if record.get("event") == event]
+
+    def story(self) -> str:
+        text = self.output.read_text(errors="replace") if self.output.exists() else ""
+        return text[-6000:]
+
+    def wait_for(self, what: Callable[[], Any], about: str, timeout_s: float = 40) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            found = what()
+            if found:
+                return found
+            if self.daemon is not None and self.daemon.poll() is not None:
+                found = what()
+                if found:
+                    return found
+                raise AssertionError(f"the daemon ended with {self.daemon.returncode} before: {about}\n{self.story()}")
+            time.sleep(0.05)
+        raise AssertionError(f"not in {timeout_s} s: {about}\n{self.story()}")
+
+    def step(self) -> int:
+        return int(self.status().get("step") or 0)
+
+    def resume_steps(self) -> list[int | None]:
+        """The resume step that each start of the job was really given."""
+        key = f"--{self.practice.era.command_line['resume_key'].replace('_', '-')}"
+        found: list[int | None] = []
+        for start in self.practice.starts():
+            words: list[str] = start["arguments"]
+            plain = [word.replace("_", "-") for word in words]
+            found.append(int(words[plain.index(key) + 1]) if key in plain else None)
+        return found
+
+    def stored(self) -> list[int]:
+        folder = Path(self.store.removeprefix("file://")) / "practice"
+        return sorted(int(path.parent.name.removeprefix("step_")) for path in folder.glob("step_*/manifest.json"))
+
+    def latest(self) -> dict[str, Any]:
+        folder = Path(self.store.removeprefix("file://")) / "practice"
+        return dict(json.loads((folder / "latest.json").read_text()))
+
+
+def pids_of(practice: Practice) -> Iterable[int]:
+    """Everything of the practice run that lives now."""
+    return practice.alive().keys()
