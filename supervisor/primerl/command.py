@@ -55,14 +55,19 @@ _REFUSED = {
 }
 
 
-def refused_args(args: Sequence[str]) -> Iterator[str]:
+def refused_args(run: RunFile) -> Iterator[str]:
     """A sentence for each word of [job] args that is the supervisor's own business."""
+    args = run.job.args
     for word in args:
         if word == "@" or word.startswith("@"):
             yield f"[job] args holds {word!r}: name files in [job] config instead, so that each attempt has its copy."
     for name, _ in configs.flags(args):
         plain = name.replace("_", "-").lower()
         why = _refusal(plain)
+        if run.run.max_steps is not None and plain.rpartition(".")[2] == "max-steps":
+            why = "[run] max_steps of the run file says it"
+        if (run.gpus.inference or run.gpus.trainer) and _chooses_gpus(plain):
+            why = "[gpus] of the run file says it"
         if why:
             yield f"[job] args holds --{name}: {why}. Take it out."
 
@@ -82,6 +87,13 @@ def _refusal(name: str) -> str:
     if parents[-1:] == ["wandb"] and last == "id":
         return "set [wandb] id of the run file instead"
     return _REFUSED_ENDS.get(last, "")
+
+
+def _chooses_gpus(name: str) -> bool:
+    return name.removeprefix("deployment.") in (
+        *("inference-gpu-ids", "trainer-gpu-ids", "trainer-gpus", "inference-gpus"),
+        *("num-train-gpus", "num-infer-gpus", "num-gpus"),
+    )
 
 
 def launcher_words(run: RunFile, entry: str) -> list[str]:
@@ -125,6 +137,7 @@ def rl_arguments(
         *_files(files, request.configs),
         *run.job.args,
         *_checkpoints(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt")),
+        *_max_steps(run, settings),
         *_resume(dialect, request.step),
         *_folders(run, dialect),
         *(["--no-clean"] if dialect.clean in ("wipes-checkpoints", "wipes-outputs") else []),
@@ -153,6 +166,15 @@ def _checkpoints(run: RunFile, dialect: Dialect, settings: Settings, tables: Seq
         limited = any(settings.get(f"{table}.{name}") is not None for name in ("keep", "keep_last", "keep_interval"))
         if limited or (table == main and dialect.keep_default_one):
             yield from (f"--{table}.{dialect.keep}", KEEP_ALL)
+
+
+def _max_steps(run: RunFile, settings: Settings) -> Iterator[str]:
+    """The run file's last step, where it names one, also over what a file says for one part."""
+    if run.run.max_steps is None:
+        return
+    for path in ("max_steps", "trainer.max_steps", "orchestrator.max_steps"):
+        if path == "max_steps" or settings.has(path):
+            yield from (f"--{path.replace('_', '-')}", str(run.run.max_steps))
 
 
 def _resume(dialect: Dialect, step: int | None) -> Iterator[str]:
@@ -210,6 +232,7 @@ def sft_arguments(
         *_files(files, request.configs),
         *run.job.args,
         *_checkpoints(run, dialect, settings, ("ckpt",)),
+        *_max_steps(run, settings),
         *_resume(dialect, request.step),
         *_folders(run, dialect),
     ]

@@ -112,7 +112,7 @@ class PrimeRlJob:
         """Everything that we refuse to start with."""
         found = [
             *files.problems(self.settings, self.dialect),
-            *command.refused_args(self.run.job.args),
+            *command.refused_args(self.run),
             *command.gpu_problems(self.run, self.dialect, sft=self.sft),
         ]
         if self.sft and any(source.table for source in self.sources):

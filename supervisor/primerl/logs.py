@@ -44,6 +44,7 @@ TRAINER_STEP = re.compile(rf"Step (\d{{1,12}}) \| (?:Time: )?\s{{0,10}}({_DURATI
 ORCHESTRATOR_STEP = re.compile(rf"Step (\d{{1,12}}) \| (?:Time: )?\s{{0,10}}({_DURATION}) \| Reward:? {_VALUE}")
 BATCH = re.compile(r"Train batch (\d{1,9})/(\d{1,9}) \(")
 INFLIGHT = re.compile(r"\b(\d{1,9}) inflight (?:rollouts|episodes)\b")
+_FRAME = " \t\r\n\u2502"  # pydantic_config draws a frame of lines around a configuration error
 STEP = r"`?(?P<step>\d{1,12})`?"
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -125,7 +126,8 @@ _ERRORS: tuple[_Error, ...] = (
         "config-invalid",
         r"(?:[\w.]{1,80}\.)?(?:ValidationError|ConfigError|SettingsError|CLIError): "
         r"|\d{1,4} validation errors? for \w{1,60}|(?:rl|sft): error: |error: unrecognized arguments"
-        r"|Shared config conflicts with matching sub-config",
+        r"|Shared config conflicts with matching sub-config|Failed to validate config|Value error, "
+        r"|Unrecognized (?:option|arg)|\u256d\u2500 [\w ]{1,40} error ",
         ("launcher", "trainer", "orchestrator"),
         deterministic=True,
     ),
@@ -214,7 +216,7 @@ def _message(line: str) -> tuple[str | None, str]:
     found = LINE.match(line) or VLLM.match(line)
     if found:
         return found[1], found[2].strip()
-    return None, line.strip()
+    return None, line.strip(_FRAME)
 
 
 def _json_message(line: str) -> tuple[str | None, str]:
