@@ -95,13 +95,14 @@ class GpuSensor:
     def _find(self, nvml: Any) -> dict[str, _Device]:
         """Handles of the run's GPUs by UUID, in NVML's order."""
         present: dict[str, tuple[Any, int]] = {}
-        lost = 0
+        lost = ""
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 present[nvml.nvmlDeviceGetUUID(handle)] = handle, index
-            except nvml.NVMLError_GpuIsLost:
-                lost += 1
+            except nvml.NVMLError as error:
+                # One that fell off the bus, perhaps another run's; NVML answers "lost" or just "unknown error" for it.
+                lost = f" (NVML about GPU {index}: {error})"
         roles = self._roles(present, lost)
         devices = {
             uuid: _Device(handle, index, roles[uuid], highest_bytes=self._highest(uuid))
@@ -119,10 +120,10 @@ class GpuSensor:
     def _highest(self, uuid: str) -> int:
         return self._devices[uuid].highest_bytes if uuid in self._devices else 0
 
-    def _roles(self, present: Mapping[str, tuple[Any, int]], lost: int) -> dict[str, GpuRole]:
+    def _roles(self, present: Mapping[str, tuple[Any, int]], lost: str) -> dict[str, GpuRole]:
         if not self._plan.inference and not self._plan.trainer:
             if lost:
-                _give_up(f"{lost} of this machine's GPUs fell off the bus (NVML: GPU is lost)")
+                _give_up(f"not all of this machine's GPUs can be read{lost}")
             return dict.fromkeys(present, "other")
         inference = {self._uuid(name, present, lost) for name in self._plan.inference}
         trainer = {self._uuid(name, present, lost) for name in self._plan.trainer}
@@ -131,16 +132,15 @@ class GpuSensor:
         roles.update(dict.fromkeys(inference & trainer, "shared"))
         return roles
 
-    def _uuid(self, name: str, present: Mapping[str, tuple[Any, int]], lost: int) -> str:
+    def _uuid(self, name: str, present: Mapping[str, tuple[Any, int]], lost: str) -> str:
         """UUID of the GPU that a person called ``name``."""
-        why = " (NVML: GPU is lost)" if lost else ""
         if name.isdecimal():
             here = next((uuid for uuid, (_, index) in present.items() if index == int(name)), None)
             uuid = self._uuids.get(int(name), here)
             if uuid is None:
-                _give_up(f"there is no GPU {name}: this machine has {len(present)}, counted from 0{why}")
+                _give_up(f"there is no GPU {name}: this machine has {len(present)}, counted from 0{lost}")
             if uuid not in present:
-                _give_up(f"GPU {name} ({uuid}) is not on the bus any more{why}")
+                _give_up(f"GPU {name} ({uuid}) is not on the bus any more{lost}")
             self._uuids[int(name)] = uuid
             return uuid
         if name.startswith("MIG-"):
@@ -148,7 +148,7 @@ class GpuSensor:
         # CUDA takes a UUID's beginning when it is the only one that begins so; so do people.
         found = [uuid for uuid in present if uuid.lower().startswith(name.lower())]
         if len(found) != 1:
-            _give_up(f"{'no GPU' if not found else 'more than one GPU'} is named {name} on this machine{why}")
+            _give_up(f"{'no GPU' if not found else 'more than one GPU'} is named {name} on this machine{lost}")
         return found[0]
 
     def _read(self, nvml: Any, uuid: str, device: _Device) -> Gpu:
@@ -219,9 +219,16 @@ def _is_split(nvml: Any, handle: Any) -> bool:
 
 def _pids(nvml: Any, handle: Any, used_bytes: int) -> tuple[int, ...] | None:
     """Processes on a GPU as the driver lists them, None where the list is hidden or speaks of the host's numbers."""
-    try:
-        pids = tuple(sorted({int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}))
-    except nvml.NVMLError:
+    # By version, because pynvml's name without one raises another kind of error with drivers before 510.
+    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2):
+        try:
+            pids = tuple(sorted({int(process.pid) for process in ask(handle)}))
+            break
+        except nvml.NVMLError_FunctionNotFound:
+            continue
+        except nvml.NVMLError:
+            return None
+    else:
         return None
     if not pids:
         return () if used_bytes < NEAR_ZERO_BYTES else None

@@ -1,0 +1,302 @@
+"""GPU memory through the real pynvml and a stand-in for the driver's library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.config import Gpus
+from supervisor.jobs.base import GpuPlan
+from supervisor.sensors.gpu import merged
+from supervisor.simulator import gpus as practice
+from supervisor.simulator.nvml.build import NoCompilerError, build, compiler
+from supervisor.simulator.processes import start_ticks
+from tests.sensors.support import until
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+try:
+    compiler()
+except NoCompilerError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml")).parent
+
+
+@pytest.fixture(scope="session")
+def states_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvml-states")
+    target = folder / "libnvidia-ml.so.1"
+    source = Path(__file__).with_name("nvml_states.c")
+    subprocess.run([*compiler(), "-shared", "-fPIC", "-o", str(target), str(source)], check=True)
+    return folder
+
+
+class Probe:
+    def __init__(self, plan: GpuPlan, env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("gpu_probe.py")), json.dumps([plan.inference, plan.trainer])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": "", "PYTHONPATH": str(Path(__file__).parents[2]), **env},
+        )
+        self.said: list[Any] = []
+
+    def look(self, now: float) -> Any:
+        """What one look at time ``now`` says; None for nothing."""
+        self._tell(f"look {now}")
+        assert self.process.stdout
+        facts = json.loads(self.process.stdout.readline())
+        assert len(facts) <= 1
+        return facts[0] if facts else None
+
+    def start(self) -> None:
+        self._tell("start")
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.said += json.loads(line)
+
+    def _tell(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait(20)
+        assert self.process.stdout
+        self.process.stdout.close()
+
+
+Start = Callable[..., Probe]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    probes: list[Probe] = []
+
+    def make(plan: GpuPlan, **env: str) -> Probe:
+        probes.append(Probe(plan, env))
+        return probes[-1]
+
+    yield make
+    for probe in probes:
+        probe.end()
+
+
+class Pod:
+    """Practice GPUs whose memory a test sets."""
+
+    def __init__(self, folder: Path, library: Path, count: int = 3, total_bytes: int = 80 * GIB) -> None:
+        self.folder = folder
+        self.total_bytes = total_bytes
+        self.uuids = practice.make_gpus(folder, count, total_bytes)
+        self.env = {"LD_LIBRARY_PATH": str(library), "PRACTICE_GPUS": str(folder)}
+
+    def use(self, *used_bytes: int) -> None:
+        """What each GPU holds, as the driver's own share, so that it needs no process."""
+        lines = [f"{uuid} {self.total_bytes} {used} H100\n" for uuid, used in zip(self.uuids, used_bytes, strict=True)]
+        (self.folder / "new").write_text("".join(lines))
+        (self.folder / "new").replace(self.folder / "gpus")
+
+    def error(self, code: int | None) -> None:
+        if code is None:
+            (self.folder / "error").unlink()
+        else:
+            (self.folder / "error").write_text(str(code))
+
+
+@pytest.fixture
+def pod(tmp_path: Path, library: Path) -> Pod:
+    return Pod(tmp_path, library)
+
+
+def used(fact: Any) -> list[tuple[int, str, int]]:
+    assert fact["reason"] == ""
+    return [(gpu["index"], gpu["role"], gpu["used_bytes"]) for gpu in fact["gpus"]]
+
+
+def test_the_runs_gpus_by_number_and_by_uuid_with_their_roles_and_no_others(start: Start, pod: Pod) -> None:
+    pod.use(600 * MIB, 70 * GIB, 60 * GIB)
+    fact = start(GpuPlan(["1"], [pod.uuids[2]]), **pod.env).look(0)
+    assert used(fact) == [(1, "inference", 70 * GIB), (2, "trainer", 60 * GIB)]
+    assert [gpu["uuid"] for gpu in fact["gpus"]] == pod.uuids[1:]
+    assert {gpu["total_bytes"] for gpu in fact["gpus"]} == {80 * GIB}
+
+
+def test_one_gpu_that_engine_and_trainer_share(start: Start, pod: Pod) -> None:
+    fact = start(GpuPlan(["0", "1"], [pod.uuids[0][:12]]), **pod.env).look(0)
+    assert [(gpu["index"], gpu["role"]) for gpu in fact["gpus"]] == [(0, "shared"), (1, "inference")]
+
+
+def test_without_a_plan_all_gpus_are_shown_as_others(start: Start, pod: Pod) -> None:
+    fact = start(GpuPlan(), **pod.env).look(0)
+    assert [(gpu["index"], gpu["role"]) for gpu in fact["gpus"]] == [(0, "other"), (1, "other"), (2, "other")]
+
+
+def test_a_look_is_told_when_memory_moves_and_at_the_heartbeat(start: Start, pod: Pod) -> None:
+    probe = start(GpuPlan(["0"], ["1"]), **pod.env)
+    pod.use(600 * MIB, 600 * MIB, 0)
+    assert used(probe.look(0)) == [(0, "inference", 600 * MIB), (1, "trainer", 600 * MIB)]
+    pod.use(640 * MIB, 600 * MIB, 70 * GIB)
+    assert probe.look(1) is None, "40 MiB are noise, and GPU 2 is not ours"
+    pod.use(70 * GIB, 600 * MIB, 0)
+    assert used(probe.look(2))[0] == (0, "inference", 70 * GIB)
+    pod.use(70 * GIB + 60 * MIB, 600 * MIB, 0)
+    assert probe.look(3) is None
+    pod.use(70 * GIB + 65 * MIB, 600 * MIB, 0)
+    assert used(probe.look(4))[0] == (0, "inference", 70 * GIB + 65 * MIB)
+    assert probe.look(13.9) is None
+    assert probe.look(14) is not None
+    pod.use(0, 600 * MIB, 0)
+    assert used(probe.look(15))[0] == (0, "inference", 0)
+
+
+def test_near_zero_is_crossed_by_a_small_step(start: Start, pod: Pod) -> None:
+    probe = start(GpuPlan(["0"]), **pod.env)
+    pod.use(70 * GIB, 0, 0)
+    probe.look(0)
+    pod.use(GIB + 10 * MIB, 0, 0)
+    assert probe.look(1) is not None
+    pod.use(GIB - 10 * MIB, 0, 0)
+    assert used(probe.look(2)) == [(0, "inference", GIB - 10 * MIB)]
+
+
+def test_a_small_gpu_moves_in_small_steps(start: Start, tmp_path: Path, library: Path) -> None:
+    pod = Pod(tmp_path, library, count=1, total_bytes=1000 * MIB)
+    probe = start(GpuPlan(["0"]), **pod.env)
+    pod.use(900 * MIB)
+    probe.look(0)
+    pod.use(904 * MIB)
+    assert probe.look(1) is None
+    pod.use(906 * MIB)
+    assert probe.look(2) is not None
+
+
+def test_processes_are_named_where_the_driver_shows_them_and_unknown_where_it_hides_them(
+    start: Start, pod: Pod
+) -> None:
+    pod.use(0, 0, 70 * GIB)
+    (pod.folder / f"pid.{os.getpid()}").write_text(f"{start_ticks('self')}\n0 {10 * GIB}\n")
+    fact = start(GpuPlan(["0", "1", "2"]), **pod.env).look(0)
+    assert [gpu["pids"] for gpu in fact["gpus"]] == [[os.getpid()], [], None]
+
+
+def test_no_library_no_driver_no_permission_are_each_unknown_with_a_sentence(start: Start, pod: Pod) -> None:
+    fact = start(GpuPlan(["0"])).look(0)
+    assert fact["gpus"] == []
+    assert fact["reason"].startswith("libnvidia-ml.so.1 was not found: no NVIDIA driver here")
+
+    probe = start(GpuPlan(["0"]), LD_LIBRARY_PATH=pod.env["LD_LIBRARY_PATH"])
+    assert probe.look(0)["reason"] == "the NVIDIA driver is not loaded"
+    assert probe.look(1) is None, "said once"
+    assert probe.look(10)["reason"] == "the NVIDIA driver is not loaded", "and at the heartbeat"
+
+    pod.error(4)
+    assert start(GpuPlan(["0"]), **pod.env).look(0)["reason"].startswith("no permission to talk to the driver")
+
+
+def test_the_driver_fails_and_comes_back(start: Start, pod: Pod) -> None:
+    probe = start(GpuPlan(["0"]), **pod.env)
+    pod.use(GIB, 0, 0)
+    assert used(probe.look(0)) == [(0, "inference", GIB)]
+    pod.error(999)
+    assert probe.look(1) == {"gpus": [], "reason": "NVML failed: Unknown Error"}
+    pod.error(None)
+    assert probe.look(2) is None, "tried again every 5 s"
+    assert used(probe.look(6)) == [(0, "inference", GIB)]
+    assert probe.look(7) is None
+
+
+def test_the_driver_hangs_and_comes_back(start: Start, pod: Pod) -> None:
+    probe = start(GpuPlan(["0"]), **pod.env)
+    pod.use(GIB, 0, 0)
+    probe.start()
+    until(lambda: probe.said, "a first look")
+    (pod.folder / "hang").touch()
+    until(lambda: probe.said[-1]["reason"], "unknown")
+    assert probe.said[-1]["reason"].startswith("gpu did not answer for ")
+    (pod.folder / "hang").unlink()
+    until(lambda: not probe.said[-1]["reason"], "the driver is back")
+    assert used(probe.said[-1]) == [(0, "inference", GIB)]
+
+
+def test_a_gpu_that_is_not_there_is_a_sentence(start: Start, pod: Pod) -> None:
+    reasons = [
+        start(GpuPlan([name]), **pod.env).look(0)["reason"] for name in ("7", "GPU-0123", "GPU-", "MIG-1234-5678")
+    ]
+    assert reasons == [
+        "there is no GPU 7: this machine has 3, counted from 0",
+        "no GPU is named GPU-0123 on this machine",
+        "more than one GPU is named GPU- on this machine",
+        "MIG-1234-5678 is a MIG device, and memory of MIG devices is not looked at",
+    ]
+
+
+class States:
+    def __init__(self, folder: Path, library: Path) -> None:
+        self.file = folder / "states"
+        self.env = {"LD_LIBRARY_PATH": str(library), "NVML_STATES": str(self.file)}
+
+    def set(self, *states: str) -> None:
+        self.file.write_text(
+            "".join(f"GPU-{letter} {GIB} {state}\n" for letter, state in zip("abc", states, strict=True))
+        )
+
+
+@pytest.fixture
+def states(tmp_path: Path, states_library: Path) -> States:
+    return States(tmp_path, states_library)
+
+
+def test_a_gpu_falls_off_the_bus_and_its_number_never_means_another_one(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["1"]), **states.env)
+    assert probe.look(0)["gpus"][0]["uuid"] == "GPU-b"
+    states.set("ok", "lost", "ok")
+    assert probe.look(1)["reason"] == (
+        "GPU 1 (GPU-b) fell off the bus (NVML: GPU is lost); only a reboot brings it back"
+    )
+    assert probe.look(7)["reason"] == "GPU 1 (GPU-b) is not on the bus any more (NVML about GPU 1: GPU is lost)"
+    assert probe.look(12) is None
+    states.set("ok", "gone", "ok")
+    assert probe.look(22)["reason"] == "GPU 1 (GPU-b) is not on the bus any more", "GPU-c is number 1 now"
+    states.set("ok", "ok", "ok")
+    assert probe.look(30)["gpus"][0]["uuid"] == "GPU-b"
+
+
+def test_another_runs_lost_gpu_is_none_of_our_business(start: Start, states: States) -> None:
+    states.set("lost", "ok", "ok")
+    fact = start(GpuPlan(["1"], ["2"]), **states.env).look(0)
+    assert used(fact) == [(1, "inference", GIB), (2, "trainer", GIB)]
+    assert fact["gpus"][0]["pids"] is None, "this driver is too old to list processes"
+
+
+def test_mig_is_unknown_and_not_zero(start: Start, states: States) -> None:
+    states.set("ok", "mig", "ok")
+    assert start(GpuPlan(["1"]), **states.env).look(0)["reason"].startswith("GPU 1 is split by MIG")
+    assert start(GpuPlan(["0"]), **states.env).look(0)["reason"] == ""
+
+
+def test_the_run_file_overrules_the_jobs_own_plan() -> None:
+    plan = GpuPlan(["0"], ["1"])
+    assert merged(plan, [], []) == plan
+    written = Gpus(inference=[2, "GPU-0abc"], trainer=[])
+    assert merged(plan, written.inference, written.trainer) == GpuPlan(["2", "GPU-0abc"], ["1"])
