@@ -115,7 +115,9 @@ class _Stamp:
         stamp: EventDict = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": method}
         if self._run_id:
             stamp["run"] = self._run_id
-        return {**stamp, **record}
+        # What every line has comes first, and what is not known is left out: people read these lines too.
+        stamp |= {"event": record.pop("event", ""), "sentence": record.pop("sentence", "")}
+        return stamp | {name: value for name, value in record.items() if value is not None}
 
 
 def _redact(logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
