@@ -112,7 +112,7 @@ class _Stamp:
         self._run_id = run_id
 
     def __call__(self, logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
-        stamp: EventDict = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": method}
+        stamp: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": method}
         if self._run_id:
             stamp["run"] = self._run_id
         # What every line has comes first, and what is not known is left out: people read these lines too.
