@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.entry["status"] = self.entry["status"] or "gone"
                 self.close_connection = True
             finally:
-                self.state.write_journal(**self.entry)
+                self.state.write_journal(self.entry)
 
     def _route(self) -> None:
         url = urlsplit(self.path)
@@ -191,6 +191,8 @@ class Handler(BaseHTTPRequestHandler):
             at = (fault.flip or 0) - first
             body = body[:at] + bytes([body[at] ^ 0xFF]) + body[at + 1 :]
         cut = state.fault(op, version.name, lambda fault: fault.cut_download_after is not None)
+        self.entry["status"] = status
+        self.state.write_journal(self.entry)
         self.send_response(status)
         self.send_header("Content-Type", version.content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -204,7 +206,6 @@ class Handler(BaseHTTPRequestHandler):
         if status == 206:
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         self.end_headers()
-        self.entry["status"] = status
         if self.command != "HEAD":
             self._send(body[: cut.cut_download_after] if cut else body)
         if cut:
@@ -269,6 +270,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, answer: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.entry["status"] = status
+        self.state.write_journal(self.entry)
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json;charset=utf-8")
@@ -317,7 +319,7 @@ class _Listener(ThreadingHTTPServer):
 class B2Server:
     """A B2 with one account, its master key and one bucket, on a free port of 127.0.0.1. Use as a context manager.
 
-    ``state.journal`` lists the requests in the order in which they ended; entries with ``accepted`` brought bytes.
+    ``state.journal`` lists the requests in the order of their answers; entries with ``accepted`` brought bytes.
     """
 
     KEY = Key("0000master01", "K000mastersecret")

@@ -146,9 +146,12 @@ class State:
                     return fault
         return None
 
-    def write_journal(self, **entry: Any) -> None:
+    def write_journal(self, entry: Json) -> None:
+        """Once a request; before its answer goes out, so that a client that has its answer finds the entry."""
         with self.lock:
-            self.journal.append({"n": len(self.journal), "t": time.time(), **entry})
+            if "n" not in entry:
+                entry.update(n=len(self.journal), t=time.time())
+                self.journal.append(entry)
 
     # ------------------------------------------------------------ auth
 

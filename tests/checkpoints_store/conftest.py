@@ -104,7 +104,7 @@ class Transfer:
 
     process: subprocess.Popen[str]
 
-    def end(self, timeout_s: float = 40.0) -> tuple[int, dict[str, Any], list[dict[str, Any]], str]:
+    def end(self, timeout_s: float = 120.0) -> tuple[int, dict[str, Any], list[dict[str, Any]], str]:
         """(exit code, last line, lines before, stderr)."""
         out, err = self.process.communicate(timeout=timeout_s)
         lines = [json.loads(line) for line in out.splitlines()]
@@ -161,7 +161,7 @@ def transfers() -> Iterator[Transfers]:
             process.wait(timeout=10)
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Poll until it is so, with a deadline."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage import open_store
-from supervisor.storage.base import StoreError
+from supervisor.storage.base import Store, StoreError
 from supervisor.storage.source import hash_parts
 
 
@@ -70,12 +70,12 @@ def test_a_full_disk_is_a_question_of_quota() -> None:
     assert caught.value.kind == "quota"
 
 
-def _full_store() -> object:
+def _full_store() -> Store:
     """/dev/full answers ENOSPC to every write; the store's own path to it is the descriptor it writes to."""
     from supervisor.storage.file import FileStore
 
     class OnFullDisk(FileStore):
-        def _incoming(self, target: Path):  # type: ignore[no-untyped-def,override]
+        def _incoming(self, target: Path):  # type: ignore[no-untyped-def]
             import contextlib
 
             @contextlib.contextmanager
