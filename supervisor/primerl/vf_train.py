@@ -40,8 +40,10 @@ def resumable(trainer: Any, checkpoint: str) -> Any:
         def training_step(self, *args: Any, **kwargs: Any) -> Any:
             if not self.asked:
                 self.asked = True
-                if self.orchestrator and self.state.global_step > 0:
-                    self.orchestrator.submit_batch(self.state.global_step)
+                if self.state.global_step > 0:
+                    self.update_vllm()  # on every rank: the engine still has the base model's weights
+                    if self.orchestrator:
+                        self.orchestrator.submit_batch(self.state.global_step)
             return super().training_step(*args, **kwargs)
 
     return ResumableTrainer

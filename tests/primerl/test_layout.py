@@ -294,5 +294,3 @@ def test_a_fresh_start_of_the_run_folder_era_moves_the_whole_run_folder(tmp_path
     assert job.above_trees(None) == []
     _folders(job.output_dir, "demo/logs/attempt_1", "other-run/checkpoints/step_5")
     assert job.above_trees(None) == [job.output_dir / "demo"]
-
-
