@@ -63,6 +63,7 @@ class Looker:
         clock: Clock = time.monotonic,
     ) -> None:
         self.sensor = sensor
+        self._posted = sensor.posted if isinstance(sensor, Confirmed) else lambda: None
         self._post = post
         self._interval_s = interval_s
         self._deadline_s = deadline_s
@@ -140,8 +141,7 @@ class Looker:
     def _say(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             self._post(fact)
-        if isinstance(self.sensor, Confirmed):
-            self.sensor.posted()
+        self._posted()
 
     # ------------------------------------------------------------ the thread that watches it
 
