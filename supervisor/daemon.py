@@ -235,7 +235,7 @@ class Daemon:
 
     def _told(self, events: list[Any]) -> None:
         for event in events:
-            logs.say(event.level, event.event, event.sentence, attempt=self.state.attempt, **event.fields)
+            logs.say(event.level, event.event, event.sentence, **{"attempt": self.state.attempt, **event.fields})
         if self.journal.failure:
             logs.say("error", "journal", self.journal.failure)
 

@@ -55,7 +55,7 @@ _PHASE_LINES: tuple[tuple[tuple[Role, ...], str, str], ...] = (
     (("trainer",), "startup", r"Starting (?:RL|SFT) trainer\b|Initializing model "),
     (("trainer", "orchestrator"), "startup", rf"Resuming (?:training|orchestrator) from checkpoint step {STEP}"),
     (("orchestrator",), "startup", r"Starting orchestrator(?:$| \()"),
-    (("orchestrator",), "startup", r"Waiting for (?:policy )?inference pool to be ready"),
+    (("orchestrator",), "startup", r"Waiting for (?:(?:policy|student) )?inference pool to be ready"),
     (("trainer",), "rollouts", r"Waiting for training batch to arrive"),
     (("orchestrator",), "rollouts", rf"Starting orchestrator step {STEP}"),
     (("trainer",), "training", rf"Starting training step {STEP}"),
@@ -67,7 +67,7 @@ _PHASE_LINES: tuple[tuple[tuple[Role, ...], str, str], ...] = (
     (("orchestrator",), "weight-update", r"Pausing inference engines for weight update"),
     (("orchestrator",), "eval", rf"Running (?:final )?evals(?: for checkpoint step {STEP})?|Starting evals in "),
     (("orchestrator", "trainer"), "eval", rf"Running validation(?: for step {STEP})?"),
-    (("orchestrator",), "draining", r"Shipped the final batch|.{1,80} \S draining pipeline"),
+    (("orchestrator",), "draining", r"Shipped the final batch|Draining pipeline|.{1,80} \S draining pipeline"),
 )
 _PHASES = tuple((frozenset(roles), phase, re.compile(pattern)) for roles, phase, pattern in _PHASE_LINES)
 
@@ -118,7 +118,7 @@ _ERRORS: tuple[_Error, ...] = (
     ),
     _Error(
         "run-folder-used",
-        r"FileExistsError: (?:Run directory|Checkpoint directory|Output directory).{0,400}already contains",
+        r"FileExistsError: (?:(?:Run|Checkpoint|Output) d|D)irectory .{0,400}already contains",
         ("launcher",),
         deterministic=True,
     ),
@@ -169,7 +169,7 @@ _ERRORS: tuple[_Error, ...] = (
     ),
     _Error(
         "connection-error",
-        r"(?:Rollout (?:failed|error)|Episode task failed|Error in (?:rollout|group)|Inference server (?:was|is) not"
+        r"(?:(?:Rollout|Episode) (?:task )?(?:failed|error)|Error in (?:rollout|group)|Inference server (?:was|is) not"
         r"|(?:openai\.)?APIConnectionError|httpx\.(?:ConnectError|ReadTimeout|RemoteProtocolError)).{0,400}?"
         r"(?:[Cc]onnection error|APIConnectionError|ConnectError|Connection refused|All connection attempts failed"
         r"|reached|ready|ReadTimeout|RemoteProtocolError|Server disconnected)",

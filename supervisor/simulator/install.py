@@ -50,8 +50,12 @@ BODIES = {
         '        say("Broadcasting startup policy weights")'
     ),
     "one more step": "def go_on(self):\n    self.progress.step = self.resume_step + 1",
-    "metrics by default": "class FileMonitorConfig:\n    pass\n\n\nfile: FileMonitorConfig | None = FileMonitorConfig()",
-    "NCCL by default": "class SharedNCCLWeightBroadcastConfig:\n    pass\n\n\nbroadcast = SharedNCCLWeightBroadcastConfig()",
+    "metrics by default": (
+        "class FileMonitorConfig:\n    pass\n\n\nfile: FileMonitorConfig | None = FileMonitorConfig()"
+    ),
+    "NCCL by default": (
+        "class SharedNCCLWeightBroadcastConfig:\n    pass\n\n\nbroadcast = SharedNCCLWeightBroadcastConfig()"
+    ),
     "uv children": 'trainer_cmd = ["uv", "run", "trainer"]',
     "environ.get": 'import os\n\nRUN = os.environ.get("WANDB_SHARED_RUN_ID")',
     "step: int = 1": "class Progress:\n    step: int = 1",

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.simulator import imitation
@@ -44,7 +45,8 @@ class Orchestrator:
         run_dir = part.output_dir.parent if era.layout["orchestrator_tree"] else part.output_dir
         file = part.output_dir / "logs" / "orchestrator.log" if era.layout["role_files"] else None
         self.log = Log(part.log_level, file, part.json_lines, module="orchestrator")
-        self.volume = Volume(run_dir, knobs, state)
+        meets_full_volume = not era.layout["orchestrator_tree"]  # where the trainer writes rollouts, it crashes first
+        self.volume = Volume(run_dir, knobs if meets_full_volume else replace(knobs, volume_bytes=0), state)
         self.counters = Counters(era.first_step, 0, 0, 0)
         self.policy = 0
         self.have = 0
@@ -375,7 +377,9 @@ class Orchestrator:
         while True:
             time.sleep(self.knobs.pipeline_log_s)
             want = self.knobs.rollouts
-            self.say("info", "pipeline", have=self.have, want=want, share=self.have / want, inflight=self.inflight)
+            self.say(
+                "info", "pipeline", have=self.have, want=want, share=self.have / want, inflight=self.inflight, evals=0
+            )
 
 
 def _spawn_envs(era: Era, home: Path) -> subprocess.Popen[bytes] | None:
@@ -406,7 +410,7 @@ def main(era: Era, home: Path, arguments: list[str]) -> int:
     try:
         orchestrator.run()
     except (OSError, http.client.HTTPException, KeyError) as error:
-        message = era.line("orchestrator", "fatal") or caught_line("orchestrate")
+        message = era.line("orchestrator", "fatal", function="run_orchestrator") or caught_line("orchestrate")
         orchestrator.log.caught(message, error)
         return 1
     finally:

@@ -1,4 +1,4 @@
-"""One practice run, ready to start: an install, a configuration with free ports, GPUs, knobs, and the environment it needs.
+"""One practice run, ready to start: an install, a configuration with free ports, GPUs, knobs and its environment.
 
 What tests and the demo use; see the package's docstring for an example.
 """
@@ -47,12 +47,12 @@ class Practice:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job needs: a run file's [job].env must pass the two PRACTICE_ variables, and PATH must find .venv/bin."""
+        """What the job needs: [job].env must pass the two PRACTICE_ variables, and PATH must find .venv/bin."""
         path = f"{self.home / '.venv' / 'bin'}{os.pathsep}{os.environ.get('PATH', '/usr/bin:/bin')}"
         return {"PRACTICE_FILE": str(self.knobs_file), "PRACTICE_GPUS": str(self.gpus), "PATH": path}
 
     def driver_environment(self, library_folder: Path) -> dict[str, str]:
-        """What a process that watches the GPUs needs before it starts: the NVML stand-in (built there) and its folder."""
+        """What a watcher of the GPUs needs before it starts: the NVML stand-in, built there, and the GPUs."""
         build(library_folder)
         return {"LD_LIBRARY_PATH": str(library_folder), "PRACTICE_GPUS": str(self.gpus)}
 
@@ -93,7 +93,7 @@ class Practice:
         return State(self.home, self.run_dir)
 
     def starts(self) -> list[dict[str, Any]]:
-        """What each start was given: `arguments`, `folder`, `names` of the environment, `values` of identities in it."""
+        """What each start was given: `arguments`, `folder`, environment `names`, `values` of identities in it."""
         file = self.state.folder / "starts.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -150,7 +150,7 @@ def make_practice(
     faults: Iterable[dict[str, Any]] = (),
     **knobs: Any,
 ) -> Practice:
-    """Makes the install in `folder/prime-rl`, GPUs in `folder/gpus`, knobs in `folder/practice-knobs.toml`, and free ports."""
+    """Makes the install in `folder/prime-rl`, GPUs in `folder/gpus`, knobs beside them, and finds free ports."""
     era = load_era(era_name)
     home = install(folder / "prime-rl", era_name)
     offset = int(era.engine["port_offset"])

@@ -31,7 +31,7 @@ def start_ticks(pid: int | str) -> int:
 
 
 def register(home: Path, pid: int, role: str) -> None:
-    """Notes a practice process in its install, so that a test can find all of them whatever their titles and parents."""
+    """Notes a practice process in its install, so that a test finds all of them, whatever their titles and parents."""
     folder = home / ".practice" / "pids"
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

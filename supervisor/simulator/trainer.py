@@ -316,7 +316,7 @@ def main(era: Era, home: Path, arguments: list[str]) -> int:
     try:
         trainer.train()
     except (OSError, RuntimeError, CheckpointError) as error:
-        message = era.line("trainer", "fatal") or caught_line("train")
+        message = era.line("trainer", "fatal", function="train") or caught_line("train")
         trainer.log.caught(message, error)
         gpus.release()
         return 1

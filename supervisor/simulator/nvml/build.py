@@ -1,6 +1,7 @@
 """Builds the NVML stand-in: `build(folder)` leaves `libnvidia-ml.so.1` there; put that folder into LD_LIBRARY_PATH.
 
-The variable must be set before the process starts that loads pynvml. The compiler is `cc` or `gcc`, else zig's (`ziglang` from PyPI).
+The variable must be set before the process starts that loads pynvml. The compiler is `cc`, `gcc` or `clang`, else zig's
+(`ziglang` from PyPI).
 """
 
 from __future__ import annotations

@@ -1,0 +1,162 @@
+"""The main job, end to end: the real daemon against the practice job, each fault in three dialects.
+
+What is asserted is what a person would look for in the morning: the sentence, the explicit resume step, nothing left
+of the old attempt, and a step higher than before the fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .rig import Pod
+
+ERAS = ("2026-01-06", "v0.6", "2026-08-21")
+FAULT_STEP = 5
+MAX_STEPS = 10
+
+
+class Healed:
+    """What is left of a pod whose run met a fault and finished."""
+
+    def __init__(self, pod: Pod, code: int) -> None:
+        self.pod = pod
+        self.code = code
+        self.verdicts = pod.sentences("verdict")
+        self.resumed = pod.resume_steps()
+
+
+@pytest.fixture
+def heal(tmp_path: Path) -> Iterator[Any]:
+    pods: list[Pod] = []
+
+    def go(era: str, fault: dict[str, Any], settings: dict[str, dict[str, Any]] | None = None, **knobs: Any) -> Healed:
+        struck = {"at_step": FAULT_STEP, **fault}
+        pod = Pod(tmp_path, era, faults=[struck], settings=settings, max_steps=MAX_STEPS, **{"step_s": 0.2, **knobs})
+        pods.append(pod)
+        pod.start()
+        pod.wait_for(lambda: len(pod.practice.starts()) > 1, "the job is started again")
+        second = set(pod.practice.alive())
+        pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over")
+        assert pod.sentences("stopped-job"), "the old attempt was stopped, and nothing of it was left"
+        assert second, "the second attempt lives"
+        return Healed(pod, pod.wait_exit())
+
+    yield go
+    for pod in pods:
+        pod.close()
+
+
+def assert_resumed(healed: Healed, sentence: str, *, restarts: int = 1) -> None:
+    pod = healed.pod
+    assert healed.code == 0, pod.story()
+    assert re.search(sentence, healed.verdicts[0]), healed.verdicts
+    assert healed.resumed[0] is None
+    assert len(healed.resumed) == restarts + 1, pod.story()
+    assert healed.resumed[1] in (2, 4), f"an explicit, verified step: {healed.resumed}"
+    assert not pod.practice.alive(), "nothing of any attempt is left"
+    # The trainer's own numbers: max_steps - 1 where steps are counted from 0.
+    last = max(int(s.split()[1]) for s in pod.sentences("step"))
+    assert last >= MAX_STEPS - 1 > FAULT_STEP
+    assert max(pod.stored()) == MAX_STEPS
+    assert pod.latest()["step"] == f"step_{MAX_STEPS}"
+    (closed,) = pod.sentences("incident-closed")
+    assert "Incident 1 is over after" in closed
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_engine_dies_with_exit_zero_and_the_run_resumes_from_the_last_good_step(era: str, heal: Any) -> None:
+    healed = heal(era, {"kind": "engine-exit-0"})
+    assert_resumed(healed, r"vLLM died silently: its process \d+ is gone since .* while the launcher, the orchestrator")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_engine_hangs_with_health_200_and_the_run_resumes(era: str, heal: Any) -> None:
+    healed = heal(era, {"kind": "engine-hang"})
+    assert_resumed(healed, r"vLLM hangs: it (answers /health but )?makes no progress: ")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_trainer_crashes_and_the_run_resumes(era: str, heal: Any) -> None:
+    healed = heal(era, {"kind": "trainer-crash"})
+    assert_resumed(healed, r"(The trainer died: its process \d+ is gone|The job ended with exit code 1 after step)")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_orchestrator_stands_still_and_the_run_resumes(era: str, heal: Any) -> None:
+    healed = heal(era, {"kind": "orchestrator-wedge"})
+    assert_resumed(healed, r"(The orchestrator is stuck: no new step for|vLLM hangs|The job hangs: no new step for)")
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("how", ["shard", "metadata", "short"])
+def test_a_checkpoint_torn_in_the_middle_is_passed_over(era: str, how: str, heal: Any) -> None:
+    healed = heal(era, {"kind": "checkpoint-torn", "at_step": 4, "how": how})
+    assert_resumed(healed, r"(The trainer died: its process \d+ is gone|The job ended with exit code)")
+    assert healed.resumed[1] == 2
+    assert 4 in healed.pod.stored() or max(healed.pod.stored()) == MAX_STEPS
+    aside = healed.pod.practice.run_dir.parent.rglob(".set-aside/attempt-0002/**/step_4")
+    assert list(aside) or list(healed.pod.practice.run_dir.rglob(".set-aside/attempt-0002/**/step_4"))
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_disk_that_fills_is_pruned_before_it_is_full(era: str, tmp_path: Path) -> None:
+    """Checkpoints that prime-rl never deletes fill the volume; published ones go, and the job never notices."""
+    size = 1 << 20
+    settings = {"disk": {"capacity_gb": 12 * size / 1e9, "prune_above": 0.6, "keep_local": 1, "stop_below_mb": 0}}
+    knobs = {"volume_bytes": 12 * size, "checkpoint_bytes": size, "broadcast_bytes": 1000, "interval": 1}
+    pod = Pod(
+        tmp_path, era, settings={**settings, "job": {"checkpoint_interval": 1}}, max_steps=24, step_s=0.5, **knobs
+    )
+    try:
+        pod.start()
+        assert pod.wait_exit(90) == 0, pod.story()
+        assert pod.sentences("pruned"), pod.story()
+        assert any("from the local disk" in sentence for sentence in pod.sentences("pruned"))
+        assert pod.resume_steps() == [None], "it was never restarted"
+        assert max(pod.stored()) == 24
+    finally:
+        pod.close()
+
+
+def test_memory_that_fell_while_processes_live_needs_a_second_signal(heal: Any) -> None:
+    healed = heal("v0.6", {"kind": "memory-fell"})
+    assert_resumed(healed, r"(vLLM is dead|vLLM hangs|The orchestrator is stuck|The job hangs)")
+    assert "memory on GPU 0 fell to" in healed.verdicts[0] or "no new step" in healed.verdicts[0]
+
+
+def test_a_trainer_killed_from_outside_is_told_as_such(heal: Any) -> None:
+    healed = heal("v0.6", {"kind": "trainer-killed"})
+    assert_resumed(healed, r"(The trainer died|The job ended with exit code)")
+
+
+def test_a_job_that_ignores_sigterm_is_gone_all_the_same(heal: Any) -> None:
+    healed = heal("v0.6", {"kind": "engine-exit-0"}, {"job": {"stop_grace_s": 0.5}})
+    assert_resumed(healed, "vLLM died silently")
+
+
+def test_a_slow_step_and_an_imitated_log_restart_nothing(tmp_path: Path) -> None:
+    faults = [{"kind": "slow-step", "at_step": 6, "factor": 20.0}, {"kind": "imitation", "at_step": 3}]
+    pod = Pod(tmp_path, "2026-01-06", faults=faults, max_steps=MAX_STEPS, step_s=0.2)
+    try:
+        pod.start()
+        assert pod.wait_exit(60) == 0, pod.story()
+        assert pod.resume_steps() == [None]
+        assert pod.sentences("verdict") == [f"The job finished: exit code 0 after step {MAX_STEPS - 1} of {MAX_STEPS}."]
+    finally:
+        pod.close()
+
+
+def test_a_configuration_error_stops_for_good_with_93(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, "v0.6", faults=[{"kind": "config-error", "every_time": True}], max_steps=MAX_STEPS)
+    try:
+        pod.start()
+        assert pod.wait_exit(60) == 93, pod.story()
+        assert "A restart cannot cure this" in pod.sentences("gave-up")[0]
+        assert len(pod.practice.starts()) <= 1
+    finally:
+        pod.close()
