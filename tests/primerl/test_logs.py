@@ -175,6 +175,8 @@ def test_a_start_from_scratch_raises_the_alarm(role: Role, message: str) -> None
         ("orchestrator", "Resuming training from checkpoint step `40`", "startup", 40),  # ceb60c03f
         ("orchestrator", "Resuming orchestrator from checkpoint step 40", "startup", 40),
         ("orchestrator", "Waiting for inference pool to be ready", "startup", None),
+        ("orchestrator", "Waiting for student inference pool to be ready", "startup", None),
+        ("orchestrator", "Draining pipeline (cancelled 3 in-flight train rollout(s)", "draining", None),
         ("orchestrator", "Waiting for policy inference pool to be ready", "startup", None),
         ("launcher", "Pre-downloading model Qwen/Qwen3-8B", "download", None),
         ("trainer", "Saving checkpoint at step 40", "checkpoint", 40),
@@ -219,6 +221,8 @@ def test_the_pipeline_line_says_how_much_work_is_under_way() -> None:
         ("launcher", "│ Failed to validate config:                                                   │", "config-invalid", True),
         ("launcher", "│ Value error, orchestrator.renderer.name='auto' but 'x' is not                │", "config-invalid", True),
         ("launcher", "FileExistsError: Run directory 'out/demo' already contains artifacts from a previous run.", "run-folder-used", True),
+        ("launcher", "FileExistsError: Directory 'out/checkpoints' already contains checkpoints from a previous run.", "run-folder-used", True),
+        ("orchestrator", coloured("WARNING", "Rollout task failed in group 3 (gsm8k): APIConnectionError('Connection error.')"), "connection-error", False),
         ("orchestrator", "ModuleNotFoundError: No module named 'wordle'", "module-missing", True),
         ("trainer", "huggingface_hub.errors.GatedRepoError: 401 Client Error.", "key-missing", True),
         ("orchestrator", "wandb.errors.errors.UsageError: api_key not configured (no-tty)", "key-missing", True),
