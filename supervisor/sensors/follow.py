@@ -64,6 +64,7 @@ class Tail:
         self.fd = fd
         self.key = (look.st_dev, look.st_ino)
         self.nameless = False  # no source's pattern leads to it any more
+        self.deleted = False  # nobody can open it again, and its inode may soon be another file's
         self.last_wanted = 0.0  # when it last had a name, or brought something
         self._cap = LINE_CAP_BYTES[source.kind]
         self._changed_ns = -1
@@ -91,6 +92,7 @@ class Tail:
         A line longer than the cap is given as its beginning; the rest is read and thrown away.
         """
         look = os.fstat(self.fd)
+        self.deleted = look.st_nlink == 0
         if look.st_mtime_ns == self._changed_ns and look.st_size == self._offset:
             return [], 0
         self._changed_ns = look.st_mtime_ns
@@ -209,8 +211,12 @@ class Follower:
 
     def positions(self) -> list[Position]:
         """How far every file has been read by now, those included that cannot be opened at present."""
-        here = {tail.key[1]: tail.position() for tail in self._tails.values()}
-        return list({**self._places, **here}.values())
+        places = dict(self._places)
+        for tail in self._tails.values():
+            places.pop(tail.key[1], None)
+            if not tail.deleted:
+                places[tail.key[1]] = tail.position()
+        return list(places.values())
 
     def folders(self) -> set[str]:
         """Folders in which a file could come, go or be renamed, symlinks on the way included."""
@@ -266,7 +272,10 @@ class Follower:
                 found = next((entry.path for entry in entries if entry.inode() == position.inode), None)
         except OSError:
             return
-        tail = self._open(found, source) if found is not None else None
+        if found is None:
+            self._places.pop(position.inode, None)  # deleted: its inode may soon be another file's
+            return
+        tail = self._open(found, source)
         if tail is not None:
             tail.last_wanted = now
 

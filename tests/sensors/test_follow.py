@@ -240,6 +240,25 @@ def test_positions_survive_json_and_nonsense_is_passed_over() -> None:
         assert Position.from_json(nonsense) is None
 
 
+def test_a_new_file_that_got_a_deleted_ones_inode_is_read_from_its_beginning(tmp_path: Path) -> None:
+    append(tmp_path / "a.log", b"started\n")
+    first = Follower([source(tmp_path / "*.log")])
+    assert look(first) == [b"started"]
+    (tmp_path / "a.log").unlink()
+    assert look(first) == []
+    positions = first.positions()
+    first.close()
+    assert positions == []
+
+    # Deleted while no daemon was there: the folder says that it is gone before anything new can take its place.
+    gone = Position(str(tmp_path / "a.log"), 123456789, 8, b"started\n")
+    second = Follower([source(tmp_path / "*.log")], [gone])
+    assert second.positions() == [gone]
+    assert look(second) == []
+    assert second.positions() == []
+    second.close()
+
+
 # ---------------------------------------------------------------- fuzzing
 
 CHUNKS = st.one_of(
