@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from supervisor.sensors.usage import held_bytes
 LOG_INTERVAL_S = 1.0
 SCAN_PROCESSES_S = 3.0
 SCANS_WITHOUT_CALL = 4  # the housekeeping calls for scans; should it die, they go on more slowly
+LAST_LINES_S = 10.0  # a log on a dead mount must not hide that the job ended
 EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
 
 
@@ -99,27 +101,21 @@ class Attending:
         state = self._state()
         seen = [f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.processes.values()]
 
-        def exits() -> list[f.ComponentExited]:
-            ended = [(name, look(name)) for name in components]
-            return [
-                f.ComponentExited(attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
-                for name, one in ended
-                if one.state in ("exited", "lost")
-            ]
-
         supervision = self._run_file.supervision
-        watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
         folder = self._attempt_dir(attempt)
         if positions is None:
             positions = self._prepared[1] if self._prepared[0] == attempt else []
         started = min((one.started_wall for one in found if one.started_wall), default=None)
-        logs = LogSensor(job.log_sources(folder), job, positions=positions, since_wall=started and started - 1.0)
+        logs = _CountedLogs(job.log_sources(folder), job, positions=positions, since_wall=started and started - 1.0)
+        following = self._start(logs, min(LOG_INTERVAL_S, supervision.sample))
+        exits = _Exits(attempt, components, look, logs, following)
+        watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
         self._watcher, self._logs, self._number = watcher, logs, attempt
         self._sources = job.log_sources(folder)
         self._attempt = [
             self._start(watcher, supervision.sample),
             self._start(scanner, max(supervision.sample, min(SCAN_PROCESSES_S, 3 * supervision.sample))),
-            self._start(logs, min(LOG_INTERVAL_S, supervision.sample)),
+            following,
         ]
         engine = job.engine()
         if engine is not None:
@@ -205,6 +201,53 @@ class Attending:
     def _stop(lookers: list[Looker]) -> None:
         for looker in lookers:
             looker.stop(timeout_s=0.5)
+
+
+class _CountedLogs(LogSensor):
+    """Counts the looks whose facts have been posted."""
+
+    looks = 0
+
+    def posted(self) -> None:
+        super().posted()
+        self.looks += 1
+
+
+class _Exits:
+    """The components' ends, each told only after its last lines: they say whether it finished, and why it did not."""
+
+    def __init__(
+        self,
+        attempt: int,
+        components: Sequence[str],
+        look: Callable[[str], ShimState],
+        logs: _CountedLogs,
+        following: Looker,
+    ) -> None:
+        self._attempt = attempt
+        self._components = components
+        self._look = look
+        self._logs = logs
+        self._following = following
+        self._wanted: dict[str, tuple[int, float]] = {}
+
+    def __call__(self) -> list[f.ComponentExited]:
+        found = []
+        for name in self._components:
+            one = self._look(name)
+            if one.state in ("exited", "lost") and self._lines_are_read(name):
+                found.append(
+                    f.ComponentExited(self._attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
+                )
+        return found
+
+    def _lines_are_read(self, name: str) -> bool:
+        # The look under way may have begun before the end: the one after it has seen everything.
+        wanted, since = self._wanted.setdefault(name, (self._logs.looks + 2, time.monotonic()))
+        if self._logs.looks >= wanted or time.monotonic() - since > LAST_LINES_S:
+            return True
+        self._following.wake()
+        return False
 
 
 def _root(found: ShimState) -> Identity | None:

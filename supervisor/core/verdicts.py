@@ -158,7 +158,10 @@ def _process_gone(state: State) -> Verdict | None:
         since = state.now - gone.t
         if since < grace or _replaced(state, gone):
             continue
-        others: list[str] = sorted({p.role for p in state.processes.values() if p.key and p.role != gone.role})
+        # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
+        others: list[str] = sorted(
+            {p.role for p in state.processes.values() if (p.key or p.role == "launcher") and p.role != gone.role}
+        )
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         if gone.role == "inference":
             sentence = f"vLLM died silently: its process {gone.pid} is gone since {span(since)}{alive}."

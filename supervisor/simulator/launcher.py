@@ -211,7 +211,8 @@ class Launcher:
                 self.say("error", "terminating")
                 self._clean_up()
                 return 1
-            time.sleep(self.era.processes["poll_s"] * self.knobs.patience)
+            # Short beside a step, as the real second is: two ends that fall into one look count as a finish, without errors.
+            time.sleep(self.era.processes["poll_s"] * min(self.knobs.patience, self.knobs.step_s / 100))
         if self.era.titles and self.errors:
             self.log.error(self.errors[0])
             self._clean_up()

@@ -134,9 +134,9 @@ class FileStore:
                 if _identity(path.lstat()) != file.file_id:
                     return  # this version is gone; another one has its name
                 path.unlink()
-            except FileNotFoundError:
+                _fsync_folder(path.parent)
+            except FileNotFoundError:  # the file, or with its last file the folder: another thread was faster
                 return
-            _fsync_folder(path.parent)
             for folder in path.parents:
                 if folder == self.root:
                     break

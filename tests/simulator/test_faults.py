@@ -125,7 +125,7 @@ def test_a_torn_checkpoint_looks_as_a_death_in_the_middle_of_writing_leaves_it(
     how: str, files: list[str], make: Make
 ) -> None:
     practice = make(
-        "2026-01-06", max_steps=6, interval=2, faults=[{"kind": "checkpoint-torn", "at_step": 4, "how": how}]
+        "2026-01-06", max_steps=20, interval=2, faults=[{"kind": "checkpoint-torn", "at_step": 4, "how": how}]
     )
 
     code, _ = finish(practice)
@@ -141,7 +141,7 @@ def test_a_torn_checkpoint_looks_as_a_death_in_the_middle_of_writing_leaves_it(
 def test_a_full_volume_crashes_the_trainer_with_enospc_and_not_again_once_there_is_room(make: Make) -> None:
     practice = make(
         "2026-01-06",
-        max_steps=8,
+        max_steps=16,
         interval=2,
         volume_bytes=4_000_000,
         faults=[{"kind": "disk-full", "at_step": 3, "growth_bytes": 1_500_000}],
