@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.facts import EngineLook
@@ -110,15 +110,14 @@ def test_the_engine_hangs_while_health_answers_and_liveness_and_the_canary_tell(
         canary_after_s=30,
         clock=clock,
     )
-    look_until(sensor, lambda fact: fact.liveness == "ok", "the well engine")
     server.liveness, server.completion, server.running = None, None, 4
+    looks = [look(sensor)]
     for _ in range(2):
         clock.now += 10
-        assert look(sensor).canary == ""
+        looks.append(look(sensor))
     assert server.bodies == [], "20 s are not 30 s"
 
     clock.now += 20
-    looks = [look(sensor)]
 
     def both_told() -> bool:
         looks.append(look(sensor))
@@ -127,7 +126,8 @@ def test_the_engine_hangs_while_health_answers_and_liveness_and_the_canary_tell(
     until(both_told, "both are said to have timed out")
     assert {fact.health for fact in looks} == {"ok"}
     assert sum(fact.canary != "" for fact in looks) == 1, "one canary is one miss, however often one looks"
-    assert sum(fact.liveness == "timeout" for fact in looks) <= server.asked.count("/liveness") - 1
+    assert {fact.liveness for fact in looks} == {"unknown", "timeout"}
+    assert sum(fact.liveness == "timeout" for fact in looks) <= server.asked.count("/liveness")
     said = next(fact for fact in looks if fact.canary)
     assert "/v1/completions did not answer for 0.2 s" in said.reason
     assert json.loads(server.bodies[0]) == {
@@ -282,15 +282,18 @@ def says(data: bytes) -> Callable[[socket.socket, threading.Event], None]:
 def test_garbage_never_holds_the_sensor_up(
     speak: Callable[[socket.socket, threading.Event], None], word: str, reason: str
 ) -> None:
+    # Only where the time-out is what is tried is it short: a busy machine must not make others time out.
+    timeout_s = 0.5 if word in ("timeout", "") else 10
     with raw(speak) as url:
         begun = time.monotonic()
-        answer = ask(endpoint(url), "GET", "/health", timeout_s=0.5)
-        assert time.monotonic() - begun < 5
+        answer = ask(endpoint(url), "GET", "/health", timeout_s=timeout_s)
+        assert time.monotonic() - begun < 9
         assert answer.word == word or (not word and answer.word in ("timeout", "bad"))
         assert answer.reason.startswith(reason)
         assert answer.body == b""
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_answer_of_some_kind(said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -341,6 +344,7 @@ NUMBERS = st.floats(min_value=0, max_value=1e12, allow_nan=False)
 LABELS = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(LABELS, NUMBERS), min_size=1, max_size=5), st.lists(st.binary(max_size=60), max_size=8))
 def test_whatever_stands_around_them_the_numbers_are_read(engines: list[tuple[str, float]], noise: list[bytes]) -> None:
     lines = [f'vllm:num_requests_running{{a="{label}"}} {value!r}'.encode() for label, value in engines]

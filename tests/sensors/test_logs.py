@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.facts import ErrorSeen, Fact, PhaseSeen, Role, StepDone
@@ -221,6 +221,7 @@ def test_the_last_lines_with_their_colours(tmp_path: Path) -> None:
         tail(tmp_path / "none")
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=30).filter(lambda line: not set(line) & set(b"\r\n")), max_size=30), st.data())
 def test_the_end_of_any_log_is_the_end_of_its_lines(lines: list[bytes], data: st.DataObject) -> None:
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"rl-supervisor-tail-{os.getpid()}"

@@ -36,6 +36,11 @@ def classify(title: str, comm: str) -> tuple[Role, bool] | None:
     return None
 
 
+def until_exec(pid: int) -> None:
+    # Not the name (comm): the kernel sets that before the new command line is there.
+    until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\x00600\x00"), "the exec of sleep")
+
+
 class Tree:
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -58,7 +63,8 @@ class Tree:
         self.process.stdin.flush()
         pid = int(self.process.stdout.readline())
         found = self.ask_identity(pid)
-        until(lambda: verb == "loader" or Path(f"/proc/{pid}/comm").read_text() == "sleep\n", "the process's exec")
+        if verb != "loader":
+            until_exec(pid)
         return found
 
     def end(self) -> None:
@@ -153,7 +159,7 @@ def test_a_forked_copy_of_the_trainer_is_no_trainer_until_it_has_a_title_of_its_
     assert [(fact.role, fact.pid) for fact in seen if isinstance(fact, ProcessSeen)] == [("trainer", trainer.pid)]
 
     os.kill(copy.pid, signal.SIGUSR1)
-    until(lambda: Path(f"/proc/{copy.pid}/comm").read_text() == "sleep\n", "the copy's exec")
+    until_exec(copy.pid)
     assert scan(scanner, clock) == [ProcessSeen(7, "inference", *copy, title="VLLM::EngineCore 600", key=True)]
     watcher.close()
 
