@@ -32,6 +32,8 @@ from supervisor.simulator.pathing import highest_step, step_numbers
 from supervisor.simulator.processes import register, set_title, signal_tree, spawn
 from supervisor.simulator.settings import Settings, SettingsError, resolve, subconfigs
 
+SHORTEST_GRACE_S = 1.5
+"""However fast the motion: a busy machine needs this long to end a process that wants to."""
 LAUNCHER_ARTIFACTS = ("configs", "rl.sbatch", "sft.sbatch", "job_*.log")
 
 
@@ -211,7 +213,7 @@ class Launcher:
                 self.say("error", "terminating")
                 self._clean_up()
                 return 1
-            # Short beside a step, as the real second is: two ends that fall into one look count as a finish, without errors.
+            # Short beside a step, as the real second is: two ends that fall into one look count as a finish.
             time.sleep(self.era.processes["poll_s"] * min(self.knobs.patience, self.knobs.step_s / 100))
         if self.era.titles and self.errors:
             self.log.error(self.errors[0])
@@ -222,6 +224,7 @@ class Launcher:
         return 0
 
     def _clean_up(self) -> None:
+        grace_s = max(SHORTEST_GRACE_S, self.era.processes["grace_s"] * self.knobs.patience)
         for thread in self.threads:
             thread.join(timeout=self.era.processes["join_s"] * self.knobs.patience)
         for child in self.children:
@@ -229,7 +232,7 @@ class Launcher:
                 continue
             self._signal(child, signal.SIGTERM)
             try:
-                child.wait(timeout=self.era.processes["grace_s"] * self.knobs.patience)
+                child.wait(timeout=grace_s)
             except subprocess.TimeoutExpired:
                 self._signal(child, signal.SIGKILL)
         shutil.rmtree(os.environ["PRACTICE_ATTEMPT"], ignore_errors=True)

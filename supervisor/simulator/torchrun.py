@@ -103,7 +103,7 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
     for rank in ranks:
         if rank.poll() is None:
             rank.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 30 * read_knobs().patience
+    deadline = time.monotonic() + max(1.0, 30 * read_knobs().patience)
     for rank in ranks:
         try:
             rank.wait(timeout=max(0.0, deadline - time.monotonic()))

@@ -93,7 +93,7 @@ def test_the_router_answers_while_the_engine_behind_it_is_gone(make: Make) -> No
     ("kind", "text"), [("trainer-crash", "illegal memory access"), ("trainer-killed", "exitcode -9")]
 )
 def test_a_dead_trainer_takes_the_run_down_with_exit_1_once(kind: str, text: str, make: Make) -> None:
-    practice = make("v0.6", max_steps=6, interval=2, faults=[{"kind": kind, "at_step": 5}])
+    practice = make("v0.6", max_steps=8, interval=2, faults=[{"kind": kind, "at_step": 3}])
 
     code, output = finish(practice)
 
@@ -102,10 +102,10 @@ def test_a_dead_trainer_takes_the_run_down_with_exit_1_once(kind: str, text: str
     assert text in practice.log("trainer")
     assert practice.alive() == {}
 
-    code, output = finish(practice, *practice.resume_flags(4))
+    code, output = finish(practice, *practice.resume_flags(2))
 
     assert code == 0, output
-    assert practice.trained_steps() == [4, 5]
+    assert practice.trained_steps() == [2, 3, 4, 5, 6, 7]
 
 
 def test_a_wedged_orchestrator_lives_and_logs_frozen_counters(make: Make) -> None:
@@ -227,7 +227,7 @@ def test_a_trainer_that_ignores_sigterm_is_killed_after_the_launchers_patience(m
     launcher.send_signal(signal.SIGTERM)
 
     assert launcher.wait(timeout=10) == 1
-    assert time.monotonic() - started > 30 * 0.02
+    assert time.monotonic() - started > 1.0
     wait_until(lambda: not practice.alive(), "the whole tree to be gone")
 
 
