@@ -19,6 +19,7 @@ from supervisor.core.deadlines import size
 from supervisor.core.retention import safe_locally
 from supervisor.core.state import State
 from supervisor.effects import aside
+from supervisor.effects.carry_out import whole
 from supervisor.effects.transfers import Transfers
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
@@ -32,10 +33,11 @@ def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bo
     """
     transfers = Transfers(os.environ, run_file.store.stall_s)
     catalogue = transfers.run(_ask(run_file, "catalogue"))
-    committed = sorted(int(s["step"]) for s in catalogue["steps"] if s["committed"])
+    pointer = catalogue.get("latest") or {}
+    committed = sorted(int(s["step"]) for s in catalogue["steps"] if whole(s, pointer))
     if not committed:
         raise SupervisorError(f"There is no step of run {run_file.run.id} in {run_file.store_url}.")
-    latest = (catalogue.get("latest") or {}).get("step")
+    latest = pointer.get("step")
     wanted = step if step is not None else (latest if latest in committed else committed[-1])
     if wanted not in committed:
         there = ", ".join(map(str, committed))

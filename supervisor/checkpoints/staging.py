@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +112,7 @@ class Staging:
         aside = []
         for tree in trees:
             if tree.staging.is_dir():
+                _commit_records_last(tree.staging)
                 for folder, _, _ in os.walk(tree.staging):
                     _fsync(Path(folder))
             if tree.target.is_symlink() or tree.target.exists():
@@ -122,6 +124,18 @@ class Staging:
             tree.staging.rename(tree.target)
             _fsync(tree.target.parent)
         return aside
+
+
+def _commit_records_last(folder: Path) -> None:
+    """Make each `.metadata` newer than its shards, as torch leaves them: a shard that is newer was written again.
+
+    The parts arrive in any order, and the times of the original are not kept in the store.
+    """
+    now = time.time_ns()
+    for place, _, names in os.walk(folder):
+        for name in names:
+            late = 1_000_000_000 if name == ".metadata" else 0
+            os.utime(Path(place, name), ns=(now + late, now + late), follow_symlinks=False)
 
 
 def _refuse_links(spot: Spot) -> None:

@@ -27,6 +27,7 @@ from supervisor.core.state import (
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
+HELD_S = 3.0  # how long a level must stand to count as the plateau
 COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
 
 
@@ -116,18 +117,21 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
     return replace(
         state,
         gpu_reason="",
-        gpus={gpu.uuid: _remember(state.gpus.get(gpu.uuid) or GpuMemory(gpu), gpu, state.now) for gpu in fact.gpus},
+        gpus={gpu.uuid: _remember(state, gpu) for gpu in fact.gpus},
     )
 
 
-def _remember(memory: GpuMemory, gpu: f.Gpu, now: float) -> GpuMemory:
-    recent = (*memory.recent, gpu.used_bytes)[-3:]
-    # A level counts as the plateau only when three looks in a row held it: a spike is not one.
-    plateau = max(memory.plateau_bytes, min(recent)) if len(recent) == 3 else memory.plateau_bytes
+def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
+    memory = state.gpus.get(gpu.uuid)
+    if memory is None:
+        return GpuMemory(gpu, look_t=state.now)
+    # The sensor speaks on change, so a level stood from its look to this one; a short spike is no plateau.
+    held = state.now - memory.look_t >= min(HELD_S, state.settings.memory_fell_s)
+    plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
-    since = (memory.fallen_since if memory.fallen_since is not None else now) if fell else None
-    return GpuMemory(gpu, plateau, recent, since)
+    since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
+    return GpuMemory(gpu, plateau, state.now, since)
 
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:
@@ -172,6 +176,9 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     progress = state.progress
     if fact.reward is not None:
         progress = replace(progress, reward=fact.reward, reward_step=fact.step)
+    if state.work is not None:
+        # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
+        state = replace(state, work=replace(state.work, moved_t=state.now))
     if not state.live or fact.role not in COUNTED:
         return replace(state, progress=progress)
     if progress.step is not None and fact.step <= progress.step:

@@ -143,6 +143,8 @@ def _choose(state: State) -> tuple[State, Actions]:
         case "restore" if choice.step is not None:
             state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
             return state, [say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
+    if disk_critical(state) and state.busy.prune_local is not None:
+        return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
         return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
     return _start(state, choice.step, choice.sentence)

@@ -63,7 +63,9 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             place = "from the local disk" if fact.where == "local" else "from the store"
             freed = f", {size(fact.freed_bytes)} free again" if fact.freed_bytes else ""
             if fact.step < 0:
-                sentence = f"Deleted rollouts and broadcasts of steps that are gone{freed}."
+                sentence = f"Deleted what is left of steps that are gone{freed}."
+                if not fact.freed_bytes:
+                    return state, []
             else:
                 sentence = f"Deleted step {fact.step} {place}{freed}."
             return state, [say("pruned", sentence, step=fact.step, bytes=fact.freed_bytes)]

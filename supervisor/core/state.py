@@ -54,11 +54,11 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """One GPU's memory over time. ``plateau_bytes`` is the highest level that was held for three looks."""
+    """One GPU's memory over time. ``plateau_bytes`` is the highest level that stood for some seconds."""
 
     gpu: Gpu
     plateau_bytes: int = 0
-    recent: tuple[int, ...] = ()
+    look_t: float = 0.0
     fallen_since: float | None = None
 
 
@@ -238,6 +238,8 @@ class State:
     disk_free: int | None = None
     disk_reason: str = "no look yet"
     prune_nothing_said: bool = False
+    stale_attempt: int = -1  # attempt during which leftovers were last deleted
+    stale_t: float = 0.0
     # recovery
     busy: Busy = field(default_factory=Busy)
     restarts: int = 0  # all restarts of this journal

@@ -11,6 +11,8 @@ from supervisor.core.retention import disk_critical, disk_over, next_to_publish,
 from supervisor.core.state import State
 
 LEAVE_S = 60.0  # what SIGTERM leaves for the publish in flight, after the job is stopped
+STALE_AGAIN_S = 600.0
+STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
 LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to reach the store
 
 
@@ -52,6 +54,13 @@ def _skipped(state: State, step: int, chosen: int) -> bool:
 def _prune_local(state: State) -> tuple[State, Actions]:
     keep = 1 if disk_critical(state) else state.settings.keep_local
     victims = safe_locally(state, keep)
+    if state.stale_attempt != state.attempt or state.now - state.stale_t > STALE_AGAIN_S:
+        # What is left of steps that are gone, and what starts moved out of the way: nobody needs it at any time.
+        kept = min((s.step for s in state.local if s.step not in victims), default=0)
+        state = replace(
+            state, stale_attempt=state.attempt, stale_t=state.now, busy=replace(state.busy, prune_local=STALE)
+        )
+        return state, [a.PruneStale(kept)]
     if victims:
         return replace(state, busy=replace(state.busy, prune_local=victims[0])), [a.PruneLocal(victims[0])]
     if state.prune_nothing_said:
@@ -61,14 +70,7 @@ def _prune_local(state: State) -> tuple[State, Actions]:
         f"The disk is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is safe to delete "
         f"yet: {_why_nothing(state)}."
     )
-    # Rollouts and broadcasts of steps that are gone may go at any time.
-    kept = min((s.step for s in state.local), default=None)
-    acts: Actions = [say("disk", sentence, "warning")]
-    state = replace(state, prune_nothing_said=True)
-    if kept is not None:
-        state = replace(state, busy=replace(state.busy, prune_local=-1))
-        acts.append(a.PruneStale(kept))
-    return state, acts
+    return replace(state, prune_nothing_said=True), [say("disk", sentence, "warning")]
 
 
 def _why_nothing(state: State) -> str:
@@ -91,4 +93,5 @@ def leave(state: State) -> tuple[State, Actions]:
 
 
 def can_free(state: State) -> bool:
-    return bool(safe_locally(state, keep=1)) or state.busy.prune_local is not None
+    never_tried = state.stale_attempt != state.attempt
+    return bool(safe_locally(state, keep=1)) or state.busy.prune_local is not None or never_tried

@@ -69,7 +69,10 @@ def _exited(state: State) -> Verdict | None:
     reached = settings.max_steps is not None and step is not None and step >= _last_step(state)
     finish = sorted(state.finishes)
     where = _where(state)
-    if ended.exit_code == 0 and (finish or reached or not settings.has_finish_line):
+    # Old launchers print their line of success and exit 0 even when trainer and orchestrator both crashed within one
+    # poll (prime-rl@be0e3d131): where the last step is known, theirs is not enough.
+    own = [role for role in finish if role != "launcher" or settings.max_steps is None]
+    if ended.exit_code == 0 and (own or reached or not settings.has_finish_line):
         return Verdict("finished", "finished", f"The job finished: exit code 0 {where}.", act=True)
     if finish and reached:
         return Verdict(

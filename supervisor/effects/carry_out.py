@@ -36,6 +36,7 @@ from supervisor.storage.base import StoreError
 Post = Callable[[f.Fact], None]
 CATALOGUE_FRESH_S = 60.0
 CATALOGUE_STALL_S = 120.0
+KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 GIT_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_CACHE_HOME")
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
@@ -217,8 +218,7 @@ class Effects:
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise SupervisorError(f"Step {action.step} is no longer complete: {check.reason}")
-        label = f"attempt-{action.attempt:04d}"
-        moved = aside.move_aside(job.above_trees(action.step), job.output_dir, label)
+        moved = self._set_aside(job, action)
         earlier = attempt_dir(self._state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
         request = StartRequest(self.run_file.run.id, action.attempt, action.step, configs, self._wandb_id(), folder)
@@ -231,9 +231,22 @@ class Effects:
         if first is None:
             raise ConfigError("The job has no component to start.")
         if moved:
-            names = ", ".join(path.name for path in moved[:6])
-            self._post(f.Remark("set-aside", f"Set aside under {job.output_dir / '.set-aside' / label}: {names}."))
+            names = ", ".join(sorted({path.name for path in moved}))
+            self._post(f.Remark("set-aside", f"Set aside under {job.output_dir / aside.ASIDE}: {names}."))
         return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
+
+    @staticmethod
+    def _set_aside(job: Job, action: a.Start) -> list[Path]:
+        """Move everything above the resume step out of the job's sight; whole steps are kept apart from the rest."""
+        label = f"attempt-{action.attempt:04d}"
+        whole_steps = [
+            step
+            for step in job.steps()
+            if (action.step is None or step > action.step) and job.check_step(step, settled=True).state == "complete"
+        ]
+        trees = [tree for step in whole_steps for tree in job.step_trees(step)]
+        moved = aside.move_aside(trees, job.output_dir, label + KEPT) if trees else []
+        return [*moved, *aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop(self, action: a.Stop) -> None:
         self._post(self._stop_processes(action.attempt, action.budget_s))
@@ -324,7 +337,9 @@ class Effects:
     def _prune_stale(self, action: a.PruneStale) -> None:
         if self.job is None:
             return
-        self._delete(-1, [], stale_below=action.below)
+        folder = self.job.output_dir / aside.ASIDE
+        torn = [path for path in sorted(folder.glob("*")) if not path.name.endswith(KEPT)]
+        self._delete(-1, torn, stale_below=action.below)
 
     def _delete(self, step: int, trees: Sequence[Path], stale_below: int) -> None:
         job = self.job
@@ -361,6 +376,7 @@ class Effects:
             job.output_dir.mkdir(parents=True, exist_ok=True)
             answer = self.transfers.run(request, what="restore")
             check = job.check_step(action.step, settled=True)
+            aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
             damaged = error.kind in ("damaged", "missing")
             self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
@@ -419,6 +435,13 @@ class Effects:
                 child.wait()
                 return f"{command!r} took longer than {timeout_s:.0f} s; its output is in {log}."
         return "" if code == 0 else f"{command!r} ended with exit code {code}; its output is in {log}."
+
+
+def whole(step: Mapping[str, Any], latest: Mapping[str, Any]) -> bool:
+    """Was this stored step published to its end? The original scripts left no manifest, but moved the pointer last."""
+    if step["committed"]:
+        return True
+    return bool(step.get("legacy") and latest.get("legacy") and int(step["step"]) <= int(latest["step"]))
 
 
 def _machine_id() -> str:

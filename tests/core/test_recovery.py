@@ -415,3 +415,20 @@ def test_replaying_the_observations_gives_the_same_decisions(world: World) -> No
         replayed.t = observation.t
         replayed.see(observation.fact)
     assert replayed.state == world.state
+
+
+def test_a_launcher_that_prints_success_after_both_crashed_is_not_believed(world: World) -> None:
+    world.running_at(7)
+    world.see(f.FinishSeen("launcher", "RL training finished!"))
+    world.see(f.ComponentExited(1, "rl", 0))
+    assert "The job ended with exit code 0 after step 7 of 1000" in world.said("verdict")[0]
+    assert world.asked(a.Start)[-1].step == 5
+
+
+def test_rollout_counts_that_read_the_same_while_steps_are_done_are_no_signal(world: World) -> None:
+    world.running_at(7)
+    for number in range(8, 14):
+        world.see(f.WorkSeen(inflight=4, done=0, total=4))
+        world.step(number, seconds=50)
+        world.engine(iterations=1.0)
+    assert not world.said("suspect")

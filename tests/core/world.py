@@ -115,8 +115,9 @@ class World:
         """Processes, GPUs and engine of a healthy job."""
         for index, role in enumerate(("launcher", "inference", "orchestrator", "trainer")):
             self.see(f.ProcessSeen(self.state.attempt, role, self.pid + index, 5000 + index))
-        for _ in range(3):
+        for _ in range(2):
             self.gpus()
+            self.t += 4
         self.engine()
 
     def gpus(self, inference: int | None = None) -> None:

@@ -36,7 +36,7 @@ def heal(tmp_path: Path) -> Iterator[Any]:
 
     def go(era: str, fault: dict[str, Any], settings: dict[str, dict[str, Any]] | None = None, **knobs: Any) -> Healed:
         struck = {"at_step": FAULT_STEP, **fault}
-        pod = Pod(tmp_path, era, faults=[struck], settings=settings, max_steps=MAX_STEPS, **{"step_s": 0.2, **knobs})
+        pod = Pod(tmp_path, era, faults=[struck], settings=settings, max_steps=MAX_STEPS, **{"step_s": 0.5, **knobs})
         pods.append(pod)
         pod.start()
         pod.wait_for(lambda: len(pod.practice.starts()) > 1, "the job is started again")
@@ -57,7 +57,7 @@ def assert_resumed(healed: Healed, sentence: str, *, restarts: int = 1) -> None:
     assert re.search(sentence, healed.verdicts[0]), healed.verdicts
     assert healed.resumed[0] is None
     assert len(healed.resumed) == restarts + 1, pod.story()
-    assert healed.resumed[1] in (2, 4), f"an explicit, verified step: {healed.resumed}"
+    assert healed.resumed[1] in (2, 4, 6), f"an explicit, verified step: {healed.resumed}"
     assert not pod.practice.alive(), "nothing of any attempt is left"
     # The trainer's own numbers: max_steps - 1 where steps are counted from 0.
     last = max(int(s.split()[1]) for s in pod.sentences("step"))
@@ -70,7 +70,7 @@ def assert_resumed(healed: Healed, sentence: str, *, restarts: int = 1) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_engine_dies_with_exit_zero_and_the_run_resumes_from_the_last_good_step(era: str, heal: Any) -> None:
-    healed = heal(era, {"kind": "engine-exit-0"})
+    healed = heal(era, {"kind": "engine-exit-0"}, step_s=1.0)
     assert_resumed(healed, r"vLLM died silently: its process \d+ is gone since .* while the launcher, the orchestrator")
 
 
@@ -92,41 +92,57 @@ def test_orchestrator_stands_still_and_the_run_resumes(era: str, heal: Any) -> N
     assert_resumed(healed, r"(The orchestrator is stuck: no new step for|vLLM hangs|The job hangs: no new step for)")
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("how", ["shard", "metadata", "short"])
+@pytest.mark.parametrize(("era", "how"), [(ERAS[0], "shard"), (ERAS[1], "metadata"), (ERAS[2], "short")])
 def test_a_checkpoint_torn_in_the_middle_is_passed_over(era: str, how: str, heal: Any) -> None:
     healed = heal(era, {"kind": "checkpoint-torn", "at_step": 4, "how": how})
     assert_resumed(healed, r"(The trainer died: its process \d+ is gone|The job ended with exit code)")
     assert healed.resumed[1] == 2
-    assert 4 in healed.pod.stored() or max(healed.pod.stored()) == MAX_STEPS
-    aside = healed.pod.practice.run_dir.parent.rglob(".set-aside/attempt-0002/**/step_4")
-    assert list(aside) or list(healed.pod.practice.run_dir.rglob(".set-aside/attempt-0002/**/step_4"))
+    outputs = healed.pod.practice.home / "outputs"
+    assert list(outputs.glob(".set-aside/attempt-0002/**/step_4")), "the torn step is kept out of the job's sight"
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_disk_that_fills_is_pruned_before_it_is_full(era: str, tmp_path: Path) -> None:
-    """Checkpoints that prime-rl never deletes fill the volume; published ones go, and the job never notices."""
+    """Checkpoints that prime-rl never deletes would fill the volume; published ones go, and the job never notices."""
     size = 1 << 20
-    settings = {"disk": {"capacity_gb": 12 * size / 1e9, "prune_above": 0.6, "keep_local": 1, "stop_below_mb": 0}}
-    knobs = {"volume_bytes": 12 * size, "checkpoint_bytes": size, "broadcast_bytes": 1000, "interval": 1}
-    pod = Pod(
-        tmp_path, era, settings={**settings, "job": {"checkpoint_interval": 1}}, max_steps=24, step_s=0.5, **knobs
-    )
+    settings = {
+        "disk": {"capacity_gb": 16 * size / 1e9, "prune_above": 0.35, "keep_local": 1},
+        "job": {"checkpoint_interval": 1},
+    }
+    knobs = {"volume_bytes": 16 * size, "checkpoint_bytes": size, "broadcast_bytes": 1000, "interval": 1}
+    pod = Pod(tmp_path, era, settings=settings, max_steps=20, step_s=0.6, **knobs)
     try:
         pod.start()
         assert pod.wait_exit(90) == 0, pod.story()
-        assert pod.sentences("pruned"), pod.story()
-        assert any("from the local disk" in sentence for sentence in pod.sentences("pruned"))
+        pruned = [sentence for sentence in pod.sentences("pruned") if "from the local disk" in sentence]
+        assert len(pruned) >= 4, pod.story()
         assert pod.resume_steps() == [None], "it was never restarted"
-        assert max(pod.stored()) == 24
+        assert max(pod.stored()) == 20
     finally:
         pod.close()
 
 
-def test_memory_that_fell_while_processes_live_needs_a_second_signal(heal: Any) -> None:
-    healed = heal("v0.6", {"kind": "memory-fell"})
-    assert_resumed(healed, r"(vLLM is dead|vLLM hangs|The orchestrator is stuck|The job hangs)")
-    assert "memory on GPU 0 fell to" in healed.verdicts[0] or "no new step" in healed.verdicts[0]
+@pytest.mark.parametrize("era", ERAS)
+def test_a_disk_that_was_full_all_the_same_is_freed_and_the_run_resumes(era: str, heal: Any) -> None:
+    """Rollouts grow so fast that no scan could see it coming: the trainer crashes, the leftovers go, it goes on."""
+    settings = {"disk": {"capacity_gb": 16e6 / 1e9, "prune_above": 0.7, "keep_local": 1}}
+    fault = {"kind": "disk-full", "growth_bytes": 12_000_000}
+    healed = heal(era, fault, settings, volume_bytes=16_000_000)
+    assert_resumed(healed, r"(No space left on device|The trainer died|The orchestrator died|exit code 1)")
+    assert any("Deleted what is left of steps that are gone" in s for s in healed.pod.sentences("pruned"))
+
+
+def test_memory_that_falls_under_a_run_that_makes_steps_is_suspicious_and_no_more(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, "v0.6", faults=[{"kind": "memory-fell", "at_step": 3}], max_steps=MAX_STEPS, step_s=0.6)
+    try:
+        pod.start()
+        assert pod.wait_exit(60) == 0, pod.story()
+        assert pod.resume_steps() == [None]
+        (suspicion,) = [s for s in pod.sentences("suspect") if "memory" in s]
+        assert "memory on GPU 0 fell to" in suspicion
+        assert "one signal is not enough to act" in suspicion
+    finally:
+        pod.close()
 
 
 def test_a_trainer_killed_from_outside_is_told_as_such(heal: Any) -> None:
@@ -134,9 +150,19 @@ def test_a_trainer_killed_from_outside_is_told_as_such(heal: Any) -> None:
     assert_resumed(healed, r"(The trainer died|The job ended with exit code)")
 
 
-def test_a_job_that_ignores_sigterm_is_gone_all_the_same(heal: Any) -> None:
-    healed = heal("v0.6", {"kind": "engine-exit-0"}, {"job": {"stop_grace_s": 0.5}})
-    assert_resumed(healed, "vLLM died silently")
+def test_a_trainer_that_ignores_sigterm_is_gone_all_the_same(tmp_path: Path) -> None:
+    faults = [{"kind": "engine-exit-0", "at_step": 5}, {"kind": "ignores-sigterm", "how": "trainer"}]
+    settings = {"job": {"stop_grace_s": 0.5}}
+    pod = Pod(tmp_path, "v0.6", faults=faults, settings=settings, max_steps=MAX_STEPS, step_s=1.0)
+    try:
+        pod.start()
+        pod.wait_for(lambda: pod.practice.trained_steps(), "a first step")
+        first = pod.wait_for(lambda: pod.practice.pids("trainer-rank"), "the first attempt's trainer")
+        assert pod.wait_exit(60) == 0, pod.story()
+        assert "vLLM died silently" in pod.sentences("verdict")[0]
+        assert not [pid for pid in first if Path(f"/proc/{pid}").exists()]
+    finally:
+        pod.close()
 
 
 def test_a_slow_step_and_an_imitated_log_restart_nothing(tmp_path: Path) -> None:

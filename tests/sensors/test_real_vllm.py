@@ -64,7 +64,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "vllm.log"
         words = ["--model", str(model), "--load-format", "dummy", "--host", "127.0.0.1", "--port", str(self.port)]
-        words += ["--max-model-len", "256", "--enforce-eager", "--served-model-name", "tiny"]
+        words += ["--max-model-len", "256", "--enforce-eager", "--dtype", "float32", "--served-model-name", "tiny"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [PYTHON, "-m", "vllm.entrypoints.openai.api_server", *words],
