@@ -2,7 +2,8 @@
 
 Set RL_SUPERVISOR_VLLM_PYTHON to the interpreter of an environment that has vLLM (the CPU build will do), then
 ``pytest -n0 -m optin tests/sensors/test_real_vllm.py -s``. Needs no network and no GPU: the model is a tiny Qwen3 with
-random weights and a vocabulary of a hundred words, made on the spot.
+random weights and a vocabulary of a hundred words, made on the spot. With a CPU build, take torchvision, torchaudio
+and torchcodec out of the environment where they do not fit its torch: a text model needs none of them.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "vllm.log"
         words = ["--model", str(model), "--load-format", "dummy", "--host", "127.0.0.1", "--port", str(self.port)]
+        # float32, because some virtual machines claim bfloat16 instructions that they cannot execute.
         words += ["--max-model-len", "256", "--enforce-eager", "--dtype", "float32", "--served-model-name", "tiny"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
