@@ -27,6 +27,7 @@ TITLE_LENGTH = 200
 SETTLED_S = 300.0  # titles are set while a process loads its libraries; after this they are read less often
 RECHECK_S = 30.0  # how often settled titles, and processes that are not ours, are read again
 SCAN_SHARE = 0.003  # of one core: on a machine with thousands of processes scans come less often
+YOUNG_S, YOUNG_SHARE = 120.0, 0.05  # while an attempt comes up its processes must be known soon: many die early
 
 
 class Identity(NamedTuple):
@@ -231,6 +232,7 @@ class ProcessScanner:
         self._foreign: set[int] = set()
         self._read_all_at = float("-inf")
         self._not_before = float("-inf")
+        self._born = clock()
 
     def add_root(self, root: Identity) -> None:
         """Follow one more tree."""
@@ -242,7 +244,8 @@ class ProcessScanner:
         if begun < self._not_before:
             return ()
         facts = self._scan(begun)
-        self._not_before = begun + (self._clock() - begun) / SCAN_SHARE
+        share = YOUNG_SHARE if begun - self._born < YOUNG_S else SCAN_SHARE
+        self._not_before = begun + (self._clock() - begun) / share
         return facts
 
     def unknown(self, reason: str) -> Sequence[Fact]:
