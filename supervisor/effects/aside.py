@@ -77,6 +77,18 @@ def delete_trees(trees: Sequence[Path], output_dir: Path) -> int:
     return _delete(doomed)
 
 
+def delete_set_aside(output_dir: Path, keep: str) -> int:
+    """Delete what was set aside, except under labels that end in ``keep``; returns the bytes freed.
+
+    Torn steps and leftovers of an attempt that was replaced: kept while there is room, in case that a person wants to
+    look, and the first to go when there is none.
+    """
+    folder = output_dir.resolve() / ASIDE
+    if folder.is_symlink() or not folder.is_dir():
+        return 0
+    return _delete([path for path in sorted(folder.iterdir()) if not path.name.endswith(keep)])
+
+
 def finish_deletions(output_dir: Path) -> int:
     """Delete what an interrupted :func:`delete_trees` left; returns the bytes freed. For the daemon's start."""
     if not output_dir.is_dir():

@@ -337,16 +337,19 @@ class Effects:
     def _prune_stale(self, action: a.PruneStale) -> None:
         if self.job is None:
             return
-        folder = self.job.output_dir / aside.ASIDE
-        torn = [path for path in sorted(folder.glob("*")) if not path.name.endswith(KEPT)]
-        self._delete(-1, torn, stale_below=action.below)
+        try:
+            freed = aside.delete_set_aside(self.job.output_dir, KEPT)
+        except (OSError, SupervisorError) as error:
+            self._post(f.PruneFailed(-1, "local", str(error)))
+            return
+        self._delete(-1, [], stale_below=action.below, already=freed)
 
-    def _delete(self, step: int, trees: Sequence[Path], stale_below: int) -> None:
+    def _delete(self, step: int, trees: Sequence[Path], stale_below: int, already: int = 0) -> None:
         job = self.job
         if job is None:
             return
         try:
-            freed = aside.delete_trees(trees, job.output_dir)
+            freed = already + aside.delete_trees(trees, job.output_dir)
             kept = [number for number in job.steps() if number != step]
             freed += aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
         except (OSError, SupervisorError) as error:

@@ -3,6 +3,8 @@ not)."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 
@@ -18,11 +20,10 @@ def highest_step(folder: Path) -> int | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files below."""
+    """The size of all files below. Whoever deletes some of them meanwhile is no reason to fail."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(place, name), follow_symlinks=False).st_size  # noqa: PTH116, PTH118
     return total

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.effects.aside import delete_trees, finish_deletions, move_aside
+from supervisor.effects.aside import delete_set_aside, delete_trees, finish_deletions, move_aside
 from supervisor.errors import ConfigError, SupervisorError
 
 
@@ -198,3 +198,15 @@ def test_what_cannot_be_deleted_is_named_and_the_rest_goes(output: Path) -> None
         subprocess.run(["umount", str(output / "checkpoints/.deleting-step_20/stuck")], check=True)
     finish_deletions(output)
     assert not list((output / "checkpoints").glob(".deleting-*"))
+
+
+def test_what_was_set_aside_goes_when_room_is_needed_and_whole_steps_stay(tmp_path: Path) -> None:
+    torn, whole = tmp_path / "checkpoints" / "step_4", tmp_path / "checkpoints" / "step_6"
+    for folder in (torn, whole):
+        folder.mkdir(parents=True)
+        (folder / "shard").write_bytes(b"x" * 1000)
+    move_aside([torn], tmp_path, "attempt-0002")
+    move_aside([whole], tmp_path, "attempt-0002-whole")
+    assert delete_set_aside(tmp_path, "-whole") >= 1000
+    assert not (tmp_path / ".set-aside" / "attempt-0002").exists()
+    assert (tmp_path / ".set-aside" / "attempt-0002-whole" / "checkpoints" / "step_6" / "shard").exists()
