@@ -68,7 +68,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                     return state, []
             else:
                 sentence = f"Deleted step {fact.step} {place}{freed}."
-            return state, [say("pruned", sentence, step=fact.step, bytes=fact.freed_bytes)]
+            return state, [say("pruned", sentence, step=fact.step, bytes=fact.freed_bytes, where=fact.where)]
         case f.PruneFailed():
             what = f"step {fact.step}" if fact.step >= 0 else "old rollouts"
             return state, [say("prune-failed", f"Could not delete {what} ({fact.where}): {fact.reason}", "warning")]
@@ -118,18 +118,19 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
         sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
         return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
     state = replace(state, exit_code=None, exit_said=False, override=asked, wanted=state.wanted or asked)
+    if before.mode == "finished" and raised:
+        state = replace(state, new_config=True)  # the snapshot ends where the run ended
     if not state.wanted:
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
-        return enter(state, "stopped", sentence), [told, say("stopped", sentence), a.Survey()]
+        return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
     if fact.adopted == state.attempt and state.live:
-        return rebase(state), [told, a.Survey()]
+        return rebase(state), [told, *looks]
     if fact.adopted is not None and fact.adopted == state.attempt:
         # It was being stopped, or its start was never confirmed: finish what was begun.
-        return stop(
-            state, state.after_stop, state.stop_reason or "The daemon before was ended while it stopped the job."
-        )
+        reason = state.stop_reason or "The daemon before was ended while it stopped the job."
+        return with_all([told, *looks], stop(state, state.after_stop, reason))
     if state.live and state.ended is not None:
-        return state, [told]  # the ladder of the mode sees the end
+        return state, [told, *looks]  # the ladder of the mode sees the end
     state = forgiven(state) if before.mode in ENDED else state
     state = enter(state, "surveying", "Looking for checkpoints, here and in the store.")
     return replace(state, survey_asked=state.now), [told, *looks]
@@ -184,7 +185,8 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
     state = replace(state, busy=replace(state.busy, stop=None), processes={}, pid=None, gone=())
     if state.incident is not None:
         state = replace(state, incident=replace(state.incident, stopped=state.now))
-    told: Actions = [say("stopped-job", f"The job is stopped after {span(fact.seconds)}; nothing of it is left.")]
+    how = "has ended" if state.after_stop == "finish" else f"is stopped after {span(fact.seconds)}"
+    told: Actions = [say("stopped-job", f"The job {how}; nothing of it is left.")]
     if fact.survivors:
         left = "; ".join(fact.survivors)
         sentence = f"Something of the job cannot be ended: {left}. The pod has to be replaced."

@@ -295,7 +295,7 @@ def _engine_hung(state: State) -> Verdict | None:
 
 
 def _both(signals: list[Signal]) -> str:
-    return "; ".join(s.sentence for s in signals[:3])
+    return "; ".join(s.sentence.rstrip(".") for s in signals[:3])
 
 
 def _soft_overdue(state: State) -> Signal | None:
@@ -364,14 +364,15 @@ def _suspect(state: State) -> Verdict | None:
         return None
     fresh = [g for g in state.gone if state.now - g.t < state.settings.engine_grace_s]
     if fresh:
-        return Verdict("suspect", f"{fresh[0].role}-gone", f"The {fresh[0].role}'s process {fresh[0].pid} is gone.")
+        whose = "vLLM" if fresh[0].role == "inference" else f"The {fresh[0].role}"
+        return Verdict("suspect", f"{fresh[0].role}-gone", f"{whose}'s process {fresh[0].pid} is gone.")
     if state.scratch and state.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.scratch}")
     signals = engine_signals(state) if state.settings.has_engine else [s for s in [_soft_overdue(state)] if s]
     if not signals:
         return None
     subject = "The job" if signals[0].kind in ("step", "rollouts") else "vLLM"
-    sentence = f"{subject} is under suspicion: {signals[0].sentence}; one signal is not enough to act."
+    sentence = f"{subject} is under suspicion: {signals[0].sentence.rstrip('.')}; one signal is not enough to act."
     return Verdict("suspect", f"suspect-{signals[0].kind}", sentence, signals=tuple(signals))
 
 

@@ -227,7 +227,7 @@ class Effects:
             launched = launch(component, folder, self.run_file.supervision.shim, self.run_file.run.id)
             first = first or (launched.child_pid, " ".join(component.argv))
             for note in launched.notes:
-                self._post(f.Remark("launch", note))
+                self._post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
         if first is None:
             raise ConfigError("The job has no component to start.")
         if moved:

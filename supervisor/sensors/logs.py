@@ -75,7 +75,7 @@ class LogSensor:
                 self._follower.discover()
                 self._events.watch(self._follower.folders())
             facts: list[Fact] = []
-            for source, line in self._follower.read():
+            for source, line in sorted(self._follower.read(), key=_telling_order):
                 facts += self._parse(source, line)
             self._read = self._follower.positions()
             return facts
@@ -110,6 +110,13 @@ class LogSensor:
         except (ValueError, RecursionError):
             return ()  # cut at the cap, or no JSON: metrics files are written by the job, which may write anything
         return self._parser.parse_metrics(source.role, record) if isinstance(record, dict) else ()
+
+
+def _telling_order(found: tuple[LogSource, bytes]) -> tuple[bool, bool]:
+    # Of what came within one look, metrics come after text, which has a step's duration too, and the trainer's step
+    # after the orchestrator's, which has its reward: so the one sentence about a step knows both.
+    source, _ = found
+    return source.kind == "jsonl", source.role == "trainer"
 
 
 def end_positions(sources: Sequence[LogSource]) -> list[dict[str, str | int]]:
