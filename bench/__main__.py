@@ -1,0 +1,95 @@
+"""`make bench`: all measurements, then one table: what is asked, what was measured, and what supervisord does.
+
+`python -m bench detection` or `python -m bench footprint` does one of the two; `--seconds` and `--kills` say how much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import detection, footprint, peer
+
+WARM_UP_S = 30.0
+
+
+def main() -> int:
+    """Measure and print; exit code 0 whatever the figures are."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["all", "detection", "footprint"], default="all")
+    parser.add_argument("--kills", type=int, default=4, help="how often the engine is killed")
+    parser.add_argument("--seconds", type=float, default=120, help="how long the footprint is measured")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="rl-bench-"))
+    rows: list[tuple[str, str, str, str]] = []
+    try:
+        version = f"supervisord {peer.install()}"
+        if options.what != "footprint":
+            _say("Faults, with production's deadlines (about five minutes) ...")
+            rows += _detection(detection.measure(folder / "detection", options.kills, _say))
+        if options.what != "detection":
+            _say(f"Footprint, {WARM_UP_S:.0f} s of warm-up and {options.seconds:.0f} s ...")
+            ours, theirs = footprint.measure(WARM_UP_S, options.seconds, folder / "footprint")
+            rows += _footprint(ours, theirs)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
+    _print([("", "asked", "rl-supervisor", version), *rows])
+    return 0
+
+
+def _detection(m: detection.Measured) -> list[tuple[str, str, str, str]]:
+    never = f"not within {detection.PEER_WAITS_S:.0f} s"
+    for sentence in m.sentences:
+        _say(f"  {sentence}")
+    return [
+        ("engine killed to verdict", "5 s", _spread(m.killed), "noticed" if m.peer_noticed else never),
+        ("memory fell, with a second signal, to verdict", "15 s", _spread(m.memory), "cannot see it"),
+        ("hang with work waiting to verdict", "90 s", _spread(m.hang), "cannot see it"),
+        ("verdict to relaunch, stopping included", "10 s + stopping", _spread(m.relaunch), "-"),
+        ("  of it until the old attempt was gone", "", _spread(m.stopping), "-"),
+        ("  of it after that", "10 s", _spread([a - b for a, b in zip(m.relaunch, m.stopping, strict=True)]), "-"),
+    ]
+
+
+def _footprint(ours: footprint.Cost, theirs: footprint.Cost) -> list[tuple[str, str, str, str]]:
+    return [
+        ("resident memory (RSS)", "64 MiB", f"{ours.rss_mib:.1f} MiB", f"{theirs.rss_mib:.1f} MiB"),
+        ("  highest while measured", "", f"{ours.highest_rss_mib:.1f} MiB", f"{theirs.highest_rss_mib:.1f} MiB"),
+        ("  its share of what is shared (PSS)", "", f"{ours.pss_mib:.1f} MiB", f"{theirs.pss_mib:.1f} MiB"),
+        ("CPU, of one core", "1 %", f"{ours.cpu:.2f} %", f"{theirs.cpu:.2f} %"),
+        ("  helper children (transfers), of one core", "apart", f"{ours.helpers_cpu:.2f} %", "none"),
+        ("  the job's shim, RSS", "apart", f"{ours.shim_rss_mib:.1f} MiB", "none"),
+        ("threads", "", str(ours.threads), str(theirs.threads)),
+        ("log lines a second", "100", f"{ours.lines / ours.seconds:.0f}", "same child"),
+        ("GPUs sampled each second", "8", str(footprint.GPUS), "none"),
+    ]
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "not measured"
+    if len(values) == 1:
+        return f"{values[0]:.1f} s"
+    return f"{min(values):.1f} to {max(values):.1f} s ({len(values)} times)"
+
+
+def _print(rows: list[tuple[str, str, str, str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for number, row in enumerate(rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        if number == 0:
+            print("  ".join("-" * width for width in widths))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
