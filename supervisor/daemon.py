@@ -14,6 +14,7 @@ import secrets
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from supervisor.systemd import notifier
 
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
+STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
@@ -63,6 +65,8 @@ class Daemon:
 
         Raises SupervisorError with a sentence when the run cannot be watched at all.
         """
+        # First of all, and from the process's own environment: what a child inherits, it would use (systemctl does).
+        self.notifier = notifier()
         self.run_file = run_file
         self._environ = dict(environ)
         self._fresh, self._step = fresh, step
@@ -71,9 +75,11 @@ class Daemon:
         self._setup = onstart and bool(run_file.setup.commands)
         self._state_dir = run_file.state_dir
         self._inbox: queue.SimpleQueue[tuple[Item, str]] = queue.SimpleQueue()
+        self._first: deque[tuple[Item, str]] = deque()
         self._began = time.monotonic()
         self._signals = 0
         self._shown: tuple[object, ...] = ()
+        self._shown_at = 0.0
         self._lock_file = self._take_lock()
         self.journal = Journal(self._state_dir)
         self.clock = Clock(self.journal)
@@ -88,11 +94,10 @@ class Daemon:
             explain=lambda: status.explain(self.state),
             log_files=self.log_files,
             known=lambda: [(p.pid, p.start_ticks) for p in self.state.processes.values()],
-            opened=self._open_job,
+            opened=self._open_late,
         )
         self.housekeeping = Housekeeping(self)
         self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
-        self.notifier = notifier(self._environ)
 
     def _take_lock(self) -> Any:
         try:
@@ -116,9 +121,21 @@ class Daemon:
         if self._new_pod:
             # Done here, since [setup] may have just put the files there that would otherwise come from the store.
             stored = next_pod.fetch(self.run_file, self._environ)
-            self.run_file = next_pod.filled(self.run_file, self._path, stored, self._state_dir)
+            self.run_file = next_pod.filled(self.run_file, self._path, stored)
+            self.effects.run_file = self.run_file  # it is also what the pod after this one is given
             self._new_pod = False
         return open_job(self.run_file, self._environ)
+
+    def _open_late(self) -> Job:
+        """Open the job after the beginning: [setup] has installed it, or the store has answered at last."""
+        job = self._open_job()
+        self._inbox.put((lambda: self._opened_late(job), "daemon"))
+        return job
+
+    def _opened_late(self, job: Job) -> None:
+        self.attending.watch_pod(job)
+        self.post(f.SettingsChanged(self.settings(job)), "daemon")
+        self.effects.do(a.Survey())
 
     def _attempt_dir(self, attempt: int) -> Path:
         return attempt_dir(self._state_dir, attempt)
@@ -161,7 +178,11 @@ class Daemon:
                 return self._open_job()
             except SupervisorError:
                 return None  # [setup] installs it; it is opened again, and its complaint told, after that
-        job = self._open_job()
+        try:
+            job = self._open_job()
+        except TryAgainError as error:
+            logs.say("warning", "next-pod", str(error))
+            return None  # it is opened as soon as the store answers; nothing can be started before that
         problems = job.problems()
         if problems:
             raise ConfigError(" ".join(problems))
@@ -180,16 +201,21 @@ class Daemon:
                 adopted = state.attempt
                 if found.state == "running" and found.pid:
                     after.append(f.AttemptAdopted(state.attempt, state.resume_step, found.pid))
-                else:
+                elif self.effects.job is None or not state.live:
                     lost = found.state == "lost"
                     after.append(f.ComponentExited(state.attempt, component, found.exit_code, found.signal, lost))
+                # Else its end is told as any other is: after its last lines, which no daemon has read yet.
             if adopted is None and state.live and state.busy.start is None:
                 adopted = state.attempt
                 after.append(f.ComponentExited(state.attempt, "launcher", None, None, lost=True))
-        self.post(f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, self._setup), "daemon")
-        for fact in after:
-            self.post(fact, "daemon")
-        if adopted is not None and any(isinstance(fact, f.AttemptAdopted) for fact in after):
+        lives = any(isinstance(fact, f.AttemptAdopted) for fact in after)
+        # Nothing is installed under a job that runs.
+        setup = self._setup and not lives
+        # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
+        # each age in its state (the last step, the last token) counts that while as silence of the job.
+        started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup)
+        self._first.extend((fact, "daemon") for fact in (started, *after))
+        if adopted is not None and (lives or not after):
             self._attend(adopted, adopting=True)
 
     def _components(self, attempt: int) -> list[str]:
@@ -216,6 +242,8 @@ class Daemon:
             self._show()
 
     def _next(self, deadline: float) -> tuple[Item, str]:
+        if self._first:
+            return self._first.popleft()
         wanted = max(0.0, min(deadline - self.clock.now(), 5.0))
         began = self.clock.now()
         try:
@@ -234,8 +262,10 @@ class Daemon:
         return (f.ClockJumped(away), "clock") if away > PAUSE_S else None
 
     def _told(self, events: list[Any]) -> None:
+        # All that is said while an incident is open belongs to its story (`journalctl RL_INCIDENT=1`).
+        known = {"attempt": self.state.attempt, "incident": self.state.incident.id if self.state.incident else None}
         for event in events:
-            logs.say(event.level, event.event, event.sentence, **{"attempt": self.state.attempt, **event.fields})
+            logs.say(event.level, event.event, event.sentence, **{**known, **event.fields})
         if self.journal.failure:
             logs.say("error", "journal", self.journal.failure)
 
@@ -258,10 +288,6 @@ class Daemon:
             forget_old_attempts(self._state_dir, {self.state.attempt, self.state.snapshot or 0})
         if isinstance(fact, f.AttemptStopped):
             self.attending.leave(fact.attempt)
-        if isinstance(fact, f.SetupDone) and not fact.reason and self.effects.job is not None:
-            self.attending.watch_pod(self.effects.job)
-            self.post(f.SettingsChanged(self.settings(self.effects.job)), "daemon")
-            self.effects.do(a.Survey())
         if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
             self.journal.put("wandb_id", fact.wandb_id)
 
@@ -286,8 +312,8 @@ class Daemon:
         """Ping the watchdog at each turn; the status line costs more and changes seldom."""
         self.notifier.ping()
         key = (self.state.mode, self.state.progress.step, self.state.published, self.state.incident is None)
-        if key != self._shown:
-            self._shown = key
+        if key != self._shown or self.state.now - self._shown_at > STATUS_S:
+            self._shown, self._shown_at = key, self.state.now
             self.notifier.status(status.headline(self.state))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

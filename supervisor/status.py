@@ -47,10 +47,12 @@ def headline(state: State) -> str:
         words.append(f"published step {state.published}")
     if state.incident is not None:
         lasts = span(state.now - state.incident.opened)
-        words.append(f"incident {state.incident.id} open for {lasts}: {state.incident.sentence.rstrip('.')}")
+        cause = state.incident.sentence.rstrip(".")
+        words.append(f"incident {state.incident.id} open for {lasts}{'' if cause in words else f': {cause}'}")
     elif state.incidents:
         last = state.incidents[-1]
-        words.append(f"{last.sentence.rstrip('.')}; back after {span((last.closed or last.opened) - last.opened)}")
+        lasted = span((last.closed or last.opened) - last.opened)
+        words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
     return "; ".join(words)
 
 

@@ -315,6 +315,19 @@ def test_the_job_finishes_and_the_last_step_is_published_before_the_exit(world: 
     assert not again.asked(a.Start)
 
 
+def test_a_finished_run_whose_max_steps_were_raised_goes_on_with_the_configuration_as_it_is_now(world: World) -> None:
+    world.settings = replace(SETTINGS, max_steps=10, first_step_at=1)
+    world.running_at(10)
+    world.see(f.FinishSeen("trainer", "RL trainer finished!"))
+    world.see(f.ComponentExited(1, "launcher", 0))
+    again = World(replace(world.settings, max_steps=20), world.state)
+    again.t, again.local, again.stored = world.t, dict(world.local), dict(world.stored)
+    again.boot()
+    again.after(30)
+    started = again.asked(a.Start)
+    assert [(start.step, start.snapshot) for start in started] == [(10, None)]
+
+
 def test_processes_that_end_one_by_one_at_the_last_step_are_no_death(world: World) -> None:
     world.settings = replace(SETTINGS, max_steps=10, first_step_at=1)
     world.running_at(10)
