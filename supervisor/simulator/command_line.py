@@ -37,6 +37,8 @@ INTEGERS = frozenset(
         "seq_len",
     }
 )
+SECONDS = frozenset({"log.interval", "orchestrator.log.interval"})
+"""Intervals that are times: 10.0 in the configuration that the launcher resolves (configs/orchestrator.py)."""
 INTEGER_LISTS = frozenset({"inference_gpu_ids", "trainer_gpu_ids"})
 SWITCHES = frozenset({"clean", "clean_output_dir", "bench", "dry_run"})
 ENTRY_TABLES = {
@@ -171,6 +173,7 @@ class CommandLine:
             self._invalid(path, "Extra inputs are not permitted", value)
         if (
             path.rpartition(".")[2] in INTEGERS
+            and path not in SECONDS
             and value is not None
             and (not isinstance(value, int) or isinstance(value, bool))
         ):
