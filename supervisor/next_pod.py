@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from supervisor.config import RunFile
 from supervisor.effects.transfers import Transfers
+from supervisor.errors import ConfigError, TryAgainError
 from supervisor.logs import say
 from supervisor.storage.base import StoreError
 
@@ -34,7 +35,11 @@ FROM_THE_STORE: dict[str, tuple[str, ...]] = {
 
 
 def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
-    """The small files of the run in the store, name -> text; empty when there are none or the store is away."""
+    """The small files of the run in the store, name -> text; empty when there are none.
+
+    When the store cannot be read the pod's own files do, where it has all that it needs. Raises TryAgainError or
+    ConfigError (a wrong key, a missing bucket) where a configuration can only come from the store.
+    """
     store = run_file.store
     request = {
         "do": "get-run-files",
@@ -49,13 +54,17 @@ def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
     try:
         answer = Transfers(environ, stall_s=120.0).run(request)
     except StoreError as error:
+        missing = [path for path in _configs(run_file) if not path.exists() and not _copy(path, run_file).exists()]
+        if missing:
+            sentence = f"{missing[0]} is not on this pod, and the store that may hold it cannot be read: {error}"
+            raise (ConfigError if error.kind in ("permanent", "quota") else TryAgainError)(sentence) from error
         say("warning", "next-pod", f"The run's settings could not be fetched from the store: {error}")
         return {}
     return {str(name): base64.b64decode(text).decode(errors="replace") for name, text in answer["files"].items()}
 
 
-def filled(run_file: RunFile, path: Path, stored: Mapping[str, str], state_dir: Path) -> RunFile:
-    """``run_file`` with what it leaves open taken from the store; fetched trainer configs lie in ``state_dir``."""
+def filled(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile:
+    """``run_file`` with what it leaves open taken from the store; fetched trainer configs lie in the state folder."""
     own = tomllib.loads(path.read_text())
     data = run_file.model_dump(exclude_unset=True)
     told = []
@@ -69,7 +78,7 @@ def filled(run_file: RunFile, path: Path, stored: Mapping[str, str], state_dir: 
     for key in ("config", "trainer_config", "orchestrator_config", "inference_config"):
         if job.get(key):
             paths = job[key] if isinstance(job[key], list) else [job[key]]
-            found = [_config(Path(one), run_file, stored, state_dir) for one in paths]
+            found = [_config(Path(one), run_file, stored) for one in paths]
             job[key] = found if isinstance(job[key], list) else found[0]
     try:
         result = RunFile.model_validate(data)
@@ -93,16 +102,32 @@ def _stored_settings(stored: Mapping[str, str]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if isinstance(value, dict)} if isinstance(data, dict) else {}
 
 
-def _config(path: Path, run_file: RunFile, stored: Mapping[str, str], state_dir: Path) -> Path:
-    """The pod's own configuration file, else the store's copy of it, put under ``state_dir``."""
-    absolute = (run_file.job.dir or Path.cwd()) / path.expanduser()
+def _configs(run_file: RunFile) -> list[Path]:
+    """The configuration files that the run file names, absolute."""
+    job = run_file.job
+    named = [*job.config, job.trainer_config, job.orchestrator_config, job.inference_config]
+    return [_absolute(path, run_file) for path in named if path is not None]
+
+
+def _absolute(path: Path, run_file: RunFile) -> Path:
+    return (run_file.job.dir or Path.cwd()) / path.expanduser()
+
+
+def _copy(path: Path, run_file: RunFile) -> Path:
+    """Where the store's copy of a configuration file is put."""
+    return run_file.state_dir / "fetched" / path.name
+
+
+def _config(path: Path, run_file: RunFile, stored: Mapping[str, str]) -> Path:
+    """The pod's own configuration file, else the store's copy of it, put under the state folder."""
+    absolute = _absolute(path, run_file)
     if absolute.exists():
         return path
+    copy = _copy(path, run_file)
     for name, text in sorted(stored.items()):
         if name.startswith("config-") and name.split("-", 2)[-1] == path.name:
-            copy = state_dir / "fetched" / path.name
             copy.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
             copy.write_text(text)
             say("info", "next-pod", f"{absolute} is not on this pod; the store's copy of it is used.")
             return copy
-    return path
+    return copy if copy.exists() else path

@@ -29,7 +29,7 @@ from supervisor.effects.launch import launch
 from supervisor.effects.stop import stop_attempt
 from supervisor.effects.survivors import Belongings
 from supervisor.effects.transfers import Transfers
-from supervisor.errors import ConfigError, PodUnfitError, SupervisorError
+from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
 from supervisor.storage.base import StoreError
 
@@ -74,6 +74,8 @@ class Effects:
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
         self._catalogue_t = 0.0
+        self._opening = threading.Lock()
+        self._setup_runs = False
         self._described = ""  # digest of the run's files that are in the store
         self._state_dir = run_file.state_dir
 
@@ -106,6 +108,7 @@ class Effects:
             case a.RunHook():
                 self._lanes.put("hook", lambda: self._hook(action))
             case a.Setup():
+                self._setup_runs = True
                 self._lanes.put("setup", self._setup)
 
     def hurry(self) -> None:
@@ -141,18 +144,27 @@ class Effects:
         files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
         self.transfers.run(self._ask("put-run-files", files=files), stall_s=CATALOGUE_STALL_S)
 
+    def _need_job(self) -> Job:
+        """The job, opened when it was not yet. Raises SupervisorError."""
+        with self._opening:
+            if self.job is None:
+                self.job = self._opened()
+            return self.job
+
     def scan(self) -> None:
         """List the local steps before a start or after the end: nobody writes, so quiet time is not waited for."""
-        if self.job is None:
-            if self.run_file.output_dir.exists():
-                self._post(f.LocalSteps(reason="the trainer is not installed yet"))
-            else:
-                self._post(f.LocalSteps(()))
+        try:
+            if self.job is None and self._setup_runs:
+                raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
+            job = self._need_job()
+        except SupervisorError as error:
+            empty = not self.run_file.output_dir.exists()
+            self._post(f.LocalSteps(()) if empty else f.LocalSteps(reason=str(error).rstrip(".")))
             return
         try:
-            steps = [(step, self.job.check_step(step, settled=True)) for step in self.job.steps()]
+            steps = [(step, job.check_step(step, settled=True)) for step in job.steps()]
         except OSError as error:
-            self._post(f.LocalSteps(reason=f"{self.job.output_dir} cannot be read: {error.strerror}"))
+            self._post(f.LocalSteps(reason=f"{job.output_dir} cannot be read: {error.strerror}"))
             return
         self._post(
             f.LocalSteps(tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps))
@@ -198,13 +210,13 @@ class Effects:
             self._post(self._launch(action))
         except PodUnfitError as error:
             self._post(f.StartFailed(action.attempt, str(error), unfit=True))
-        except ConfigError as error:
+        except (ConfigError, UnknownDialectError) as error:
             self._post(f.StartFailed(action.attempt, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
             self._post(f.StartFailed(action.attempt, str(error)))
 
     def _launch(self, action: a.Start) -> f.Fact:
-        job = self.job = self.job or self._opened()
+        job = self._need_job()
         problems = job.problems()
         if problems:
             raise ConfigError(" ".join(problems))
@@ -253,7 +265,7 @@ class Effects:
 
     def _stop_processes(self, attempt: int, budget_s: float = 60.0) -> f.AttemptStopped:
         folder = attempt_dir(self._state_dir, attempt)
-        job = self.job or self._opened()
+        job = self._need_job()
         report = stop_attempt(
             folder,
             [path.name.removesuffix(".shim.json") for path in sorted(folder.glob("*.shim.json"))],
@@ -368,7 +380,7 @@ class Effects:
     def _restore(self, action: a.Restore) -> None:
         began = time.monotonic()
         try:
-            job = self.job = self.job or self._opened()
+            job = self._need_job()
             primary = job.place(action.step, "x").parent
             request = self._ask(
                 "restore",
@@ -384,8 +396,9 @@ class Effects:
             damaged = error.kind in ("damaged", "missing")
             self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
             return
-        except (ConfigError, OSError) as error:
-            self._post(f.RestoreFailed(action.step, str(error), permanent=isinstance(error, ConfigError)))
+        except (SupervisorError, OSError) as error:
+            permanent = isinstance(error, (ConfigError, UnknownDialectError))
+            self._post(f.RestoreFailed(action.step, str(error), permanent=permanent))
             return
         if check.state != "complete":
             reason = f"it came whole from the store and is not loadable: {check.reason}"
@@ -409,9 +422,12 @@ class Effects:
             reason = self._shell(command, max(1.0, deadline - time.monotonic()), env, "setup")
             if reason:
                 break
-        if not reason and self.job is None:
+        self._setup_runs = False
+        if not reason:
             try:
-                self.job = self._opened()
+                self._need_job()
+            except TryAgainError as error:
+                self._post(f.Remark("next-pod", str(error)))  # each look at the checkpoints tries again
             except SupervisorError as error:
                 reason = str(error)
         self._post(f.SetupDone(reason))
