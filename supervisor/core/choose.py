@@ -14,9 +14,12 @@ from supervisor.core.state import State
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to do about the resume step: start (``step`` None is a fresh start), restore first, wait, or give up."""
+    """What to do about the resume step: start (``step`` None is a fresh start), restore first, wait, or give up.
 
-    do: Literal["start", "restore", "wait", "give-up"]
+    ``finish``: the checkpoint of the last step exists, so nothing is left to train.
+    """
+
+    do: Literal["start", "restore", "finish", "wait", "give-up"]
     step: int | None
     sentence: str
 
@@ -46,6 +49,9 @@ def choose(state: State) -> Choice:
         return Choice(
             "wait", None, f"The store cannot be listed yet, and it may hold checkpoints: {state.store_reason}"
         )
+    best, last = max((s for s in (local, stored) if s is not None), default=None), settings.max_steps
+    if best is not None and last is not None and best >= last:
+        return Choice("finish", best, f"Step {best} of {last} is there: nothing is left to train.")
     if local is not None and (stored is None or local >= stored):
         return Choice("start", local, f"Step {local} is the last good step, complete on this disk.")
     if stored is not None:
