@@ -29,6 +29,7 @@ from supervisor.core.moves import (
     Actions,
     end,
     enter,
+    finish,
     incident_stop,
     note_failure,
     one_step_back,
@@ -140,6 +141,10 @@ def _choose(state: State) -> tuple[State, Actions]:
             return state, [a.Survey()]
         case "give-up":
             return end(state, "gave-up", EXIT_PERSON, choice.sentence)
+        case "finish" if not state.setup_pending:  # what a pod still installs may raise the last step
+            return finish(state, [say("verdict", choice.sentence, verdict="finished", step=choice.step)])
+        case "finish":
+            return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
         case "restore" if choice.step is not None:
             state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
             return state, [say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
