@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,13 @@ class Pod:
             time.sleep(0.05)
         raise AssertionError(f"not in {timeout_s} s: {about}\n{self.story()}")
 
+    def wait_for_here(self, what: Callable[[], Any], about: str, timeout_s: float = 40) -> None:
+        """Like ``wait_for`` while no daemon runs."""
+        deadline = time.monotonic() + timeout_s
+        while not what():
+            assert time.monotonic() < deadline, f"not in {timeout_s} s: {about}\n{self.story()}"
+            time.sleep(0.05)
+
     def step(self) -> int:
         return int(self.status().get("step") or 0)
 
@@ -176,6 +184,51 @@ class Pod:
     def latest(self) -> dict[str, Any]:
         folder = Path(self.store.removeprefix("file://")) / "practice"
         return dict(json.loads((folder / "latest.json").read_text()))
+
+    def vanish(self) -> None:
+        """The pod is gone from one moment to the next: daemon, job and disk. The store stays."""
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.kill_daemon()
+        self.practice.end_all()
+        for folder in (self.practice.home, self.state_dir):
+            remove_tree(folder)
+
+    # ------------------------------------------------------------ people
+
+    def ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`supervisorctl --socket S WORDS...` as a person runs it."""
+        command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def by_hand(self, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """`rl-supervisor VERB RUN.toml WORDS...`, to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "supervisor.cli.main", verb, str(self.run_file), *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **self.environ},
+        )
+
+    def said_so(self, event: str, words: str) -> bool:
+        """Was a sentence of this kind said that holds these words?"""
+        return any(words in sentence for sentence in self.sentences(event))
+
+    def step_bytes(self, step: int) -> dict[str, bytes]:
+        """Every file of a step on this pod's disk, by its name below the output folder."""
+        output = self.practice.home / "outputs"
+        found = [path for path in output.rglob("*") if f"step_{step}" in path.parts and "checkpoints" in path.parts]
+        return {path.relative_to(output).as_posix(): path.read_bytes() for path in found if path.is_file()}
+
+
+def remove_tree(folder: Path, timeout_s: float = 10) -> None:
+    """Delete a folder in which a process that was just killed may still be writing its last file."""
+    deadline = time.monotonic() + timeout_s
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{folder} cannot be deleted")
 
 
 def pids_of(practice: Practice) -> Iterable[int]:
