@@ -28,6 +28,7 @@ from supervisor.core.state import (
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
 HELD_S = 3.0  # how long a level must stand to count as the plateau
+KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
 
 
@@ -69,7 +70,14 @@ def rebase(state: State) -> State:
         started=now if state.mode == "starting" else state.started,
         progress=replace(state.progress, t=now),
         engine=replace(
-            state.engine, moved_t=now, work_since=None, bad_since=None, bad_looks=0, liveness_misses=0, canary_misses=0
+            state.engine,
+            moved_t=now,
+            work_since=None,
+            bad_since=None,
+            bad_looks=0,
+            slow_since=None,
+            liveness_misses=0,
+            canary_misses=0,
         ),
         work=replace(state.work, t=now, moved_t=now) if state.work else None,
         gpus={uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()},
@@ -138,20 +146,24 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
     now, old = state.now, state.engine
     new = replace(old, look=fact, look_t=now)
     if fact.health == "ok":
-        new = replace(new, ever_ok=True, ok_t=now, bad_since=None, bad_looks=0)
-    elif fact.health in ("bad", "refused", "timeout"):
+        new = replace(new, ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
+    elif fact.health == "timeout":
+        new = replace(new, slow_since=old.slow_since if old.slow_since is not None else now)
+    elif fact.health in ("bad", "refused"):
         new = replace(new, bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
     if fact.liveness in ("ok", "absent"):
         new = replace(new, liveness_misses=0)
-    elif fact.liveness in ("bad", "timeout"):
+    elif fact.liveness in ("bad", "timeout") and fact.health != "timeout":  # else the server is slow, whatever is asked
         new = replace(new, liveness_misses=old.liveness_misses + 1)
     count = fact.iterations if fact.iterations is not None else fact.generation_tokens
+    if count is not None:
+        new = replace(new, counted_t=now)
     if count is not None and count != old.count:
         # Backwards means a restarted engine: a new base, and no proof of standing still either.
         new = replace(new, count=count, moved_t=now, canary_misses=0)
     if fact.canary == "ok":
         new = replace(new, canary_misses=0)
-    elif fact.canary in ("timeout", "bad"):
+    elif fact.canary in ("timeout", "bad") and fact.health != "timeout":
         new = replace(new, canary_misses=old.canary_misses + 1)
     if waiting_work(fact, state.work):
         new = replace(new, work_since=old.work_since if old.work_since is not None else now)
@@ -175,7 +187,8 @@ def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
 def _step_done(state: State, fact: f.StepDone) -> State:
     progress = state.progress
     if fact.reward is not None:
-        progress = replace(progress, reward=fact.reward, reward_step=fact.step)
+        rewards = (*progress.rewards, (fact.step, fact.reward))[-KEEP_REWARDS:]
+        progress = replace(progress, reward=fact.reward, reward_step=fact.step, rewards=rewards)
     if state.work is not None:
         # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
         state = replace(state, work=replace(state.work, moved_t=state.now))
@@ -185,6 +198,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
         return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
     timed = progress.step is not None and fact.step == progress.step + 1
     interval = state.now - progress.t
+    own = dict(progress.rewards).get(fact.step)
     return replace(
         state,
         progress=Progress(
@@ -193,8 +207,9 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             highest=fact.step if progress.highest is None else max(fact.step, progress.highest),
             intervals=(*progress.intervals, interval)[-KEEP_INTERVALS:] if timed else progress.intervals,
             longest_s=max(progress.longest_s, interval) if timed else progress.longest_s,
-            reward=progress.reward,
-            reward_step=progress.reward_step,
+            reward=own if own is not None else progress.reward,
+            reward_step=fact.step if own is not None else progress.reward_step,
+            rewards=progress.rewards,
             loss=fact.loss if fact.loss is not None else progress.loss,
             duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
         ),

@@ -87,7 +87,7 @@ def _live(state: State) -> tuple[State, Actions]:
     if verdict.kind == "suspect":
         return _suspect(state, verdict)
     if state.suspicion:
-        cleared = say("cleared", f"No longer under suspicion: {state.suspicion}") if state.suspect_since else None
+        cleared = say("cleared", _cleared(state.suspicion)) if state.suspect_since else None
         state = replace(state, suspicion="", suspect_since=None)
         return state, [cleared] if cleared else []
     if disk_critical(state) and not can_free(state) and not state.paused:
@@ -98,6 +98,11 @@ def _live(state: State) -> tuple[State, Actions]:
         )
         return incident_stop(state, "disk-full", "disk-full", sentence)
     return state, []
+
+
+def _cleared(suspicion: str) -> str:
+    subject, told, _ = suspicion.partition(" is under suspicion: ")
+    return f"{subject} is no longer under suspicion." if told else f"No longer under suspicion. It was: {suspicion}"
 
 
 def _suspect(state: State, verdict: Verdict) -> tuple[State, Actions]:

@@ -202,7 +202,9 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             state = replace(state, incident=_close(state))
             return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
         case "shutdown":
-            return replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK), told
+            # A step that was completed just before the stop is known, and published, only once the folders are listed.
+            state = replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK, local_reason="being listed")
+            return state, [*told, a.Survey()]
         case "give-up":
             state, acts = end(state, "gave-up", EXIT_PERSON, state.stop_reason)
             return state, told + acts

@@ -70,9 +70,11 @@ class EngineMemory:
     look_t: float = 0.0
     ever_ok: bool = False
     ok_t: float = 0.0  # last time /health was 200
-    bad_since: float | None = None  # since when /health has been refused, bad or timed out without a break
+    bad_since: float | None = None  # since when /health has been refused or answered with an error, without a break
     bad_looks: int = 0
+    slow_since: float | None = None  # since when /health has only timed out: a saturated engine does that, too
     count: float | None = None  # iterations, else generated tokens
+    counted_t: float = 0.0  # last time a counter could be read
     moved_t: float = 0.0  # last time a counter moved (or was re-based)
     liveness_misses: int = 0
     canary_misses: int = 0
@@ -122,6 +124,7 @@ class Progress:
     longest_s: float = 0.0
     reward: float | None = None
     reward_step: int | None = None
+    rewards: tuple[tuple[int, float], ...] = ()  # (step, reward) of the newest: they come ahead of the trainer's steps
     loss: float | None = None
     duration_s: float | None = None
 

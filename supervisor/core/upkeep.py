@@ -83,8 +83,11 @@ def leave(state: State) -> tuple[State, Actions]:
     """End the daemon once nothing is left to publish, or the time for it is over."""
     if state.exit_code is None or state.exit_said:
         return state, []
-    waiting = state.busy.publish is not None or (
-        next_to_publish(state) is not None and state.publish_failures == 0 and not state.store_reason
+    listing = state.mode == "leaving" and state.local_reason == "being listed"
+    waiting = (
+        state.busy.publish is not None
+        or listing
+        or (next_to_publish(state) is not None and state.publish_failures == 0 and not state.store_reason)
     )
     limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
     if waiting and state.settings.has_store and state.now - state.since < limit:

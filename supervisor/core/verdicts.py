@@ -18,6 +18,7 @@ Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "h
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
 FRESH_S = 120.0  # how long an error line counts as a present signal
+SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
 BAD_LOOKS = 3  # a server may miss a look or two under load
 
 
@@ -25,7 +26,7 @@ BAD_LOOKS = 3  # a server may miss a look or two under load
 class Signal:
     """One piece of evidence. Two of different ``kind`` may convict."""
 
-    kind: Literal["http", "memory", "counters", "request", "rollouts", "step", "log"]
+    kind: Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log"]
     sentence: str
 
 
@@ -227,23 +228,25 @@ def engine_signals(state: State) -> list[Signal]:
     ]
     bad_looks = 1 if fallen else BAD_LOOKS
     if engine.ever_ok and look is not None and engine.bad_since is not None and engine.bad_looks >= bad_looks:
-        word = {"refused": "refuses connections", "timeout": "does not answer", "bad": "answers with an error"}
-        signals.append(
-            Signal("http", f"its port {word.get(look.health, 'is silent')} since {span(now - engine.bad_since)}")
-        )
+        does = "answers with an error" if look.health == "bad" else "refuses connections"
+        signals.append(Signal("http", f"its port {does} since {span(now - engine.bad_since)}"))
+    elif engine.ever_ok and engine.slow_since is not None and now - max(engine.slow_since, engine.moved_t) >= SLOW_S:
+        # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart.
+        signals.append(Signal("slow", f"its port accepts and does not answer since {span(now - engine.slow_since)}"))
     if fallen:
         memory = fallen[0]
         to = f"{size(memory.gpu.used_bytes)} from {size(memory.plateau_bytes)}"
         signals.append(Signal("memory", f"memory on GPU {memory.gpu.index} fell to {to}"))
-    # Counted up to the last look: an engine that nobody could look at did not stand still.
-    frozen_s = engine.look_t - engine.moved_t
-    waits_s = engine.look_t - engine.work_since if engine.work_since is not None else 0.0
-    counting = engine.count is not None and engine.ever_ok and now - engine.look_t < FRESH_S
+    # Counted up to the last reading: an engine whose counters nobody could read did not stand still.
+    frozen_s = engine.counted_t - engine.moved_t
+    waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
+    counting = _counting(state)
+    still = not counting or frozen_s >= settings.hang_s / 2
     if counting and frozen_s >= settings.hang_s and waits_s >= settings.hang_s:
         signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
-    if engine.liveness_misses >= BAD_LOOKS:
+    if engine.liveness_misses >= BAD_LOOKS and still:
         signals.append(Signal("request", f"/liveness failed {engine.liveness_misses} times in a row"))
-    elif engine.canary_misses >= 1 and (not counting or frozen_s >= settings.hang_s / 2):
+    elif engine.canary_misses >= 1 and still:
         signals.append(Signal("request", "a one-token request was not answered"))
     work = state.work
     if work is not None and work.inflight > 0 and now - work.moved_t >= settings.hang_s and now - work.t < 60:
@@ -261,18 +264,26 @@ def engine_signals(state: State) -> list[Signal]:
     return signals
 
 
+def _counting(state: State) -> bool:
+    """Are the engine's counters known at present?"""
+    engine = state.engine
+    return engine.count is not None and engine.ever_ok and state.now - engine.counted_t < FRESH_S
+
+
 def _engine_dead(state: State) -> Verdict | None:
     if not state.settings.has_engine or ending(state):
         return None
     signals = engine_signals(state)
     kinds = {s.kind for s in signals}
     memory = "memory" in kinds
-    if memory and kinds & {"http", "log", "counters", "request", "step"}:
+    if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
         holds = [m.gpu for m in state.gpus.values() if m.gpu.role == "trainer" and m.gpu.used_bytes > 1 << 30]
         trainer = f" while the trainer holds {size(max(g.used_bytes for g in holds))}" if holds else ""
         return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:
         return Verdict("dead", "engine-unreachable", f"vLLM is dead: {_both(signals)}.", True, tuple(signals))
+    if kinds >= {"slow", "step"} and not excuse(state):
+        return Verdict("hung", "engine-silent", f"vLLM hangs: {_both(signals)}.", True, tuple(signals))
     return None
 
 
@@ -313,14 +324,15 @@ def _wedged(state: State) -> Verdict | None:
     late = _soft_overdue(state)
     if late is None or ending(state):
         return None
-    settings, now = state.settings, state.now
+    settings, now, engine = state.settings, state.now, state.engine
+    idle_s = engine.counted_t - engine.moved_t
+    if _counting(state) and idle_s < settings.hang_s:
+        return None  # the engine makes tokens for somebody: a long step, not a stuck one
     signals = [late]
     work = state.work
     if work is not None and now - work.moved_t >= settings.hang_s:
         signals.append(Signal("rollouts", f"the rollout counters stand still for {span(now - work.moved_t)}"))
-    engine = state.engine
-    idle_s = engine.look_t - engine.moved_t
-    if engine.ever_ok and engine.count is not None and engine.work_since is None and idle_s >= settings.hang_s:
+    if _counting(state) and engine.work_since is None:
         signals.append(Signal("counters", f"the engine is well and nobody asked it anything for {span(idle_s)}"))
     if len(signals) < 2:
         return None

@@ -384,6 +384,17 @@ def test_systemctl_stop_stops_the_job_and_the_next_daemon_starts_it_again(world:
     assert again.asked(a.Start)[-1].step == 5
 
 
+def test_a_step_completed_just_before_systemctl_stop_is_published_before_the_daemon_ends(world: World) -> None:
+    world.running_at(9)
+    world.local[10] = "complete"  # written, and not listed by any scan yet
+    world.see(f.Command("shutdown", "systemd"))
+    world.after(10)
+    assert 10 in world.stored
+    kinds = [type(x) for x in world.actions]
+    assert max(i for i, kind in enumerate(kinds) if kind is a.Publish) < kinds.index(a.Exit)
+    assert world.asked(a.Exit)[-1].code == 0
+
+
 def test_a_new_daemon_adopts_the_living_job_and_touches_nothing(world: World) -> None:
     world.running_at(7)
     again = World(state=world.state)
@@ -445,3 +456,41 @@ def test_rollout_counts_that_read_the_same_while_steps_are_done_are_no_signal(wo
         world.step(number, seconds=50)
         world.engine(iterations=1.0)
     assert not world.said("suspect")
+
+
+def test_a_saturated_engine_whose_health_times_out_is_not_killed(world: World) -> None:
+    """gonka 1421: a two-second probe that times out under load killed healthy engines eight times a day."""
+    world.running_at(7)
+    for _ in range(60):
+        world.t += 5
+        world.see(f.WorkSeen(inflight=128, done=0, total=128))
+        world.engine(health="timeout", liveness="timeout", iterations=None, running=None, waiting=None)
+    assert not world.said("verdict")
+
+
+def test_an_engine_that_only_times_out_convicts_once_the_step_is_overdue(world: World) -> None:
+    world.running_at(7)
+    began = world.t
+    while not world.said("verdict") and world.t < began + 2000:
+        world.t += 5
+        world.engine(health="timeout", liveness="timeout", iterations=None, running=None, waiting=None)
+    assert "vLLM hangs: its port accepts and does not answer" in world.said("verdict")[0]
+    assert world.t - began < 5 * 200
+
+
+def test_counters_that_cannot_be_read_did_not_stand_still(world: World) -> None:
+    world.running_at(7)
+    for _ in range(60):
+        world.t += 5
+        world.engine(iterations=None, running=None, waiting=None, connections=3)
+        world.see(f.WorkSeen(inflight=64, done=0, total=128))
+    assert not world.said("verdict")
+
+
+def test_long_rollouts_while_the_engine_makes_tokens_are_a_long_step_and_no_hang(world: World) -> None:
+    world.running_at(7)
+    for _ in range(180):
+        world.t += 5
+        world.see(f.WorkSeen(inflight=128, done=0, total=128))
+        world.engine(liveness="timeout")
+    assert not world.said("verdict"), "900 s, more than four times the median, and every token counted"
