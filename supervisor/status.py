@@ -100,7 +100,7 @@ def status(state: State) -> dict[str, Any]:
             "running": look.running,
             "waiting": look.waiting,
         }
-        if look
+        if look and state.live
         else None,
         "incident": incident(state.incident, state),
         "last_incident": incident(state.incidents[-1], state) if state.incidents else None,
