@@ -16,7 +16,6 @@ from supervisor.core.state import State
 
 CATALOGUE_S = 900.0
 CATALOGUE_AGAIN_S = 60.0
-CONFIG_S = 30.0
 LOGS_S = 600.0
 POSITIONS_S = 5.0
 
@@ -53,7 +52,7 @@ class Housekeeping:
         """Set it going."""
         supervision = self._house.run_file.supervision
         self._every(supervision.scan, self._scan)
-        self._every(max(CONFIG_S, supervision.scan), self._configs)
+        self._every(2 * supervision.scan, self._configs)
         self._every(POSITIONS_S, self._house.keep_positions)
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)
