@@ -216,6 +216,8 @@ class Effects:
             self._post(f.StartFailed(action.attempt, str(error)))
 
     def _launch(self, action: a.Start) -> f.Fact:
+        if action.snapshot is None and action.attempt > 1:
+            self.job = None  # the files as they are now: what is known of them is read anew
         job = self._need_job()
         problems = job.problems()
         if problems:
