@@ -49,7 +49,9 @@ class Demo:
         self.socket = runtime / "socket"
         self.driver = runtime / "driver"
         self.environment = dict(os.environ)
-        self.volume_bytes = int(steps // INTERVAL * CHECKPOINT_BYTES * VOLUME_PART)
+        written = steps // INTERVAL
+        # Two stay, one is written and two wait for their turn: a disk below that would ask the impossible.
+        self.volume_bytes = int(max(written * VOLUME_PART, 5.5) * CHECKPOINT_BYTES)
         self.scan_s = min(1.0, step_s)
         self.practice = self._practice(era, steps, step_s)
         self.seen = Seen(time.time(), steps, self.practice.era.first_step, self.volume_bytes)
@@ -298,8 +300,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.keep and options.keep.exists() and any(options.keep.iterdir()):
         parser.error(f"{options.keep} is not empty: name a new folder")
-    if options.steps < 8:
-        parser.error("--steps: at least 8, so that there is something to prune")
+    if options.steps < 12:
+        parser.error("--steps: at least 12, so that there is something to prune")
     return options
 
 
@@ -327,7 +329,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"\nEverything is still in {folder}: run file, journal, store, logs.")
             return code
     except KeyboardInterrupt:
-        print("\nInterrupted. All processes of the demo were ended, and its folder was removed.", flush=True)
+        rest = f"{options.keep} was left as it is" if options.keep else "its folder was removed"
+        print(f"\nInterrupted. All processes of the demo were ended, and {rest}.", flush=True)
         return INTERRUPTED
 
 

@@ -166,7 +166,7 @@ class Story:
         if died is not None:
             rows.append((died, "", "vLLM died: exit code 0, and the launcher did not notice"))
             stages = (
-                (self.verdict, "rl-supervisor was sure (vLLM was given 3 s to be a plain exit)"),
+                (self.verdict, "rl-supervisor was sure of it, and said why"),
                 (self.stopped, "the rest of the job was stopped, nothing of it left"),
                 (self.launched, f"the job was launched again, told to resume at step {self._resumed()}"),
                 (self.healed, f"step {self._healed_step()} was done: the incident was over"),
