@@ -1,0 +1,257 @@
+"""What people do with a running supervisor: look, stop, pause, restart, read, leave; and what they do by hand."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import __version__
+
+from .rig import Pod
+
+NewPod = Callable[..., Pod]
+SAMPLE = re.compile(r'^rl_supervisor_\w+\{[^}]*run="practice"[^}]*\} [-+0-9.eInfNa]+$')
+
+
+@pytest.fixture
+def new_pod(tmp_path: Path) -> Iterator[NewPod]:
+    made: list[Pod] = []
+
+    def make(era: str = "v0.6", **options: Any) -> Pod:
+        pod = Pod(tmp_path, era, **{"max_steps": 400, "step_s": 0.3, **options})
+        made.append(pod)
+        return pod
+
+    yield make
+    for pod in made:
+        pod.close()
+
+
+def running(pod: Pod, step: int = 1) -> Pod:
+    pod.start()
+    pod.wait_for(lambda: pod.step() >= step, f"step {step} is done")
+    return pod
+
+
+def page(path: Path, name: str) -> tuple[int, str]:
+    """One page over the unix socket, with nothing of ours in between."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(10)
+    connection.sock.connect(str(path))
+    connection.request("GET", name)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+# ---------------------------------------------------------------- looking
+
+
+def test_everything_that_can_be_asked_of_a_living_run(new_pod: NewPod) -> None:
+    pod = running(new_pod(), 3)
+    pod.wait_for(pod.stored, "a step is stored")
+
+    shown = pod.ctl("status")
+    assert shown.returncode == 0, shown
+    assert re.match(r"practice +RUNNING +step \d+ of 400, .*published step \d+", shown.stdout), shown.stdout
+    told = pod.ctl("status", "--json")
+    status = json.loads(told.stdout)
+    assert (status["run"], status["state"], status["max_steps"]) == ("practice", "running", 400)
+    assert status["published_step"] in pod.stored()
+    assert [gpu["role"] for gpu in status["gpus"]] == ["inference", "trainer"]
+    assert status["gpus"][0]["used_bytes"] > 0
+
+    assert "step" in pod.ctl("tail", "-n", "50", "orchestrator").stdout.lower()
+    assert "Step" in pod.ctl("tail", "-n", "5", "trainer").stdout
+    wrong = pod.ctl("tail", "cook")
+    assert wrong.returncode == 1
+    assert "There is no log of 'cook'" in wrong.stderr
+    events = pod.ctl("events", "-n", "200", "--json").stdout.splitlines()
+    assert "launched" in {json.loads(line)["event"] for line in events}
+    steps = pod.ctl("checkpoints").stdout
+    assert re.search(r"latest published", steps), steps
+    explained = pod.ctl("explain").stdout
+    assert "step" in explained
+    assert "pid" in explained
+    assert pod.ctl("version").stdout.splitlines()[0] == f"supervisorctl {__version__}"
+
+    code, metrics = page(pod.socket, "/metrics")
+    assert code == 200
+    samples = [line for line in metrics.splitlines() if not line.startswith("#")]
+    assert samples
+    assert [line for line in samples if not SAMPLE.match(line)] == []
+    assert any(line.startswith("rl_supervisor_max_steps{") and line.endswith(" 400") for line in samples)
+    assert page(pod.socket, "/healthz")[0] == 200
+    assert page(pod.socket, "/readyz")[0] == 200
+
+
+def test_a_daemon_that_is_gone_is_not_running_and_one_that_does_not_answer_is_unknown(new_pod: NewPod) -> None:
+    pod = running(new_pod())
+    assert pod.daemon is not None
+    pod.kill_daemon()
+    gone = pod.ctl("status")
+    assert gone.returncode == 3, gone
+    assert "NOT RUNNING" in gone.stdout
+    pod.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(str(pod.socket))
+        stranger.listen()
+        hangs_up = threading.Thread(target=lambda: stranger.accept()[0].close(), daemon=True)
+        hangs_up.start()
+        unclear = pod.ctl("status")
+        hangs_up.join(10)
+    assert unclear.returncode == 4, unclear
+    assert "UNKNOWN" in unclear.stdout
+
+
+# ---------------------------------------------------------------- steering
+
+
+def test_stopped_stays_stopped_under_a_new_daemon_until_start(new_pod: NewPod) -> None:
+    pod = running(new_pod(), 3)
+    assert pod.ctl("stop").returncode == 0
+    pod.wait_for(lambda: pod.status().get("state") == "stopped", "the run is stopped")
+    assert not pod.practice.alive()
+    assert pod.ctl("status").returncode == 3
+    pod.kill_daemon()
+    pod.start()
+    pod.wait_for(lambda: pod.said_so("stopped", "Stopped by a person, and stays so until"), "it says so")
+    assert pod.status()["state"] == "stopped"
+    assert len(pod.practice.starts()) == 1
+    assert pod.ctl("start").returncode == 0
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the job is started")
+    assert pod.resume_steps()[1] is not None
+
+
+def test_paused_nothing_is_done_about_a_dead_engine_and_resumed_it_is_healed(new_pod: NewPod) -> None:
+    pod = running(new_pod(faults=[{"kind": "engine-exit-0", "at_step": 6}], max_steps=10))
+    assert pod.ctl("pause").returncode == 0
+    pod.wait_for(lambda: pod.said_so("suspect", "Paused, so nothing is done about it: vLLM died"), "the death is seen")
+    shown = pod.ctl("status")
+    assert "PAUSED" in shown.stdout
+    assert not pod.sentences("verdict")
+    assert pod.practice.pids("trainer-rank"), "the job was not touched"
+    pod.kill_daemon()
+    pod.start()
+    pod.wait_for(lambda: pod.status().get("paused"), "a new daemon is paused too")
+    assert len(pod.practice.starts()) == 1
+    assert pod.ctl("resume").returncode == 0
+    assert pod.wait_exit() == 0, pod.story()
+    assert "vLLM died silently" in pod.sentences("verdict")[0]
+    assert len(pod.practice.starts()) == 2
+    assert pod.latest()["step"] == "step_10"
+
+
+def test_a_changed_config_is_reported_left_alone_and_taken_when_asked_for(new_pod: NewPod) -> None:
+    pod = running(new_pod(), 3)
+    text = pod.practice.config.read_text()
+    assert "max_steps = 400" in text
+    pod.practice.config.write_text(text.replace("max_steps = 400", "max_steps = 300"))
+    pod.wait_for(lambda: pod.said_so("config-changed", "was changed on disk; the run goes on with"), "it is reported")
+    assert pod.ctl("restart").returncode == 0
+    pod.wait_for(lambda: pod.sentences("launched")[1:] and pod.status().get("state") == "running", "it runs again")
+    snapshots = sorted((pod.state_dir / "attempts").glob("*/config/*.toml"))
+    assert "max_steps = 400" in snapshots[-1].read_text(), "what ran is what runs"
+    assert pod.status()["max_steps"] == 400
+    assert pod.ctl("restart", "--new-config").returncode == 0
+    pod.wait_for(lambda: pod.sentences("launched")[2:] and pod.status().get("state") == "running", "it runs anew")
+    snapshots = sorted((pod.state_dir / "attempts").glob("*/config/*.toml"))
+    assert "max_steps = 300" in snapshots[-1].read_text()
+    assert pod.status()["max_steps"] == 300
+    assert not pod.sentences("verdict"), "a person's restart is no incident"
+
+
+# ---------------------------------------------------------------- leaving
+
+
+def test_sigterm_stops_the_job_cleanly_and_publishes_the_last_complete_step(new_pod: NewPod) -> None:
+    pod = running(new_pod("2026-08-21"), 5)
+    assert pod.daemon is not None
+    pod.daemon.send_signal(signal.SIGTERM)
+    assert pod.wait_exit() == 0, pod.story()
+    assert not pod.practice.alive()
+    complete = [step for step in range(2, 401, 2) if (pod.practice.trainer_part(step) / ".metadata").exists()]
+    assert complete
+    assert pod.latest()["step"] == f"step_{max(complete)}"
+    pod.start()
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the next daemon goes on")
+    assert pod.resume_steps()[1] == max(complete)
+
+
+def test_the_finish_hook_runs_once_the_last_step_is_published(new_pod: NewPod, tmp_path: Path) -> None:
+    pointer, seen = tmp_path / "store" / "practice" / "latest.json", tmp_path / "seen.json"
+    hook = {"hooks": {"finish": f"cat '{pointer}' >> '{seen}'"}}
+    pod = new_pod(settings=hook, max_steps=4, step_s=0.2)
+    pod.start()
+    assert pod.wait_exit() == 0, pod.story()
+    assert json.loads(seen.read_text())["step"] == "step_4"
+
+
+def test_the_job_sees_no_key_of_the_store(new_pod: NewPod) -> None:
+    keys = {
+        "B2_APPLICATION_KEY_ID": "0001234567890ab0000000001",
+        "B2_APPLICATION_KEY": "K000abcdefghijklmnopqrstuvwxyz1",
+        "AWS_SECRET_ACCESS_KEY": "not-for-the-job",
+        "WANDB_API_KEY": "for-the-job",
+    }
+    pod = running(new_pod(environ=keys))
+    (start,) = pod.practice.starts()
+    assert "WANDB_API_KEY" in start["names"]
+    assert not [name for name in start["names"] if name.startswith(("B2_", "AWS_"))]
+    written = [path for path in pod.state_dir.rglob("*") if path.is_file()]
+    assert not [path for path in written if keys["B2_APPLICATION_KEY"].encode() in path.read_bytes()]
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_publish_restore_and_prune_by_hand(new_pod: NewPod, tmp_path: Path) -> None:
+    pod = new_pod("2026-01-06", max_steps=8, step_s=0.15)
+    pod.start()
+    pod.wait_for(lambda: pod.step() >= 1, "a step is done")
+    busy = pod.by_hand("publish")
+    assert busy.returncode == 1
+    assert pod.wait_exit() == 0, pod.story()
+    kept = pod.step_bytes(8)
+
+    would = pod.by_hand("prune", "--dry-run")
+    assert would.returncode == 0, would
+    assert "Would delete step 2 (" in would.stdout
+    assert pod.step_bytes(2), "a dry run changes nothing"
+
+    would = pod.by_hand("restore", "--dry-run", "--to", str(tmp_path / "there"))
+    assert re.match(r"Would restore step 8 \(.*\) from file:///", would.stdout), would
+    assert not (tmp_path / "there").exists()
+    done = pod.by_hand("restore", "--to", str(tmp_path / "there"))
+    assert done.returncode == 0, done
+    assert "every byte verified" in done.stdout
+    restored = sorted(path.read_bytes() for path in (tmp_path / "there").rglob("*") if path.is_file())
+    assert set(kept.values()) <= set(restored)
+
+    missing = pod.by_hand("restore", "--step", "5", "--to", str(tmp_path / "there"))
+    assert missing.returncode == 1
+    assert "Step 5 is not in file:///" in missing.stderr
+
+    again = pod.by_hand("publish", "--step", "8")
+    assert again.returncode == 0, again
+    assert "Published step 8" in again.stdout
+    never = pod.by_hand("publish", "--step", "7")
+    assert never.returncode == 1
+    assert "There is no step 7 to publish" in never.stderr
+
+    pruned = pod.by_hand("prune")
+    assert pruned.returncode == 0, pruned
+    assert "Deleted step 2" in pruned.stdout
+    assert not pod.step_bytes(2)
+    assert pod.step_bytes(8) == kept
