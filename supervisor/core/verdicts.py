@@ -134,9 +134,7 @@ def _culprit(state: State) -> Error | None:
 
 def ending(state: State) -> bool:
     """Is the job about to end by itself (finish line seen, or the last step done)?"""
-    step = state.progress.step
-    at_last = state.settings.max_steps is not None and step is not None and step >= _last_step(state)
-    return bool(state.finishes) or at_last
+    return bool(state.finishes) or _trained(state)
 
 
 def _finished_but_alive(state: State) -> Verdict | None:
@@ -145,7 +143,11 @@ def _finished_but_alive(state: State) -> Verdict | None:
     step = state.progress.step
     if state.settings.max_steps is not None and (step is None or step < _last_step(state)):
         return None
-    since = state.now - max(state.finishes.values())
+    # The orchestrator is done while the trainer still has steps and the last checkpoint before it: not counted.
+    done = [t for role, t in state.finishes.items() if role != "orchestrator"]
+    if not done:
+        return None
+    since = state.now - max(done)
     if since < DRAIN_LIMIT_S:
         return None
     return Verdict(
@@ -160,7 +162,7 @@ def _process_gone(state: State) -> Verdict | None:
     grace = ENDING_GRACE_S if ending(state) else state.settings.engine_grace_s
     for gone in state.gone:
         since = state.now - gone.t
-        if since < grace or _replaced(state, gone):
+        if since < grace or _replaced(state, gone) or _ended_itself(state, gone):
             continue
         # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
         others: list[str] = sorted(
@@ -185,6 +187,21 @@ def _replaced(state: State, gone: Gone) -> bool:
         p.role == gone.role and p.key and p.pid > gone.pid and state.now - gone.t > state.settings.startup_s
         for p in state.processes.values()
     )
+
+
+def _ended_itself(state: State, gone: Gone) -> bool:
+    """A role that said that it is done, and then went: prime-rl's orchestrator ends up to ``max_async_level`` steps and
+    a checkpoint before the trainer, which may take much longer than any grace (rl.py waits for both, be0e3d131 and
+    559b44772)."""
+    said = state.finishes.get(gone.role)
+    return said is not None and 0 <= gone.t - said <= DRAIN_LIMIT_S
+
+
+def _trained(state: State) -> bool:
+    """Is the trainer through, by its own line or the launcher's, or by its last step?"""
+    step = state.progress.step
+    at_last = state.settings.max_steps is not None and step is not None and step >= _last_step(state)
+    return at_last or any(role != "orchestrator" for role in state.finishes)
 
 
 def _with_memory(state: State, sentence: str) -> str:
@@ -340,7 +357,7 @@ def _wedged(state: State) -> Verdict | None:
 
 
 def _overdue(state: State) -> Verdict | None:
-    if state.mode != "running" or ending(state):
+    if state.mode != "running" or _trained(state):
         return None
     deadline = step_deadline(state.progress, state.settings)
     since = state.now - state.progress.t

@@ -300,6 +300,32 @@ def test_start_up_has_a_budget_of_its_own(world: World) -> None:
     assert "made no step in" in world.said("verdict")[0]
 
 
+def orchestrator_is_done(world: World) -> None:
+    """prime-rl's orchestrator has produced its last batch and ends with exit 0; the trainer has two steps to go."""
+    world.settings = replace(SETTINGS, max_steps=10, first_step_at=1)
+    world.running_at(8)
+    world.see(f.FinishSeen("orchestrator", "Orchestrator finished."))
+    world.see(f.ProcessGone(world.state.attempt, "orchestrator", world.pid + 2, 5002))
+
+
+def test_the_orchestrator_ends_long_before_the_trainer_and_nothing_is_restarted(world: World) -> None:
+    orchestrator_is_done(world)
+    world.after(300)  # the ninth step: longer than any grace for a process
+    world.see(f.StepDone("trainer", 9, 300.0))
+    world.after(300)
+    world.see(f.StepDone("trainer", 10, 300.0))
+    world.after(400)  # the last checkpoint is being written; the orchestrator's line is 1000 s old
+    assert not world.asked(a.Stop)
+    assert not [sentence for sentence in world.said("verdict") if "died" in sentence or "still there" in sentence]
+
+
+def test_a_trainer_that_hangs_after_the_orchestrator_was_done_is_still_found(world: World) -> None:
+    orchestrator_is_done(world)
+    world.after(2 * 3600, tick=5)
+    assert world.asked(a.Stop)
+    assert any("no new step" in sentence for sentence in world.said("verdict"))
+
+
 def test_the_job_finishes_and_the_last_step_is_published_before_the_exit(world: World) -> None:
     world.settings = replace(SETTINGS, max_steps=10, first_step_at=1, hooks=("finish",))
     world.running_at(10)
