@@ -247,8 +247,13 @@ def engine_signals(state: State) -> list[Signal]:
     if engine.ever_ok and look is not None and engine.bad_since is not None and engine.bad_looks >= bad_looks:
         does = "answers with an error" if look.health == "bad" else "refuses connections"
         signals.append(Signal("http", f"its port {does} since {span(now - engine.bad_since)}"))
-    elif engine.ever_ok and engine.slow_since is not None and now - max(engine.slow_since, engine.moved_t) >= SLOW_S:
-        # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart.
+    elif (
+        engine.ever_ok
+        and engine.slow_since is not None
+        and now - max(engine.slow_since, engine.moved_t) >= (0 if fallen else SLOW_S)
+    ):
+        # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart. But a
+        # saturated engine has its memory: where that fell, one look without an answer is the second signal.
         signals.append(Signal("slow", f"its port accepts and does not answer since {span(now - engine.slow_since)}"))
     if fallen:
         memory = fallen[0]

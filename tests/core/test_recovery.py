@@ -84,6 +84,19 @@ def test_fallen_memory_with_a_refused_port_convicts_within_fifteen_seconds(world
     assert "fell to 0 B" in world.said("verdict")[0]
 
 
+def test_fallen_memory_with_a_port_that_no_longer_answers_convicts_within_fifteen_seconds(world: World) -> None:
+    """A saturated engine times out, too, but it keeps its memory: together they need no two minutes of silence."""
+    world.running_at(7)
+    began = world.t
+    while not world.said("verdict"):
+        world.t += 1
+        world.gpus(inference=0)
+        if int(world.t - began) % 5 == 0:
+            world.engine(health="timeout", liveness="unknown", iterations=None, running=None, waiting=None)
+        assert world.t - began < 17
+    assert "vLLM is dead while the trainer holds 60.0 GiB" in world.said("verdict")[0]
+
+
 def test_on_one_shared_gpu_a_drop_from_the_plateau_counts(world: World) -> None:
     world.shared = True
     world.settings = replace(SETTINGS, shared_gpu=True)
