@@ -29,7 +29,7 @@ from supervisor.simulator.era import Era
 from supervisor.simulator.knobs import Knobs, State, read_knobs
 from supervisor.simulator.logs import Log
 from supervisor.simulator.pathing import highest_step, step_numbers
-from supervisor.simulator.processes import register, set_title, signal_tree, spawn
+from supervisor.simulator.processes import children_of, register, set_title, signal_tree, spawn
 from supervisor.simulator.settings import Settings, SettingsError, resolve, subconfigs
 
 SHORTEST_GRACE_S = 1.5
@@ -363,6 +363,13 @@ class Launcher:
         child = spawn(command)
         register(self.home, child.pid, "tail")
         self.children.append(child)
+        if self.era.processes["tail"] == "shell":
+            # A shell that is killed leaves its tail behind, and nobody would know whose it is.
+            deadline = time.monotonic() + 1.0
+            while not (found := children_of(child.pid)) and time.monotonic() < deadline and child.poll() is None:
+                time.sleep(0.005)
+            for pid in found:
+                register(self.home, pid, "tail")
 
     def say(self, level: str, key: str, **values: object) -> None:
         self.log.write(level.upper(), self.era.line("launcher", key, **values))
