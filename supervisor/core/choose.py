@@ -62,6 +62,12 @@ def choose(state: State) -> Choice:
 def _pinned(state: State, step: int) -> Choice:
     if step in {s.step for s in state.local if s.state == "complete"}:
         return Choice("start", step, f"A person asked for step {step} (--step).")
+    if str(step) in state.damaged:
+        return Choice(
+            "give-up",
+            None,
+            f"Step {step} was asked for (--step), and the store's copy is damaged: {state.damaged[str(step)]}",
+        )
     if step in {s.step for s in state.store}:
         return Choice("restore", step, f"A person asked for step {step} (--step), and it is in the store only.")
     here = ", ".join(str(s.step) for s in state.local if s.state == "complete") or "none"
@@ -77,7 +83,9 @@ def _nothing_good(state: State) -> Choice:
     broken = [f"step {s.step} ({s.reason})" for s in state.local if s.state != "complete"]
     lost = [f"stored step {step} ({why})" for step, why in state.damaged.items()]
     set_aside = [f"step {step} (quarantined)" for step in state.quarantined]
-    if lost or set_aside or (broken and not state.began_fresh):
+    # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
+    nothing_yet = state.began_fresh and state.best_complete is None
+    if (lost or set_aside or broken) and not nothing_yet:
         found = "; ".join(broken + lost + set_aside)
         return Choice(
             "give-up",
@@ -85,7 +93,7 @@ def _nothing_good(state: State) -> Choice:
             f"There are checkpoints and none of them is good: {found}. Nothing is started and nothing deleted; look at "
             "them, then start with --step N, or with --fresh to begin again.",
         )
-    if state.progress.highest is not None and not state.began_fresh:
+    if state.progress.highest is not None and not nothing_yet:
         return Choice(
             "give-up",
             None,

@@ -64,7 +64,7 @@ def excuse(state: State) -> str:
     for role, phase in sorted(state.phases.items()):
         since = state.now - phase.t
         if since <= limits.get(phase.phase, -1.0) and _current(state, phase):
-            return f"the {role} is in {phase.phase} since {span(since)}"
+            return f"the {role} has been in {phase.phase} for {span(since)}"
     writing = [s for s in state.local if s.state == "writing" and state.wall - s.changed_wall < 60]
     if writing and state.live and state.now - state.progress.t < state.settings.writing_s:
         return f"the checkpoint of step {writing[-1].step} is being written"

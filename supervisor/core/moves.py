@@ -131,8 +131,8 @@ def finish(state: State, acts: Actions) -> tuple[State, Actions]:
 
 
 def forgiven(state: State) -> State:
-    """A person acted: the budget of restarts begins anew."""
-    return replace(state, barren=0, failures=(), stepped_back=False)
+    """A person acted: the budget of restarts begins anew, and what could not be restored is tried again."""
+    return replace(state, barren=0, failures=(), stepped_back=False, damaged={})
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:

@@ -29,6 +29,8 @@ NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
+CRASH_PAUSE_S = 60.0  # before an effect that crashed is asked for again
+CHOOSE_ANEW_S = 5.0
 COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
 
 
@@ -260,13 +262,16 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     # A quarantined step that was written anew since is another checkpoint: another lineage's.
     written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
-    stored = tuple(s for s in state.store if str(s.step) not in written)
+    outdated = tuple(sorted({*state.outdated, *map(int, written)}))
+    stored = tuple(s for s in state.store if s.step not in outdated)
     state = replace(state, local=fact.steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
+    state = replace(state, outdated=outdated)
     best = max(state.good_local(), default=None)
     if best is None or (state.best_complete is not None and best <= state.best_complete):
         return state
     state = replace(state, best_complete=best)
-    if not state.live or state.progress.step is None or best <= (state.resume_step or 0):
+    # Also when it is found only after the attempt's end: a job that dies right after each save makes progress, too.
+    if state.progress.step is None or best <= (state.resume_step or 0):
         return state
     # A new complete step is the only proof that the run goes on: its budget comes back.
     return replace(state, barren=0, failures=(), stepped_back=False)
@@ -275,16 +280,21 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
 def _store_steps(state: State, fact: f.StoreSteps) -> State:
     if fact.reason:
         return replace(state, store_reason=fact.reason, store_permanent=fact.permanent)
-    committed = [s.step for s in fact.steps if s.committed]
-    return replace(
+    quarantined = state.quarantined
+    if state.rolled_back is not None:
+        step, wall = state.rolled_back
+        quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
+    state = replace(
         state,
-        store=fact.steps,
+        store=tuple(s for s in fact.steps if s.step not in state.outdated),
         store_latest=fact.latest,
         store_reason="",
         store_permanent=False,
         store_t=state.now,
-        published=max(committed, default=None),
+        quarantined=quarantined,
+        rolled_back=None,
     )
+    return replace(state, published=max(state.good_stored(), default=None))
 
 
 def _published(state: State, fact: f.Published) -> State:
@@ -294,7 +304,9 @@ def _published(state: State, fact: f.Published) -> State:
         state,
         store=stored,
         store_latest=fact.step,
-        published=max(fact.step, state.published if state.published is not None else fact.step),
+        published=fact.step,
+        outdated=tuple(step for step in state.outdated if step != fact.step),
+        damaged={step: why for step, why in state.damaged.items() if step != str(fact.step)},
         busy=replace(state.busy, publish=None),
         publish_failures=0,
         publish_reason="",
@@ -311,7 +323,8 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
         busy=replace(state.busy, publish=None),
         publish_failures=failures,
         publish_reason="" if fact.step_changed else fact.reason,
-        publish_after=state.now + (0.0 if fact.step_changed else wait),
+        # A step that changed is not listed anew at once, and until then the same one would be chosen again.
+        publish_after=state.now + (CHOOSE_ANEW_S if fact.step_changed else wait),
     )
 
 
@@ -369,13 +382,16 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
     busy = state.busy
     match fact.lane:
         case "publish":
-            state = replace(state, publish_failures=state.publish_failures + 1, publish_after=state.now + 60)
+            after = state.now + CRASH_PAUSE_S
+            state = replace(state, publish_failures=state.publish_failures + 1, publish_after=after)
             busy = replace(busy, publish=None)
         case "prune":
+            state = replace(state, prune_after=state.now + CRASH_PAUSE_S)
             busy = replace(busy, prune_local=None)
         case "prune-store":
+            state = replace(state, publish_after=state.now + CRASH_PAUSE_S)
             busy = replace(busy, prune_store=None)
-        case "restore":
+        case "restore" | "setup":  # a restore that waits for the trainer is done on the lane of [setup]
             busy = replace(busy, restore=None)
     return replace(state, busy=busy)
 

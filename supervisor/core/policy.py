@@ -66,6 +66,9 @@ def advance(state: State) -> tuple[State, Actions]:
         case "backing-off":
             if state.now >= state.backoff_until and not state.paused:
                 state, acts = survey(state, [], "Looking for the last good step.")
+        case "stopping":
+            if state.busy.stop is None and state.now >= state.backoff_until:
+                state, acts = stop(state, state.after_stop, state.stop_reason)
         case "disk-full":
             state, acts = _disk_full(state)
         case "publishing":
@@ -137,6 +140,9 @@ def _choose(state: State) -> tuple[State, Actions]:
         return enter(state, "stopped", "Stopped by a person."), []
     if state.paused:
         return state, []
+    if state.busy.restore is not None:
+        # One that was asked for before a stop or a restart: nothing is begun beside it.
+        return enter(state, "restoring", f"Step {state.busy.restore} is being restored."), []
     choice = choose(state)
     match choice.do:
         case "wait":
@@ -153,7 +159,7 @@ def _choose(state: State) -> tuple[State, Actions]:
         case "restore" if choice.step is not None:
             state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
             return state, [say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
-    if disk_critical(state) and state.busy.prune_local is not None:
+    if state.busy.prune_local is not None and (disk_critical(state) or state.busy.prune_local == choice.step):
         return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
         return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
@@ -166,7 +172,11 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         known = {s.step for s in state.local} | {s.step for s in state.store}
         higher = {known_step for known_step in known if step is None or known_step > step}
         quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
-        state = replace(state, quarantined=quarantined, override=False, best_complete=None)
+        quarantined.pop(str(step), None)  # the person wants it
+        state = replace(state, quarantined=quarantined, override=False, best_complete=None, began_fresh=False)
+        if state.store_reason:
+            # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
+            state = replace(state, rolled_back=(-1 if step is None else step, state.wall))
     again = state.attempt > 0
     attempt = state.attempt + 1
     snapshot = None if state.new_config else state.snapshot

@@ -24,8 +24,8 @@ from supervisor.core.moves import (
     with_all,
     with_first,
 )
-from supervisor.core.observe import rebase
-from supervisor.core.state import ENDED, Incident, State
+from supervisor.core.observe import CRASH_PAUSE_S, rebase
+from supervisor.core.state import ENDED, Incident, Next, State
 from supervisor.core.verdicts import progress_sentence
 
 
@@ -85,7 +85,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
         case f.Remark():
             return state, [say(fact.event, fact.sentence)]
         case f.EffectCrashed():
-            return _effect_crashed(state, fact)
+            return _effect_crashed(before, state, fact)
         case f.RestoreFailed():
             return _restore_failed(state, fact)
         case f.SetupDone():
@@ -112,7 +112,8 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
     looks: Actions = [a.Setup(), a.Survey()] if fact.setup else [a.Survey()]
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
-    if before.mode in ("publishing", "finishing") and not asked:
+    over = before.mode == "leaving" and before.after_stop == "finish"
+    if (over or before.mode in ("publishing", "finishing")) and not asked:
         return finish(state, [told])
     if before.mode == "finished" and not raised and not asked:
         sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
@@ -120,15 +121,19 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
     state = replace(state, exit_code=None, exit_said=False, override=asked, wanted=state.wanted or asked)
     if before.mode == "finished" and raised:
         state = replace(state, new_config=True)  # the snapshot ends where the run ended
+    if fact.adopted == state.attempt and before.mode == "stopping":
+        # What was begun is ended first, also where a person wants the run stopped: its job may still be alive.
+        reason = state.stop_reason or "The daemon before was ended while it stopped the job."
+        after = "stop" if not state.wanted else "restart" if state.after_stop == "shutdown" else state.after_stop
+        return with_all([told, *looks], stop(state, after, reason))
     if not state.wanted:
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
     if fact.adopted == state.attempt and state.live:
         return rebase(state), [told, *looks]
     if fact.adopted is not None and fact.adopted == state.attempt:
-        # It was being stopped, or its start was never confirmed: finish what was begun.
-        reason = state.stop_reason or "The daemon before was ended while it stopped the job."
-        return with_all([told, *looks], stop(state, state.after_stop, reason))
+        # No mode says that it should be alive, and something of it may be.
+        return with_all([told, *looks], stop(state, "restart", "The daemon before left a job that nobody asked for."))
     if state.live and state.ended is not None:
         return state, [told, *looks]  # the ladder of the mode sees the end
     state = forgiven(state) if before.mode in ENDED else state
@@ -146,6 +151,8 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             return rebase(replace(state, paused=False)), [told]
         case "stop":
             state = replace(state, wanted=False)
+            if state.mode == "stopping" and state.after_stop == "shutdown":
+                return state, [told]  # the daemon ends, and the next one leaves the run stopped
             if state.live or state.mode == "stopping":
                 return with_first(told, stop(state, "stop", f"Stopped{by}."))
             if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
@@ -153,18 +160,26 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             return state, [told]
         case "start":
             state = replace(state, wanted=True)
+            if state.mode == "stopping" and state.after_stop == "stop":
+                state = replace(state, after_stop="restart")  # the person changed their mind while it was being stopped
             if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
                 state = replace(forgiven(state), exit_code=None, exit_said=False)
                 return survey(state, [told], "Started by a person; looking for checkpoints.")
             return state, [told]
         case "restart":
             state = replace(state, wanted=True, new_config="--new-config" in fact.args, config_changed=())
-            if state.live:
+            if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
+                return state, [told]  # the next daemon starts it
+            if state.live or state.mode == "stopping":
                 return with_first(told, stop(state, "restart", f"Restarted{by}."))
+            state = replace(state, exit_code=None, exit_said=False)
             return survey(forgiven(state), [told], "Restarted by a person; looking for checkpoints.")
         case "shutdown":
             if state.live or state.mode == "stopping":
                 return with_first(told, stop(state, "shutdown", f"The daemon is shut down{by}."))
+            # The next daemon has to know that training is over.
+            after: Next = "finish" if state.mode in ("publishing", "finishing") else "shutdown"
+            state = replace(state, after_stop=after)
             state = replace(enter(state, "leaving", f"The daemon is shut down{by}."), exit_code=EXIT_OK)
             return state, [told]
     return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]
@@ -225,6 +240,10 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
 
 
 def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions]:
+    if state.mode not in ("restoring", "surveying"):
+        # A person stopped the run, or the daemon is leaving: nothing is to be started now.
+        sentence = f"Restoring step {fact.step} came to nothing: {fact.reason}"
+        return state, [say("restore-failed", sentence, "warning", step=fact.step)]
     if fact.damaged:
         sentence = (
             f"Step {fact.step} in the store is damaged and is left as it is: {fact.reason} Trying the one before."
@@ -238,11 +257,20 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions
     return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]
 
 
-def _effect_crashed(state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:
+def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:
     told = say("defect", f"A defect in the supervisor itself ({fact.lane}): {fact.reason}. Please report it.", "error")
     if fact.lane == "job" and state.mode == "stopping":
-        state = replace(state, busy=replace(state.busy, stop=None))
-        return with_first(told, stop(state, state.after_stop, state.stop_reason))
+        # Asked for anew by the ladder of the mode, after a pause: what crashed once may crash at once again.
+        return replace(state, busy=replace(state.busy, stop=None), backoff_until=state.now + CRASH_PAUSE_S), [told]
+    if fact.lane == "hook" and state.mode == "finishing":
+        failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
+        return with_first(told, _hook_done(state, failed_hook))
+    if fact.lane == "setup" and state.setup_pending:
+        state = replace(state, setup_pending=False)
+        return with_first(told, _setup_done(state, f.SetupDone(f"a defect in the supervisor: {fact.reason}")))
+    if fact.lane in ("restore", "setup") and before.busy.restore is not None:
+        failed_restore = f.RestoreFailed(before.busy.restore, f"a defect in the supervisor: {fact.reason}")
+        return with_first(told, _restore_failed(state, failed_restore))
     if fact.lane == "job" and state.busy.start is not None:
         failed = f.StartFailed(state.attempt, f"a defect in the supervisor: {fact.reason}")
         return with_first(told, start_failed(state, failed))
@@ -252,6 +280,8 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> tuple[State, Actions
 def _setup_done(state: State, fact: f.SetupDone) -> tuple[State, Actions]:
     if not fact.reason:
         return state, [say("setup", "The pod's [setup] commands are done.")]
+    if state.mode in ("stopped", "leaving", *ENDED):
+        return state, [say("setup", f"The pod's [setup] failed: {fact.reason}", "error")]
     return end(state, "gave-up", EXIT_PERSON, f"The pod's [setup] failed: {fact.reason}")
 
 

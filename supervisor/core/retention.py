@@ -11,9 +11,9 @@ def next_to_publish(state: State) -> int | None:
     if not good:
         return None
     newest = good[-1]
-    stored = {s.step for s in state.store if s.committed}
-    above = max((s for s in stored if str(s) not in state.quarantined), default=None)
-    return newest if newest not in stored and (above is None or newest > above) else None
+    # Not those above the pointer: what nobody would resume from is published for nobody.
+    above = max(state.good_stored(), default=None)
+    return newest if above is None or newest > above else None
 
 
 def safe_locally(state: State, keep: int) -> list[int]:
@@ -22,7 +22,7 @@ def safe_locally(state: State, keep: int) -> list[int]:
     Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published,
     or anything at or above the newest published step that is not itself published.
     """
-    stored = {s.step for s in state.store if s.committed and str(s.step) not in state.quarantined}
+    stored = set(state.good_stored())
     newest_stored = max(stored, default=None)
     if newest_stored is None:
         return []

@@ -229,6 +229,8 @@ class State:
     store_t: float = -1.0
     published: int | None = None  # highest step this run is known to have in the store
     quarantined: dict[str, float] = field(default_factory=dict)  # step -> Unix time since when
+    outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
+    rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
     publish_after: float = 0.0
     publish_failures: int = 0
@@ -241,6 +243,7 @@ class State:
     disk_free: int | None = None
     disk_reason: str = "no look yet"
     prune_nothing_said: bool = False
+    prune_after: float = 0.0
     stale_attempt: int = -1  # attempt during which leftovers were last deleted
     stale_t: float = 0.0
     # recovery

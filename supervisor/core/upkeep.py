@@ -35,7 +35,8 @@ def upkeep(state: State) -> tuple[State, Actions]:
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
             acts.append(a.Publish(step, back))
             state = replace(state, busy=replace(state.busy, publish=step))
-    if state.busy.prune_local is None and disk_over(state) and not state.local_reason:
+    full = disk_over(state) or disk_critical(state)
+    if state.busy.prune_local is None and full and not state.local_reason and state.now >= state.prune_after:
         state, more = _prune_local(state)
         acts += more
     if state.settings.has_store and busy.prune_store is None and not state.store_reason and state.busy.publish is None:

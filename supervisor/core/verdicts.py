@@ -92,7 +92,7 @@ def _exited(state: State) -> Verdict | None:
             deterministic=True,
         )
     error = _culprit(state)
-    because = f": {error.text}" if error else ""
+    because = f": {error.text.rstrip('. ')}." if error else "."
     return Verdict(
         "exited",
         error.signature if error else f"exit-{ended.exit_code if ended.exit_code is not None else 'signal'}",
@@ -170,12 +170,12 @@ def _process_gone(state: State) -> Verdict | None:
         )
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         if gone.role == "inference":
-            sentence = f"vLLM died silently: its process {gone.pid} is gone since {span(since)}{alive}."
+            sentence = f"vLLM died silently: its process {gone.pid} has been gone for {span(since)}{alive}."
             return Verdict("dead", "engine-gone", _with_memory(state, sentence), act=True)
         return Verdict(
             "dead",
             f"{gone.role}-gone",
-            f"The {gone.role} died: its process {gone.pid} is gone since {span(since)}{alive}.",
+            f"The {gone.role} died: its process {gone.pid} has been gone for {span(since)}{alive}.",
             act=True,
         )
     return None
@@ -245,8 +245,8 @@ def engine_signals(state: State) -> list[Signal]:
     ]
     bad_looks = 1 if fallen else BAD_LOOKS
     if engine.ever_ok and look is not None and engine.bad_since is not None and engine.bad_looks >= bad_looks:
-        does = "answers with an error" if look.health == "bad" else "refuses connections"
-        signals.append(Signal("http", f"its port {does} since {span(now - engine.bad_since)}"))
+        does = "has answered with an error" if look.health == "bad" else "has refused connections"
+        signals.append(Signal("http", f"its port {does} for {span(now - engine.bad_since)}"))
     elif (
         engine.ever_ok
         and engine.slow_since is not None
@@ -254,7 +254,7 @@ def engine_signals(state: State) -> list[Signal]:
     ):
         # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart. But a
         # saturated engine has its memory: where that fell, one look without an answer is the second signal.
-        signals.append(Signal("slow", f"its port accepts and does not answer since {span(now - engine.slow_since)}"))
+        signals.append(Signal("slow", f"its port has accepted and not answered for {span(now - engine.slow_since)}"))
     if fallen:
         memory = fallen[0]
         to = f"{size(memory.gpu.used_bytes)} from {size(memory.plateau_bytes)}"
@@ -416,7 +416,7 @@ def _calm(state: State) -> Verdict:
         doing = f" ({phase.phase})" if phase else ""
         resumed = f"step {state.resume_step}" if state.resume_step is not None else "the start"
         since = span(state.now - state.started)
-        return Verdict("starting", "starting", f"The job is starting from {resumed} since {since}{doing}.")
+        return Verdict("starting", "starting", f"The job has been starting from {resumed} for {since}{doing}.")
     blind = state.gpu_reason and not state.processes and (state.engine.look is None or not state.engine.ever_ok)
     if blind and state.progress.step is None:
         return Verdict(
