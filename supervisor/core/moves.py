@@ -7,7 +7,7 @@ from dataclasses import replace
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.deadlines import span
-from supervisor.core.state import Failure, Incident, Mode, Next, State
+from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, State
 
 EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
 
@@ -92,6 +92,7 @@ def one_step_back(state: State) -> tuple[State, Actions]:
     if not lower:
         return state, []
     state = replace(state, stepped_back=True, quarantined={**state.quarantined, str(step): state.wall})
+    state = replace(state, published=max(state.good_stored(), default=None))
     sentence = (
         f"The same failure twice after resuming at step {step}: that step is quarantined, and the run goes one good "
         f"step back, to step {max(lower)}."
@@ -120,13 +121,13 @@ def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
 
 def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
     # What is on the disk is looked at anew before each start; what was known may be minutes old.
-    state = replace(enter(state, "surveying", why), survey_asked=state.now, local_reason="being listed")
+    state = replace(enter(state, "surveying", why), survey_asked=state.now, local_reason=BEING_LISTED)
     return state, [*acts, a.Survey()]
 
 
 def finish(state: State, acts: Actions) -> tuple[State, Actions]:
     why = "Training is finished; the last step is being published."
-    state = replace(enter(state, "publishing", why), survey_asked=state.now, local_reason="being listed", incident=None)
+    state = replace(enter(state, "publishing", why), survey_asked=state.now, local_reason=BEING_LISTED, incident=None)
     return state, [*acts, a.Survey()]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.deadlines import KEEP_INTERVALS
 from supervisor.core.state import (
+    BEING_LISTED,
     Busy,
     Ended,
     EngineMemory,
@@ -199,7 +200,8 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     if progress.step is not None and fact.step <= progress.step:
         return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
     timed = progress.step is not None and fact.step == progress.step + 1
-    interval = state.now - progress.t
+    # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says.
+    interval = max(state.now - progress.t, fact.duration_s or 0.0)
     own = dict(progress.rewards).get(fact.step)
     return replace(
         state,
@@ -257,6 +259,8 @@ def _disk_look(state: State, fact: f.DiskLook) -> State:
 
 
 def _local_steps(state: State, fact: f.LocalSteps) -> State:
+    if state.local_reason == BEING_LISTED and not fact.settled:
+        return state  # a scan that was under way: it may hold the newest step for one that is still being written
     if fact.reason:
         return replace(state, local_reason=fact.reason)
     # A quarantined step that was written anew since is another checkpoint: another lineage's.

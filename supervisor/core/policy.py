@@ -146,10 +146,7 @@ def _choose(state: State) -> tuple[State, Actions]:
     choice = choose(state)
     match choice.do:
         case "wait":
-            if state.survey_asked is not None and state.now - state.survey_asked < SURVEY_AGAIN_S:
-                return enter(state, "surveying", choice.sentence), []
-            state = replace(enter(state, "surveying", choice.sentence), survey_asked=state.now)
-            return state, [a.Survey()]
+            return _survey_again(enter(state, "surveying", choice.sentence))
         case "give-up":
             return end(state, "gave-up", EXIT_PERSON, choice.sentence)
         case "finish" if not state.setup_pending:  # what a pod still installs may raise the last step
@@ -166,6 +163,13 @@ def _choose(state: State) -> tuple[State, Actions]:
     return _start(state, choice.step, choice.sentence)
 
 
+def _survey_again(state: State) -> tuple[State, Actions]:
+    """Ask once more when the answer does not come."""
+    if state.survey_asked is not None and state.now - state.survey_asked < SURVEY_AGAIN_S:
+        return state, []
+    return replace(state, survey_asked=state.now), [a.Survey()]
+
+
 def _start(state: State, step: int | None, sentence: str) -> tuple[State, Actions]:
     if state.override:
         # A person went back on purpose: whatever is higher belongs to another lineage from now on.
@@ -174,6 +178,7 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
         quarantined.pop(str(step), None)  # the person wants it
         state = replace(state, quarantined=quarantined, override=False, best_complete=None, began_fresh=False)
+        state = replace(state, published=max(state.good_stored(), default=None))
         if state.store_reason:
             # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
             state = replace(state, rolled_back=(-1 if step is None else step, state.wall))
@@ -207,7 +212,9 @@ def _disk_full(state: State) -> tuple[State, Actions]:
 
 
 def _publishing(state: State) -> tuple[State, Actions]:
-    if state.local_reason or state.busy.publish is not None:
+    if state.local_reason:
+        return _survey_again(state)
+    if state.busy.publish is not None:
         return state, []
     step = next_to_publish(state) if state.settings.has_store else None
     if step is None:

@@ -25,7 +25,7 @@ from supervisor.core.moves import (
     with_first,
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
-from supervisor.core.state import ENDED, Incident, Next, State
+from supervisor.core.state import BEING_LISTED, ENDED, Incident, Next, State
 from supervisor.core.verdicts import progress_sentence
 
 
@@ -119,6 +119,7 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
         sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
         return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
     state = replace(state, exit_code=None, exit_said=False, override=asked, wanted=state.wanted or asked)
+    state = replace(state, damaged={}) if asked else state  # a person may have mended what is asked for
     if before.mode == "finished" and raised:
         state = replace(state, new_config=True)  # the snapshot ends where the run ended
     if fact.adopted == state.attempt and before.mode == "stopping":
@@ -218,7 +219,7 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
         case "shutdown":
             # A step that was completed just before the stop is known, and published, only once the folders are listed.
-            state = replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK, local_reason="being listed")
+            state = replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK, local_reason=BEING_LISTED)
             return state, [*told, a.Survey()]
         case "give-up":
             state, acts = end(state, "gave-up", EXIT_PERSON, state.stop_reason)

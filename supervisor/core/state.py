@@ -26,6 +26,8 @@ Mode = Literal[
 ]
 LIVE: tuple[Mode, ...] = ("starting", "running")
 ENDED: tuple[Mode, ...] = ("finished", "gave-up", "unfit")
+BEING_LISTED = "being listed"
+"""``local_reason`` between a ``Survey`` and its answer."""
 Next = Literal["restart", "stop", "give-up", "unfit", "finish", "shutdown", "disk-full"]
 
 

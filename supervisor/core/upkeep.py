@@ -8,7 +8,7 @@ from supervisor.core import actions as a
 from supervisor.core.deadlines import size
 from supervisor.core.moves import Actions, say
 from supervisor.core.retention import disk_critical, disk_over, next_to_publish, safe_locally, victims_in_store
-from supervisor.core.state import State
+from supervisor.core.state import BEING_LISTED, State
 
 LEAVE_S = 60.0  # what SIGTERM leaves for the publish in flight, after the job is stopped
 STALE_AGAIN_S = 600.0
@@ -84,7 +84,7 @@ def leave(state: State) -> tuple[State, Actions]:
     """End the daemon once nothing is left to publish, or the time for it is over."""
     if state.exit_code is None or state.exit_said:
         return state, []
-    listing = state.mode == "leaving" and state.local_reason == "being listed"
+    listing = state.mode == "leaving" and state.local_reason == BEING_LISTED
     waiting = (
         state.busy.publish is not None
         or listing
