@@ -163,6 +163,8 @@ class Daemon:
         if self.state.attempt == 0:
             # A new or lost journal: count on from the folders, so that no earlier evidence is written over.
             self.state = replace(self.state, attempt=last_attempt(self._state_dir))
+            # No fact tells this number, and a replay has to begin with it.
+            self.journal.snapshot(self.state)
         self.effects.job = self._job_or_none()
         if self.effects.job is not None:
             aside.finish_deletions(self.effects.job.output_dir)
@@ -253,8 +255,9 @@ class Daemon:
         jumped = self._paused(began, wanted)
         if jumped is None:
             return found
-        # What waited in the inbox was seen before the pause; it is judged after the clocks are set right.
-        self._inbox.put(found)
+        # What waited in the inbox was seen before the pause; it is judged after the clocks are set right, and before
+        # all that waits behind it: an exit is told after the job's last lines, and has to stay behind them.
+        self._first.append(found)
         return jumped
 
     def _paused(self, began: float, wanted: float) -> tuple[Item, str] | None:
@@ -277,9 +280,9 @@ class Daemon:
                 # Followed from before the launch, so that not even the first line is missed.
                 if self.effects.job is not None:
                     self.attending.prepare(self.effects.job, action.attempt)
-            case a.Stop() if self._signals > 1:
-                self.effects.hurry()
         self.effects.do(action)
+        if isinstance(action, a.Stop) and self._signals > 1:
+            self.effects.hurry()
 
     def _follow(self, before: State, fact: f.Fact) -> None:
         """Keep the sensors in step with the state."""

@@ -159,16 +159,15 @@ class Effects:
             job = self._need_job()
         except SupervisorError as error:
             empty = not self.run_file.output_dir.exists()
-            self._post(f.LocalSteps(()) if empty else f.LocalSteps(reason=str(error).rstrip(".")))
+            self._post(f.LocalSteps((), reason="" if empty else str(error).rstrip("."), settled=True))
             return
         try:
             steps = [(step, job.check_step(step, settled=True)) for step in job.steps()]
         except OSError as error:
-            self._post(f.LocalSteps(reason=f"{job.output_dir} cannot be read: {error.strerror}"))
+            self._post(f.LocalSteps(reason=f"{job.output_dir} cannot be read: {error.strerror}", settled=True))
             return
-        self._post(
-            f.LocalSteps(tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps))
-        )
+        found = tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps)
+        self._post(f.LocalSteps(found, settled=True))
 
     def catalogue(self, *, force: bool = False) -> None:
         """List the store, unless that was done a moment ago."""
@@ -238,7 +237,12 @@ class Effects:
         request = StartRequest(self.run_file.run.id, action.attempt, action.step, configs, self._wandb_id(), folder)
         first: tuple[int, str] | None = None
         for component in job.components(request):
-            launched = launch(component, folder, self.run_file.supervision.shim, self.run_file.run.id)
+            try:
+                launched = launch(component, folder, self.run_file.supervision.shim, self.run_file.run.id)
+            except (SupervisorError, OSError):
+                if first is not None:
+                    self._stop_processes(action.attempt)  # half a job would hold the GPUs that the next start needs
+                raise
             first = first or (launched.child_pid, " ".join(component.argv))
             for note in launched.notes:
                 self._post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
