@@ -185,6 +185,7 @@ class LocalSteps(Fact):
 
     steps: tuple[LocalStep, ...] = ()
     reason: str = ""
+    settled: bool = False  # the answer to a ``Survey``: nobody writes, so a whole step counts without quiet time
 
 
 @dataclass(frozen=True, slots=True)

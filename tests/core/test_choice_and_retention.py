@@ -237,3 +237,21 @@ def test_state_and_facts_survive_json() -> None:
     assert decode(json.loads(json.dumps(encode(world.state)))) == world.state
     for observation in world.log:
         assert decode(json.loads(json.dumps(encode(observation.fact)))) == observation.fact
+
+
+def test_a_scan_that_was_under_way_does_not_hide_the_last_step_from_the_last_publish() -> None:
+    world = World(replace(SETTINGS, max_steps=10, first_step_at=1))
+    world.running_at(9)
+    world.step(10)
+    world.answer = False
+    world.see(f.FinishSeen("trainer", "RL trainer finished!"))
+    world.see(f.ComponentExited(1, "rl", 0))
+    world.see(f.AttemptStopped(1, 1.0, gpu_free=True))
+    assert world.state.mode == "publishing"
+    writing = f.LocalStep(10, "writing", "changed less than 20 s ago", GIB)
+    world.see(f.LocalSteps((f.LocalStep(5, "complete", "", GIB), writing)))
+    assert not world.asked(a.Exit), "the answer to the survey is still awaited"
+    world.answer = True
+    world.see(f.LocalSteps((f.LocalStep(5, "complete", "", GIB), f.LocalStep(10, "complete", "", GIB)), settled=True))
+    assert 10 in world.stored
+    assert world.asked(a.Exit)[-1].code == 0

@@ -102,7 +102,7 @@ class World:
             )
             for step, state in sorted(self.local.items())
         )
-        self.see(f.LocalSteps(steps, self.local_reason))
+        self.see(f.LocalSteps(steps, self.local_reason, settled=True))
         if self.store_reason:
             self.see(f.StoreSteps(reason=self.store_reason, permanent=self.store_permanent))
         else:
