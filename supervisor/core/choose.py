@@ -70,6 +70,9 @@ def _pinned(state: State, step: int) -> Choice:
         )
     if step in {s.step for s in state.store}:
         return Choice("restore", step, f"A person asked for step {step} (--step), and it is in the store only.")
+    if state.store_reason and state.settings.has_store and not state.store_permanent:
+        asked = f"Step {step} was asked for (--step), is not complete here, and the store cannot be listed yet"
+        return Choice("wait", None, f"{asked}: {state.store_reason}")
     here = ", ".join(str(s.step) for s in state.local if s.state == "complete") or "none"
     there = ", ".join(str(s.step) for s in state.store) or "none"
     return Choice(

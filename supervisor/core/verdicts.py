@@ -72,7 +72,10 @@ def _exited(state: State) -> Verdict | None:
     where = _where(state)
     # Old launchers print their line of success and exit 0 even when trainer and orchestrator both crashed within one
     # poll (prime-rl@be0e3d131): where the last step is known, theirs is not enough.
-    own = [role for role in finish if role != "launcher" or settings.max_steps is None]
+    # An orchestrator is done before the trainer's last steps, and says nothing about them.
+    early = step is not None and settings.max_steps is not None and not reached
+    others = ("launcher", "orchestrator") if early else ("launcher",)
+    own = [role for role in finish if role not in others or settings.max_steps is None]
     if ended.exit_code == 0 and (own or reached or not settings.has_finish_line):
         return Verdict("finished", "finished", f"The job finished: exit code 0 {where}.", act=True)
     if finish and reached:
@@ -362,11 +365,13 @@ def _wedged(state: State) -> Verdict | None:
 
 
 def _overdue(state: State) -> Verdict | None:
-    if state.mode != "running" or _trained(state):
+    if state.mode != "running":
         return None
     deadline = step_deadline(state.progress, state.settings)
     since = state.now - state.progress.t
-    if since < deadline.hard_s + allowance(state):
+    # After the last step come the last save and the way out; a job that hangs there says no more than one that trains.
+    ends = state.settings.writing_s + DRAIN_LIMIT_S if _trained(state) else 0.0
+    if since < deadline.hard_s + allowance(state) + ends:
         return None
     return Verdict(
         "hung", "step-overdue", f"The job hangs: no new step for {span(since)}; {deadline.sentence}.", act=True
