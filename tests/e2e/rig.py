@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from supervisor.cli.client import Client
 from supervisor.simulator.command_line import toml_value
 from supervisor.simulator.practice import Practice, make_practice
@@ -114,7 +116,31 @@ class Pod:
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.send_signal(signal.SIGKILL)
             self.daemon.wait()
+        self.end_job()
+
+    def end_job(self, timeout_s: float = 20) -> None:
+        """Kill the job with all that its shims hold, also what has only just begun and is not registered yet."""
         self.practice.end_all()
+        deadline = time.monotonic() + timeout_s
+        for shim in self._shims():
+            while shim.is_running() and shim.status() != psutil.STATUS_ZOMBIE:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    for child in shim.children(recursive=True):
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            child.kill()
+                assert time.monotonic() < deadline, f"the shim {shim.pid} does not end"
+                time.sleep(0.02)
+
+    def _shims(self) -> list[psutil.Process]:
+        """The living shims of this pod, by the records that they leave: pid and start time, so no other is meant."""
+        found = []
+        for record in self.state_dir.glob("attempts/*/*.shim.json"):
+            with contextlib.suppress(OSError, ValueError, psutil.Error):
+                told = json.loads(record.read_text())
+                stat = Path(f"/proc/{told['shim_pid']}/stat").read_text()
+                if int(stat.rpartition(")")[2].split()[19]) == told["shim_start_ticks"]:
+                    found.append(psutil.Process(told["shim_pid"]))
+        return found
 
     # ------------------------------------------------------------ what is seen
 
@@ -189,7 +215,7 @@ class Pod:
         """The pod is gone from one moment to the next: daemon, job and disk. The store stays."""
         if self.daemon is not None and self.daemon.poll() is None:
             self.kill_daemon()
-        self.practice.end_all()
+        self.end_job()
         for folder in (self.practice.home, self.state_dir):
             remove_tree(folder)
 
