@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import SECRET_NAME, RunFile, load
+from supervisor.primerl.command import refused_args
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "configs").glob("*.toml"))}
@@ -43,6 +44,12 @@ def test_it_holds_no_key_and_no_flag_that_the_supervisor_sets(name: str) -> None
     run_file = load(EXAMPLES[name])
     assert not [key for key in run_file.job.env if SECRET_NAME.search(key)]
     assert not [word for word in run_file.job.args if re.search(r"resume|clean|keep|ckpt", word)]
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if load(EXAMPLES[name]).job.kind in ("rl", "sft")])
+def test_prime_rl_is_not_told_the_same_thing_twice(name: str) -> None:
+    run_file = load(EXAMPLES[name])
+    assert list(refused_args(run_file)) == []
 
 
 def test_shared_separate_and_absent_engines_are_told_apart() -> None:
