@@ -140,7 +140,7 @@ class Job(Section):
 
 
 class Gpus(Section):
-    """Which GPUs the run owns. Numbers are NVML's (PCI bus order), not CUDA_VISIBLE_DEVICES'; UUIDs work too."""
+    """The run's GPUs. Numbers are NVML's (PCI bus order), not CUDA_VISIBLE_DEVICES'; `command` takes UUIDs too."""
 
     inference: list[GpuName] = []
     """GPUs of the engine. Default: what the trainer's configuration says."""

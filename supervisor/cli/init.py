@@ -18,7 +18,7 @@ def init(output: Path, job_dir: Path | None) -> int:
     if os.path.lexists(output):
         raise ConfigError(f"{output} exists already and is left as it is: name another file with -o.")
     machine = look(job_dir)
-    text = run_file_text(machine)
+    text = run_file_text(machine, output.stem)
     try:
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -35,8 +35,8 @@ def init(output: Path, job_dir: Path | None) -> int:
     return 0
 
 
-def run_file_text(machine: Machine) -> str:
-    """The run file. Every value is written with TOML's own quoting, whatever the folder's name is."""
+def run_file_text(machine: Machine, stem: str = "run") -> str:
+    """The run file ``stem``.toml. Every value is written with TOML's own quoting, whatever the folder's name is."""
     config = machine.configs[0] if machine.configs else None
     lines = [
         "# A run of rl-supervisor. All settings and their defaults are in the README.",
@@ -45,7 +45,7 @@ def run_file_text(machine: Machine) -> str:
         "",
         "[run]",
         "# Name of the run, the same on every pod: the folder in the store, the socket, the name in W&B.",
-        f"id = {_quoted(_run_id(config))}",
+        f"id = {_quoted(_run_id(stem, config))}",
         "# Last step; without it, what the trainer's own configuration says.",
         "# max_steps = 1000",
         "",
@@ -104,7 +104,7 @@ def _config_lines(machine: Machine, config: ConfigFound | None) -> list[str]:
 
 
 def _gpu_lines(machine: Machine) -> list[str]:
-    lines = ["# Which GPUs the run owns, by NVML's number or UUID. Without it, what the trainer's configuration says."]
+    lines = ["# The GPUs of the run, as nvidia-smi numbers them. Without it, what the trainer's configuration says."]
     lines += [f"#   {gpu.index}: {gpu.name}, {size(gpu.total_bytes)}, {gpu.uuid}" for gpu in machine.gpus]
     count = len(machine.gpus)
     half = max(1, count // 2)
@@ -112,9 +112,10 @@ def _gpu_lines(machine: Machine) -> list[str]:
     return [*lines, f"# inference = {inference}", f"# trainer = {trainer}"]
 
 
-def _run_id(config: ConfigFound | None) -> str:
-    """A name from the configuration's file or, where that says nothing, from its folder."""
-    for part in (config.path.stem, config.path.parent.name, config.path.parent.parent.name) if config else ():
+def _run_id(stem: str, config: ConfigFound | None) -> str:
+    """A name from the run file's (the unit's instance is called so), else from the configuration's file or folder."""
+    parts = (config.path.stem, config.path.parent.name, config.path.parent.parent.name) if config else ()
+    for part in (stem, *parts):
         word = re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-._")[:60]
         if word and word.lower() not in ("config", "configs", "rl", "sft", "train", "trainer", "run", "root", "tmp"):
             return word

@@ -97,9 +97,9 @@ def test_init_writes_a_run_file_that_loads_and_never_over_another(tmp_path: Path
     (job / "configs" / "broken.toml").write_text("= =")
     answer = rl("init", "--job", str(job), "-o", "my.toml", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.startswith("my.toml is written, for the run qwen3.\n")
+    assert answer.stdout.startswith("my.toml is written, for the run my.\n")
     written = load(tmp_path / "my.toml")
-    assert (written.run.id, written.job.dir, written.job.config) == ("qwen3", job, [config])
+    assert (written.run.id, written.job.dir, written.job.config) == ("my", job, [config])
     before = (tmp_path / "my.toml").read_text()
     again = rl("init", "-o", "my.toml", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
@@ -107,6 +107,8 @@ def test_init_writes_a_run_file_that_loads_and_never_over_another(tmp_path: Path
         "my.toml exists already and is left as it is: name another file with -o.\n",
     )
     assert (tmp_path / "my.toml").read_text() == before
+    assert rl("init", "--job", str(job), cwd=tmp_path).returncode == 0
+    assert load(tmp_path / "run.toml").run.id == "qwen3"  # run.toml says nothing, so the configuration names the run
 
 
 def test_init_finds_the_three_separate_files(tmp_path: Path) -> None:
