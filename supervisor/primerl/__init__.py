@@ -34,4 +34,5 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
     if folder is None:  # the run file's validation wants it for rl and sft
         raise ConfigError(f'kind = "{kind}" needs [job] dir, the folder of the installed trainer.')
     roots = find_roots(folder.expanduser().absolute(), interpreter(run_file))
-    return PrimeRlJob(run_file, environ, probe(roots))
+    # With none found, the error names the place where a checkout would have it.
+    return PrimeRlJob(run_file, environ, probe(roots or [folder.expanduser().absolute() / "src" / "prime_rl"]))

@@ -97,7 +97,8 @@ def load(files: Sequence[Source], args: Sequence[str] = (), copies: Mapping[Path
             leaf = leaf.setdefault(part, {})
         leaf[last] = _value(value)
         _merge(tree, node)
-    return Settings(tree, ", ".join(str(source.path) for source in files))
+    where = ", ".join(str(source.path) for source in files)
+    return Settings(tree, f"{where} (with [job] args)" if args else where)
 
 
 def flags(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
