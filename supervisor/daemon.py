@@ -187,7 +187,7 @@ class Daemon:
             return None  # it is opened as soon as the store answers; nothing can be started before that
         problems = job.problems()
         if problems:
-            raise ConfigError(" ".join(problems))
+            raise ConfigError("\n".join(problems))
         return job
 
     def _take_over(self, settings: f.Settings) -> None:

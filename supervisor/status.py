@@ -155,9 +155,11 @@ def explain(state: State) -> dict[str, Any]:
         add(f"GPU {gpu.index}", text, memory.fallen_since)
     engine = state.engine
     if engine.look is not None:
-        text = f"/health {engine.look.health}, /liveness {engine.look.liveness}, running {engine.look.running}"
+        running = "unknown" if engine.look.running is None else f"{engine.look.running:.0f}"
+        text = f"/health {engine.look.health}, /liveness {engine.look.liveness}, requests running: {running}"
         add("engine", text, engine.look_t)
-        add("engine counters", f"count {engine.count}", engine.moved_t)
+        what = "iterations" if engine.look.iterations is not None else "tokens made"
+        add("engine counters", "unknown" if engine.count is None else f"{engine.count:.0f} {what}", engine.moved_t)
     if state.work is not None:
         add("rollouts", f"{state.work.inflight} in flight, {state.work.done} done", state.work.moved_t)
     for role, phase in state.phases.items():

@@ -166,8 +166,8 @@ def _store(status: Mapping[str, Any]) -> str:
 
 def _steps(steps: Sequence[int]) -> str:
     shown = [str(step) for step in sorted(steps)[-5:]]
-    more = f"{len(steps) - 5} older and " if len(steps) > 5 else ""
-    return f"step{'s' if len(steps) > 1 else ''} {more}{', '.join(shown)}"
+    more = f" and {len(steps) - 5} older" if len(steps) > 5 else ""
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(shown)}{more}"
 
 
 def transfer(moving: Mapping[str, Any]) -> str:
