@@ -28,6 +28,11 @@ def running(make: Make, era: str, **options: object) -> Practice:
 @pytest.mark.parametrize("era", ERAS)
 def test_roles_are_named_as_the_era_names_them(era: str, make: Make) -> None:
     practice = running(make, era)
+    if practice.era.titles:  # nothing that makes steps waits for the environment's worker to have its title
+        wait_until(
+            lambda: any(command_line(pid) == "Verifiers::EnvWorker0" for pid in practice.pids("env-worker")),
+            "the environment's worker",
+        )
     shown = {role: command_line(pid) for pid, role in practice.alive().items() if role != "uv"}
     binaries = f"{practice.home}/.venv/bin"
 
