@@ -205,11 +205,18 @@ def check(component: Component) -> None:
     if "/" in program:
         found = cwd / program
         if not found.exists():
-            raise ConfigError(f"{name} cannot start: {found} does not exist; install the trainer or set job.launcher")
+            raise ConfigError(
+                f"{name} cannot start: {found} does not exist; install the trainer or mend {_words(name)}"
+            )
         if not (found.is_file() and os.access(found, os.X_OK)):
             raise ConfigError(f"{name} cannot start: {found} may not be executed by user {os.geteuid()}")
     elif shutil.which(program, path=component.env.get("PATH", os.defpath)) is None:
-        raise ConfigError(f"{name} cannot start: no {program} in the job's PATH; install it or set job.launcher")
+        raise ConfigError(f"{name} cannot start: no {program} in the job's PATH; install it or mend {_words(name)}")
+
+
+def _words(component: str) -> str:
+    """The setting that the command line's first word comes from; only a plain command's component is called so."""
+    return "[job.plain] start and resume" if component == "job" else "[job] launcher"
 
 
 def choose(how: How) -> Literal["systemd", "fork"]:

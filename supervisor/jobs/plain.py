@@ -34,6 +34,8 @@ _ERRORS = (
     ("cuda-oom", re.compile(r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b|RuntimeError: CUDA out of memory"), False),
     ("disk-full", re.compile(r"OSError: \[Errno 28\]|.{0,120}No space left on device"), False),
     ("module-missing", re.compile(r"(?:ModuleNotFoundError|ImportError): "), True),
+    # Whatever else a traceback ends with: it is what a person wants to read when the command has ended.
+    ("python-error", re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)(?:: |$)"), False),
 )
 
 

@@ -173,3 +173,11 @@ def test_a_symlinked_step_is_refused(tmp_path: Path) -> None:
     assert check.state == "incomplete"
     assert "symlinks are never followed" in check.reason
     assert [file.name for file in job.step_files(40)] == ["optimizer.pt"]
+
+
+def test_the_last_line_of_a_traceback_is_kept_for_the_sentence_that_tells_the_end(tmp_path: Path) -> None:
+    job = plain(tmp_path)
+    for line in ("RuntimeError: CUDA error: an illegal memory access", "mylib.errors.NoDataError: none"):
+        assert job.parse_line("job", line) == [ErrorSeen("job", "python-error", line)]
+    for line in ("rollout failed with RuntimeError: x", "Traceback (most recent call last):", "raise ValueError(text)"):
+        assert job.parse_line("job", line) == []
