@@ -249,7 +249,8 @@ class Effects:
         if first is None:
             raise ConfigError("The job has no component to start.")
         if moved:
-            names = ", ".join(sorted({path.name for path in moved}))
+            # Rollouts and broadcasts are called step_N too: with their folder's name, none is taken for the checkpoint.
+            names = ", ".join(sorted({f"{path.parent.name}/{path.name}" for path in moved}))
             self._post(f.Remark("set-aside", f"Set aside under {job.output_dir / aside.ASIDE}: {names}."))
         return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
 
