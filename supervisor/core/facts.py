@@ -411,7 +411,7 @@ class Settings:
     max_restarts: int = 3
     backoff_base_s: float = 5.0
     backoff_cap_s: float = 300.0
-    publish_retry_s: float = 30.0
+    publish_retry_s: float = 5.0  # first wait after a failed publish; doubles up to ten minutes
     # retention and disk
     keep_local: int = 2
     prune_above: float = 0.85

@@ -44,7 +44,7 @@ from supervisor.core.observe import fresh_attempt
 from supervisor.core.retention import disk_critical, next_to_publish
 from supervisor.core.state import State
 from supervisor.core.upkeep import can_free, leave, upkeep
-from supervisor.core.verdicts import Verdict, judge, progress_sentence
+from supervisor.core.verdicts import Verdict, finished_sentence, judge
 
 SURVEY_AGAIN_S = 20.0
 DISK_PATIENCE_S = 3600.0
@@ -221,7 +221,7 @@ def _publishing(state: State) -> tuple[State, Actions]:
         if "finish" in state.settings.hooks:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")
             return replace(state, busy=replace(state.busy, hook="finish")), [a.RunHook("finish")]
-        return end(state, "finished", EXIT_OK, f"The run is finished: {progress_sentence(state)}.")
+        return end(state, "finished", EXIT_OK, finished_sentence(state))
     if state.store_permanent and state.now - state.since > 60:
         sentence = (
             f"Training is finished, and its last step {step} is not in the store: {state.store_reason} "

@@ -26,7 +26,7 @@ from supervisor.core.moves import (
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.state import BEING_LISTED, ENDED, Incident, Next, State
-from supervisor.core.verdicts import progress_sentence
+from supervisor.core.verdicts import finished_sentence, progress_sentence
 
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
@@ -323,4 +323,4 @@ def _hook_done(state: State, fact: f.HookDone) -> tuple[State, Actions]:
     acts: Actions = []
     if fact.reason:
         acts.append(say("hook-failed", f"The {fact.hook} hook failed: {fact.reason}", "error"))
-    return with_all(acts, end(state, "finished", EXIT_OK, f"The run is finished: {progress_sentence(state)}."))
+    return with_all(acts, end(state, "finished", EXIT_OK, finished_sentence(state)))

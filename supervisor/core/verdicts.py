@@ -173,7 +173,11 @@ def _process_gone(state: State) -> Verdict | None:
         )
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         if gone.role == "inference":
-            sentence = f"vLLM died silently: its process {gone.pid} has been gone for {span(since)}{alive}."
+            noticed = state.errors.get("component-failed")
+            if noticed is not None and noticed.t >= gone.t - 1:
+                sentence = f"vLLM died: its process {gone.pid} has been gone for {span(since)}; {noticed.text}."
+            else:
+                sentence = f"vLLM died silently: its process {gone.pid} has been gone for {span(since)}{alive}."
             return Verdict("dead", "engine-gone", _with_memory(state, sentence), act=True)
         return Verdict(
             "dead",
@@ -445,3 +449,10 @@ def progress_sentence(state: State) -> str:
     elif progress.loss is not None:
         words.append(f"loss {progress.loss:.4g}")
     return ", ".join(words)
+
+
+def finished_sentence(state: State) -> str:
+    """The last sentence of a run: its last step, or the checkpoint that was found to be the last."""
+    if state.progress.highest is None and state.last_good is not None:
+        return f"The run is finished: step {state.last_good} is the last one, and it is in the store."
+    return f"The run is finished: {progress_sentence(state)}."

@@ -151,8 +151,8 @@ def test_a_failing_publish_is_tried_again_later_and_later() -> None:
     world.checkpoint(5)
     world.after(2000, tick=10)
     tries = len(world.asked(a.Publish))
-    assert 3 <= tries <= 8
-    assert "the link is down. Next try in 30 s." in world.said("publish-failed")[0]
+    assert 6 <= tries <= 12
+    assert "the link is down. Next try in 5 s." in world.said("publish-failed")[0]
 
 
 def test_disk_over_the_threshold_deletes_published_steps_oldest_first() -> None:

@@ -71,7 +71,9 @@ def assert_resumed(healed: Healed, sentence: str, *, restarts: int = 1) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_engine_dies_with_exit_zero_and_the_run_resumes_from_the_last_good_step(era: str, heal: Any) -> None:
     healed = heal(era, {"kind": "engine-exit-0"}, step_s=1.0)
-    assert_resumed(healed, r"vLLM died silently: its process \d+ has been gone for .* while the launcher, the orchestrator")
+    assert_resumed(
+        healed, r"vLLM died silently: its process \d+ has been gone for .* while the launcher, the orchestrator"
+    )
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -83,7 +85,9 @@ def test_engine_hangs_with_health_200_and_the_run_resumes(era: str, heal: Any) -
 @pytest.mark.parametrize("era", ERAS)
 def test_trainer_crashes_and_the_run_resumes(era: str, heal: Any) -> None:
     healed = heal(era, {"kind": "trainer-crash"})
-    assert_resumed(healed, r"(The trainer died: its process \d+ is gone|The job ended with exit code 1 after step)")
+    assert_resumed(
+        healed, r"(The trainer died: its process \d+ has been gone|The job ended with exit code 1 after step)"
+    )
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -95,7 +99,7 @@ def test_orchestrator_stands_still_and_the_run_resumes(era: str, heal: Any) -> N
 @pytest.mark.parametrize(("era", "how"), [(ERAS[0], "shard"), (ERAS[1], "metadata"), (ERAS[2], "short")])
 def test_a_checkpoint_torn_in_the_middle_is_passed_over(era: str, how: str, heal: Any) -> None:
     healed = heal(era, {"kind": "checkpoint-torn", "at_step": 4, "how": how})
-    assert_resumed(healed, r"(The trainer died: its process \d+ is gone|The job ended with exit code)")
+    assert_resumed(healed, r"(The trainer died: its process \d+ has been gone|The job ended with exit code)")
     assert healed.resumed[1] == 2
     outputs = healed.pod.practice.home / "outputs"
     assert list(outputs.glob(".set-aside/attempt-0002/**/step_4")), "the torn step is kept out of the job's sight"
