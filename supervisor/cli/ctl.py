@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from supervisor.errors import EXIT_USAGE, SupervisorError
 LSB_RUNNING, LSB_NOT_RUNNING, LSB_UNKNOWN = 0, 3, 4
 Verb = Callable[[argparse.Namespace], int]
 FOLLOW_S = 0.5
+LOOK_S = 3.0
 WAIT_EVENTS_S = 25
 MOST_LINES = 10_000
 
@@ -123,14 +124,25 @@ def _client(options: argparse.Namespace, name: str | None) -> Client:
         return Client(options.socket)
     found = sockets()
     if name:
-        if name in found:
-            return Client(found[name])
-        _not_here(name, list(found))
+        return _find(name, found) or _not_here(name, list(found))
     if len(found) == 1:
         return Client(next(iter(found.values())))
     if not found:
         raise NotThereError(_NO_RUN)
     raise UsageError(f"There are {len(found)} runs on this machine, name one: {', '.join(found)}.")
+
+
+def _find(name: str, found: Mapping[str, Path]) -> Client | None:
+    """The daemon whose socket is called ``name``, else the one that says that its run is: [api] socket may differ."""
+    if name in found:
+        return Client(found[name])
+    for path in found.values():
+        try:
+            if Client(path, LOOK_S).get("/v1/status").get("run") == name:
+                return Client(path)
+        except (NotThereError, UnclearError, RefusedError):
+            continue  # whoever this is does not say that it is the one
+    return None
 
 
 _NO_RUN = (
@@ -247,7 +259,7 @@ def _tail(options: argparse.Namespace) -> int:
     elif options.what:
         # One word is a run when there is one of this name, else a role.
         word = options.what[0]
-        if name is None and not options.socket and word in sockets():
+        if name is None and not options.socket and _find(word, sockets()):
             name = word
         else:
             role = word

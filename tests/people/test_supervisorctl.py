@@ -129,6 +129,14 @@ def test_several_runs_are_listed_and_have_to_be_named(serve: Serve, sockets: Pat
     assert json.loads(ctl("status", "a", "--json").stdout)["step"] == 412
 
 
+def test_a_run_is_found_by_its_id_where_its_socket_is_called_otherwise(serve: Serve, sockets: Path) -> None:
+    serve(FakeDesk())
+    (sockets / "bs4-qwen3.sock").rename(sockets / "mine.sock")
+    assert ctl("status", "bs4-qwen3").returncode == 0
+    assert ctl("pause", "bs4-qwen3").returncode == 0
+    assert "there are mine" in ctl("status", "nobody").stdout
+
+
 def test_no_daemon_here_says_what_to_do(sockets: Path, tmp_path: Path) -> None:
     nothing = ctl()
     assert nothing.returncode == 3
