@@ -91,10 +91,6 @@ class Manifest:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
-    def same_content(self, other: Manifest) -> bool:
-        """True when both describe the same bytes under the same names."""
-        return sorted(file.content() for file in self.files) == sorted(file.content() for file in other.files)
-
     def to_bytes(self) -> bytes:
         """JSON as it is stored."""
         return _dump(
