@@ -20,8 +20,15 @@ from supervisor.core.decide import decide
 from supervisor.core.state import State
 
 GIB = 1 << 30
+LAST = 26
 SETTINGS = f.Settings(
-    run_id="model", max_steps=60, first_step_at=1, keep_local=2, keep_last=2, stop_below_bytes=2 * GIB
+    run_id="model",
+    max_steps=LAST,
+    first_step_at=1,
+    keep_local=2,
+    keep_last=2,
+    stop_below_bytes=2 * GIB,
+    hooks=("finish",),
 )
 LANES: dict[type[a.Action], str] = {
     a.Survey: "scan",
@@ -239,7 +246,7 @@ class Pod(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3), save=st.booleans(), seen=st.booleans())
     def the_job_makes_steps(self, count: int, save: bool, seen: bool) -> None:
         for _ in range(count):
-            if self.step_now >= 60 or self.job is None:
+            if self.step_now >= LAST or self.job is None:
                 return
             self.t += 100
             self.step_now += 1
@@ -257,7 +264,7 @@ class Pod(RuleBasedStateMachine):
         if how == "gone":
             self.see(f.ProcessGone(attempt, "trainer", 100 + attempt, 7))
             return
-        if how == "finish" and self.step_now >= 60:
+        if how == "finish" and self.step_now >= LAST:
             self.see(f.FinishSeen("trainer", "RL trainer finished!"))
         self.job = None
         self.see(f.ComponentExited(attempt, "launcher", code))
@@ -307,7 +314,7 @@ class Pod(RuleBasedStateMachine):
         self.shut = self.shut or verb == "shutdown"
         self.see(f.Command(verb, "kim"))
 
-    @initialize(stored=st.sets(st.sampled_from([10, 20, 30]), max_size=2), here=st.sampled_from([None, 5, 20]))
+    @initialize(stored=st.sets(st.sampled_from([10, 20, 24]), max_size=2), here=st.sampled_from([None, 5, 20]))
     def begin(self, stored: set[int], here: int | None) -> None:
         for step in stored:
             self.versions += 1
@@ -332,6 +339,14 @@ class Pod(RuleBasedStateMachine):
         whole = sorted(s for s in self.local if s not in self.torn)
         step = whole[0] if how == "step" and whole and self.job is None else None
         self.boot(step, fresh=how == "fresh" and self.job is None, setup=setup)
+
+    @precondition(lambda self: not any(version in self.left for version in self.store.values()))
+    @rule()
+    def the_pod_is_lost_and_the_next_one_takes_over(self) -> None:
+        self.lanes.clear()
+        self.state, self.consumed = State(), []
+        self.local, self.torn, self.job, self.launched = {}, set(), None, set()
+        self.boot(None)
 
     def boot(self, step: int | None, *, fresh: bool = False, setup: bool = False) -> None:
         """As ``Daemon._take_over`` does it."""
@@ -387,7 +402,7 @@ class Pod(RuleBasedStateMachine):
         assert not self.up or self.state.mode == "stopped", f"stuck in {self.state.mode}: {self.state.why}"
 
     def the_job_goes_on(self) -> None:
-        if self.step_now < 60:
+        if self.step_now < LAST:
             self.step_now += 1
             self.see(f.StepDone("trainer", self.step_now))
             self.versions += 1
