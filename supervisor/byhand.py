@@ -104,6 +104,7 @@ def prune(run_file: RunFile, *, dry_run: bool) -> list[str]:
         store=tuple(
             f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in catalogue["steps"]
         ),
+        store_latest=(catalogue.get("latest") or {}).get("step"),  # what lies above the pointer makes nothing safe
     )
     victims = safe_locally(state, run_file.disk.keep_local)
     if not victims:
