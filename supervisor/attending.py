@@ -53,6 +53,7 @@ class Attending:
         self._watcher: ProcessWatcher | None = None
         self._logs: LogSensor | None = None
         self._configs: ConfigWatch | None = None
+        self._plan: GpuPlan | None = None
         self._steps: Looker | None = None
         self._last_logs: dict[str, Path] = {}
         self._sources: Sequence[LogSource] = ()
@@ -64,6 +65,7 @@ class Attending:
         self._stop(self._pod)
         file = self._run_file
         plan = merged(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
+        self._plan = plan if job else None
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
         disk = DiskSensor(folder, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
@@ -183,6 +185,8 @@ class Attending:
 
     def gpu_free(self) -> bool | None:
         """Is the memory of the run's GPUs back? None when nobody can say."""
+        if self._plan is not None and not self._plan.inference and not self._plan.trainer:
+            return True  # the run names no GPU: there is nothing of it to wait for
         state = self._state()
         if state.gpu_reason or not state.gpus:
             return None

@@ -136,6 +136,8 @@ class Daemon:
         self.attending.watch_pod(job)
         self.post(f.SettingsChanged(self.settings(job)), "daemon")
         self.effects.do(a.Survey())
+        if self.state.live and self.attending.positions() is None:
+            self._attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
 
     def _attempt_dir(self, attempt: int) -> Path:
         return attempt_dir(self._state_dir, attempt)

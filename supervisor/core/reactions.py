@@ -222,11 +222,9 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             state = replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK, local_reason=BEING_LISTED)
             return state, [*told, a.Survey()]
         case "give-up":
-            state, acts = end(state, "gave-up", EXIT_PERSON, state.stop_reason)
-            return state, told + acts
+            return _last_look(end(state, "gave-up", EXIT_PERSON, state.stop_reason), told)
         case "unfit":
-            state, acts = end(state, "unfit", EXIT_UNFIT, state.stop_reason)
-            return state, told + acts
+            return _last_look(end(state, "unfit", EXIT_UNFIT, state.stop_reason), told)
         case "finish":
             return finish(state, told)
         case "disk-full":
@@ -238,6 +236,12 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             text = f"{state.barren} failures without a new complete step in between: waiting {span(wait)} first."
             state = replace(enter(state, "backing-off", text), backoff_until=state.now + wait)
             return state, [*told, say("backing-off", text, "warning")]
+
+
+def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Actions]:
+    """List the disk once more before the daemon ends: a step that was completed just now is published first."""
+    state, acts = result
+    return replace(state, local_reason=BEING_LISTED, survey_asked=state.now), [*told, *acts, a.Survey()]
 
 
 def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions]:

@@ -84,7 +84,7 @@ def leave(state: State) -> tuple[State, Actions]:
     """End the daemon once nothing is left to publish, or the time for it is over."""
     if state.exit_code is None or state.exit_said:
         return state, []
-    listing = state.mode == "leaving" and state.local_reason == BEING_LISTED
+    listing = state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
     waiting = (
         state.busy.publish is not None
         or listing

@@ -18,6 +18,7 @@ Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "h
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
 FRESH_S = 120.0  # how long an error line counts as a present signal
+CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
 BAD_LOOKS = 3  # a server may miss a look or two under load
 
@@ -130,8 +131,9 @@ def _last_step(state: State) -> int:
 
 
 def _culprit(state: State) -> Error | None:
-    """The error line that best explains the end: a deterministic one, else the latest."""
-    errors = sorted(state.errors.values(), key=lambda e: (e.deterministic, e.t))
+    """The error line that best explains the end: a deterministic one, else the latest; an old one was survived."""
+    ended = state.ended.t if state.ended else state.now
+    errors = sorted((e for e in state.errors.values() if ended - e.t < CULPRIT_S), key=lambda e: (e.deterministic, e.t))
     return errors[-1] if errors else None
 
 

@@ -291,6 +291,7 @@ class Effects:
         target = folder / f"incident-{action.incident}"
         with contextlib.suppress(OSError):  # a full disk must not keep a dead job from its restart
             collect(target, action.reason, self._log_files(), self._explain(), pids)
+            self._post(f.Remark("evidence", f"What the job said and did until then is kept in {target}."))
 
     # ------------------------------------------------------------ checkpoints
 

@@ -255,3 +255,23 @@ def test_a_scan_that_was_under_way_does_not_hide_the_last_step_from_the_last_pub
     world.see(f.LocalSteps((f.LocalStep(5, "complete", "", GIB), f.LocalStep(10, "complete", "", GIB)), settled=True))
     assert 10 in world.stored
     assert world.asked(a.Exit)[-1].code == 0
+
+
+def test_giving_up_publishes_the_step_that_was_completed_just_before() -> None:
+    world = World(replace(SETTINGS, max_restarts=0))
+    world.running_at(9)
+    world.local[8] = "complete"  # written since the last scan
+    world.see(f.ComponentExited(1, "rl", 1))
+    assert world.state.mode == "gave-up"
+    assert 8 in world.stored
+    assert world.asked(a.Exit)[-1].code == 93
+
+
+def test_an_error_that_the_run_survived_hours_ago_does_not_explain_its_end() -> None:
+    world = World()
+    world.running_at(5)
+    world.see(f.ErrorSeen("trainer", "cuda-oom", "CUDA out of memory, retried"))
+    for number in range(6, 10):
+        world.step(number)
+    world.see(f.ComponentExited(1, "rl", 1))
+    assert world.said("verdict")[0] == "The job ended with exit code 1 after step 9 of 1000."

@@ -50,7 +50,8 @@ def test_the_demo_heals_a_silent_death_prunes_publishes_and_finishes(tmp_path: P
     blind = "There is no C compiler here for the pretended GPU driver, so GPU memory is shown as unknown."
     assert (blind in told) == (importlib.util.find_spec("ziglang") is None)
     assert "Still alive: launcher, orchestrator, trainer." in told
-    assert re.search(r"vLLM died silently: its process \d+ has been gone for .* while the launcher, the orchestrator", told)
+    silently = r"vLLM died silently: its process \d+ has been gone for .* while the launcher, the orchestrator"
+    assert re.search(silently, told)
     status = told.partition("---- supervisorctl status")[2]
     assert "practice  " in status.splitlines()[1]
     (resumed,) = re.findall(r"launched again, told to resume at step (\d+)", told)
