@@ -136,7 +136,7 @@ class Daemon:
         self.attending.watch_pod(job)
         self.post(f.SettingsChanged(self.settings(job)), "daemon")
         self.effects.do(a.Survey())
-        if self.state.live and self.attending.positions() is None:
+        if self.state.live and self.state.pid is not None and self.attending.positions() is None:
             self._attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
 
     def _attempt_dir(self, attempt: int) -> Path:

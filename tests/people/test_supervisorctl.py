@@ -29,7 +29,14 @@ def ctl(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def follow(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*CTL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Where the tests themselves run in the background, SIGINT is ignored, and a child would inherit that.
+    return subprocess.Popen(
+        [*CTL, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
