@@ -20,7 +20,7 @@ from supervisor.core.retention import safe_locally
 from supervisor.core.state import State
 from supervisor.effects import aside
 from supervisor.effects.carry_out import whole
-from supervisor.effects.transfers import Transfers
+from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
 from supervisor.primerl import open_job
@@ -32,7 +32,7 @@ def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bo
     Raises SupervisorError when there is no such step, it is damaged, or a daemon watches the target.
     """
     transfers = Transfers(os.environ, run_file.store.stall_s)
-    catalogue = transfers.run(_ask(run_file, "catalogue"))
+    catalogue = transfers.run(request(run_file, "catalogue"))
     pointer = catalogue.get("latest") or {}
     committed = sorted(int(s["step"]) for s in catalogue["steps"] if whole(s, pointer))
     if not committed:
@@ -77,7 +77,7 @@ def publish(run_file: RunFile, step: int | None, *, dry_run: bool) -> list[str]:
     if dry_run:
         return [f"Would publish step {wanted}: {len(files)} files, {size(total)}, to {run_file.store_url}."]
     facts = job.facts()
-    request = _ask(
+    order = request(
         run_file,
         "publish",
         step=wanted,
@@ -89,7 +89,7 @@ def publish(run_file: RunFile, step: int | None, *, dry_run: bool) -> list[str]:
         extra={"dialect": facts.name, "revision": facts.revision, "config_sha256": "", "step_base": facts.first_step},
     )
     with alone(run_file):
-        answer = Transfers(os.environ, run_file.store.stall_s).run(request)
+        answer = Transfers(os.environ, run_file.store.stall_s).run(order)
     sent = size(int(answer.get("sent_bytes", 0)))
     return [f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."]
 
@@ -97,7 +97,7 @@ def publish(run_file: RunFile, step: int | None, *, dry_run: bool) -> list[str]:
 def prune(run_file: RunFile, *, dry_run: bool) -> list[str]:
     """Delete the local steps that are safe to delete now, whatever the disk's threshold says."""
     job = open_job(run_file, os.environ)
-    catalogue = Transfers(os.environ, run_file.store.stall_s).run(_ask(run_file, "catalogue"))
+    catalogue = Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
     state = State(
         settings=f.Settings(run_id=run_file.run.id),
         local=tuple(_local(job, number) for number in job.steps()),
@@ -143,19 +143,8 @@ def _local(job: Job, step: int) -> f.LocalStep:
     return f.LocalStep(step, check.state, check.reason, check.size_bytes, check.changed_wall)
 
 
-def _ask(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
-    store = run_file.store
-    place = {
-        "url": run_file.store_url,
-        "realm": store.realm,
-        "streams": store.streams,
-        "part_size": store.part_size,
-    }
-    return {"do": do, "run_id": run_file.run.id, "store": place, **more}
-
-
 def _restore(run_file: RunFile, step: int, where: Path, primary: str) -> dict[str, Any]:
-    return _ask(run_file, "restore", step=step, output_dir=str(where), place={"primary": primary})
+    return request(run_file, "restore", step=step, output_dir=str(where), place={"primary": primary})
 
 
 def _restored(step: int, answer: dict[str, Any], where: Path) -> str:

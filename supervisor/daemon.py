@@ -343,18 +343,15 @@ class Daemon:
     def settings(self, job: Job | None) -> f.Settings:
         """What the core needs of the run file and of the trainer's configuration."""
         file = self.run_file
-        gpus = job.gpus() if job else None
         return f.Settings(
             run_id=file.run.id,
             max_steps=file.run.max_steps or (job.max_steps() if job else None),
             first_step_at=job.facts().first_step if job else 0,
             has_engine=job is None or job.engine() is not None,
             has_finish_line=job is None or job.facts().finish_line,
-            shared_gpu=bool(gpus and gpus.shared),
             has_store=True,
             fresh=self._fresh,
             pin_step=self._step,
-            checkpoint_interval=file.job.checkpoint_interval,
             startup_s=file.deadlines.startup,
             step_floor_s=file.deadlines.step_floor,
             step_ceiling_s=file.deadlines.step_ceiling,

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from supervisor.config import RunFile
-from supervisor.effects.transfers import Transfers
+from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, TryAgainError
 from supervisor.logs import say
 from supervisor.storage.base import StoreError
@@ -40,19 +40,8 @@ def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
     When the store cannot be read the pod's own files do, where it has all that it needs. Raises TryAgainError or
     ConfigError (a wrong key, a missing bucket) where a configuration can only come from the store.
     """
-    store = run_file.store
-    request = {
-        "do": "get-run-files",
-        "run_id": run_file.run.id,
-        "store": {
-            "url": run_file.store_url,
-            "realm": store.realm,
-            "streams": store.streams,
-            "part_size": store.part_size,
-        },
-    }
     try:
-        answer = Transfers(environ, stall_s=120.0).run(request)
+        answer = Transfers(environ, stall_s=120.0).run(request(run_file, "get-run-files"))
     except StoreError as error:
         missing = [path for path in _configs(run_file) if not path.exists() and not _copy(path, run_file).exists()]
         if missing:

@@ -393,11 +393,9 @@ class Settings:
     first_step_at: int = 0  # 0 or 1: the number of the first training step in this dialect
     has_engine: bool = True
     has_finish_line: bool = True  # False: the job prints no line of success, so exit 0 alone means finished
-    shared_gpu: bool = False
     has_store: bool = True
     fresh: bool = False  # --fresh: a person said that starting from scratch is meant
     pin_step: int | None = None  # --step N by hand
-    checkpoint_interval: int | None = None
     # deadlines, seconds
     startup_s: float = 3600.0
     step_floor_s: float = 600.0

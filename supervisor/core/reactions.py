@@ -25,7 +25,7 @@ from supervisor.core.moves import (
     with_first,
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
-from supervisor.core.state import BEING_LISTED, ENDED, Incident, Next, State
+from supervisor.core.state import BEING_LISTED, ENDED, Next, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 
 
@@ -157,7 +157,7 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             if state.live or state.mode == "stopping":
                 return with_first(told, stop(state, "stop", f"Stopped{by}."))
             if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
-                state = enter(replace(state, incident=_close(state)), "stopped", f"Stopped{by}.")
+                state = enter(replace(state, incident=None), "stopped", f"Stopped{by}.")
             return state, [told]
         case "start":
             state = replace(state, wanted=True)
@@ -215,7 +215,7 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
         return end(state, "unfit", EXIT_UNFIT, sentence)
     match state.after_stop:
         case "stop":
-            state = replace(state, incident=_close(state))
+            state = replace(state, incident=None)
             return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
         case "shutdown":
             # A step that was completed just before the stop is known, and published, only once the folders are listed.
@@ -303,7 +303,6 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             return state, acts  # it began from scratch: the verdicts deal with it
         state = enter(state, "running", "The run makes steps.")
         state = replace(state, snapshot=state.attempt)
-        closed = _close(state)
         if state.incident is not None:
             lasted = span(state.now - state.incident.opened)
             sentence = (
@@ -313,13 +312,8 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             acts.append(say("incident-closed", sentence, incident=state.incident.id, step=step))
             done = replace(state.incident, closed=state.now, closed_wall=state.wall, closed_step=step)
             state = replace(state, incidents=(*state.incidents, done)[-20:])
-        state = replace(state, incident=closed)
+        state = replace(state, incident=None)
     return state, acts
-
-
-def _close(state: State) -> Incident | None:
-    """Incidents end with a new step or by a person's stop; either way none is open afterwards."""
-    return None
 
 
 def _hook_done(state: State, fact: f.HookDone) -> tuple[State, Actions]:

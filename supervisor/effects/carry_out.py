@@ -28,7 +28,7 @@ from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch
 from supervisor.effects.stop import stop_attempt
 from supervisor.effects.survivors import Belongings
-from supervisor.effects.transfers import Transfers
+from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
 from supervisor.storage.base import StoreError
@@ -188,18 +188,7 @@ class Effects:
         self._post(f.StoreSteps(steps, latest.get("step"), wandb_id=str(latest.get("wandb_run_id") or "")))
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
-        store = self.run_file.store
-        return {
-            "do": do,
-            "run_id": self.run_file.run.id,
-            "store": {
-                "url": self.run_file.store_url,
-                "realm": store.realm,
-                "streams": store.streams,
-                "part_size": store.part_size,
-            },
-            **more,
-        }
+        return request(self.run_file, do, **more)
 
     # ------------------------------------------------------------ the job
 
@@ -306,7 +295,7 @@ class Effects:
                 raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
             self._describe(job)
             facts = job.facts()
-            request = self._ask(
+            asked = self._ask(
                 "publish",
                 step=action.step,
                 files=[{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
@@ -321,7 +310,7 @@ class Effects:
                     "step_base": facts.first_step,
                 },
             )
-            answer = self.transfers.run(request, what="publish")
+            answer = self.transfers.run(asked, what="publish")
         except StoreError as error:
             changed = error.kind == "changed"
             permanent = error.kind in ("permanent", "quota")
@@ -389,14 +378,14 @@ class Effects:
         try:
             job = self._need_job()
             primary = job.place(action.step, "x").parent
-            request = self._ask(
+            asked = self._ask(
                 "restore",
                 step=action.step,
                 output_dir=str(job.output_dir),
                 place={"primary": primary.as_posix()},
             )
             job.output_dir.mkdir(parents=True, exist_ok=True)
-            answer = self.transfers.run(request, what="restore")
+            answer = self.transfers.run(asked, what="restore")
             check = job.check_step(action.step, settled=True)
             aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:

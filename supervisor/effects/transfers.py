@@ -12,13 +12,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.config import RunFile
 from supervisor.storage.base import StoreError
 
 LINE_LIMIT = 8 << 20
+
+
+def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
+    """A request for the child about this run and its store; ``supervisor.checkpoints.transfer`` has the shapes."""
+    store = run_file.store
+    place = {
+        "url": run_file.store_url,
+        "realm": store.realm,
+        "streams": store.streams,
+        "part_size": store.part_size,
+    }
+    return {"do": do, "run_id": run_file.run.id, "store": place, **more}
 
 
 @dataclass
@@ -54,7 +67,7 @@ class Transfers:
         self._closed = False
         self.moving: dict[str, Moving] = {}
 
-    def run(self, request: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
+    def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
         """Carry out one request; returns the child's ``ok`` object. Raises StoreError."""
         moving = Moving(what, started=time.monotonic())
         with self._lock:
@@ -72,7 +85,7 @@ class Transfers:
             if what:
                 self.moving[what] = moving
         try:
-            return self._talk(child, request, moving, stall_s or self._stall_s)
+            return self._talk(child, asked, moving, stall_s or self._stall_s)
         finally:
             with self._lock:
                 self._children.pop(child.pid, None)
@@ -86,7 +99,7 @@ class Transfers:
                     pipe.close()
 
     def _talk(
-        self, child: subprocess.Popen[bytes], request: Mapping[str, Any], moving: Moving, stall_s: float
+        self, child: subprocess.Popen[bytes], asked: Mapping[str, Any], moving: Moving, stall_s: float
     ) -> dict[str, Any]:
         answer: dict[str, Any] = {}
         complaint = bytearray()
@@ -116,7 +129,7 @@ class Transfers:
         threads = [threading.Thread(target=work, daemon=True) for work in (listen, complain)]
         for thread in threads:
             thread.start()
-        self._ask(child, request)
+        self._ask(child, asked)
         while child.poll() is None:
             threads[0].join(0.2)
             if not threads[0].is_alive():
@@ -144,10 +157,10 @@ class Transfers:
         )
 
     @staticmethod
-    def _ask(child: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
+    def _ask(child: subprocess.Popen[bytes], asked: Mapping[str, Any]) -> None:
         assert child.stdin is not None  # noqa: S101 - opened as a pipe above
         try:
-            child.stdin.write(json.dumps(request).encode() + b"\n")
+            child.stdin.write(json.dumps(asked).encode() + b"\n")
             child.stdin.close()
         except OSError:
             return  # it died at once: its status and complaint tell why
@@ -163,6 +176,3 @@ class Transfers:
             self._closed = True
             for child in self._children.values():
                 child.kill()
-
-
-Post = Callable[[Any], None]

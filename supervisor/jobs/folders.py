@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from supervisor.checkpoints.completeness import Result, check_markers
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import StepCheck, StepFile
-from supervisor.jobs.steps import NUMBER, files_below, first_symlink, judged, safe_name
+from supervisor.jobs.steps import NUMBER, files_below, judged, safe_name
 
 OTHER_TREES = ".run"
 """First part of a stored name whose file does not lie in the step's own folder."""
@@ -81,13 +81,7 @@ class StepFolders:
     def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
         """Do all markers match, and is nothing still being written?"""
         trees = self._parts(step)
-        try:
-            link = first_symlink(trees, self.output_dir)
-        except OSError as error:
-            return StepCheck("incomplete", f"step {step} cannot be looked at: {error.strerror} ({error.filename})")
-        if link is not None:
-            return StepCheck("incomplete", f"step {step} holds the symlink {link}, and symlinks are never followed")
-        return judged(step, self._results(step), trees, self.quiet_s, settled=settled)
+        return judged(step, self._results(step), trees, self.output_dir, self.quiet_s, settled=settled)
 
     def _results(self, step: int) -> Iterator[Result]:
         main, *also = self._parts(step)

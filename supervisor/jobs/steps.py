@@ -87,11 +87,20 @@ def _kind(path: Path) -> int:
         return 0
 
 
-def judged(step: int, results: Iterable[Result], trees: Sequence[Path], quiet_s: float, *, settled: bool) -> StepCheck:
-    """One answer from the ``results`` about a step's parts, whose files lie in ``trees``.
+def judged(
+    step: int, results: Iterable[Result], trees: Sequence[Path], output_dir: Path, quiet_s: float, *, settled: bool
+) -> StepCheck:
+    """One answer from the ``results`` about a step's parts, whose files lie in ``trees`` below ``output_dir``.
 
-    ``quiet_s``: seconds without a change before a whole step is complete; ``settled``: nobody writes any more.
+    ``results`` are only asked for once no symlink is found in the trees. ``quiet_s``: seconds without a change before
+    a whole step is complete; ``settled``: nobody writes any more.
     """
+    try:
+        link = first_symlink(trees, output_dir)
+    except OSError as error:
+        return StepCheck("incomplete", f"step {step} cannot be looked at: {error.strerror} ({error.filename})")
+    if link is not None:
+        return StepCheck("incomplete", f"step {step} holds the symlink {link}, and symlinks are never followed")
     size_bytes, changed = folder_size(trees)
     for result in results:
         if not result.ok:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip
 from supervisor.jobs.base import StepCheck, StepFile
-from supervisor.jobs.steps import files_below, first_symlink, judged, numbered, safe_name
+from supervisor.jobs.steps import files_below, judged, numbered, safe_name
 from supervisor.primerl.dialect import Dialect
 
 OTHER_TREES = ".run"
@@ -97,13 +97,7 @@ class Layout:
     def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
         """Is everything there, and whole, that resuming at ``step`` needs?"""
         trees = self._parts(step)
-        try:
-            link = first_symlink(trees, self.output_dir)
-        except OSError as error:
-            return StepCheck("incomplete", f"step {step} cannot be looked at: {error.strerror} ({error.filename})")
-        if link is not None:
-            return StepCheck("incomplete", f"step {step} holds the symlink {link}, and symlinks are never followed")
-        return judged(step, self._results(step), trees, self.quiet_s, settled=settled)
+        return judged(step, self._results(step), trees, self.output_dir, self.quiet_s, settled=settled)
 
     def _parts(self, step: int) -> list[Path]:
         """The folders that together are the step, the primary one first."""

@@ -99,7 +99,6 @@ def test_fallen_memory_with_a_port_that_no_longer_answers_convicts_within_fiftee
 
 def test_on_one_shared_gpu_a_drop_from_the_plateau_counts(world: World) -> None:
     world.shared = True
-    world.settings = replace(SETTINGS, shared_gpu=True)
     world.running_at(7)
     for second in range(16):
         world.t += 1
