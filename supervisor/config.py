@@ -216,6 +216,10 @@ class Deadlines(Section):
 class Recovery(Section):
     """What is tried before a person is called."""
 
+    mode: Literal["act", "observe"] = "act"
+    """`observe`: publishing goes on, nothing is started, stopped or deleted, and what would have been done is told."""
+    inference: Literal["with-job", "own-role"] = "with-job"
+    """`own-role`: the inference server is started beside the job, and each is restarted without the other."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """Restarts without a new complete step before giving up (exit 93)."""
     backoff: Annotated[float, Field(ge=0)] = 5

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from supervisor.core.goodput import Ledger
+from supervisor.core.records import Learned
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Action:
     """Base of all actions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Survey(Action):
     """List the local step folders and the store now (``LocalSteps``, ``StoreSteps`` follow)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setup(Action):
     """Run the pod's ``[setup]`` commands once (``SetupDone`` follows)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Start(Action):
     """Move aside every step folder above ``step``, then launch attempt ``attempt`` resuming at ``step``.
 
@@ -34,7 +37,7 @@ class Start(Action):
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stop(Action):
     """Stop attempt ``attempt`` by the dialect's rules, take the whole tree with it, wait for its GPU memory."""
 
@@ -43,7 +46,7 @@ class Stop(Action):
     budget_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CollectEvidence(Action):
     """Save what a person needs in the morning (log tails, processes, GPUs, last observations) for an incident."""
 
@@ -52,7 +55,7 @@ class CollectEvidence(Action):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Publish(Action):
     """Send a complete step to the store, then its manifest, then the pointer.
 
@@ -63,35 +66,35 @@ class Publish(Action):
     back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PruneLocal(Action):
     """Delete every folder of ``step`` on the local disk, and rollouts and broadcasts below it that nothing needs."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PruneStore(Action):
     """Delete ``step`` from the store: manifest first, then its files."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Restore(Action):
     """Fetch ``step`` from the store, verify every byte, put it in place by rename."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunHook(Action):
     """Run a hook command of the run file (``finish``)."""
 
     hook: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exit(Action):
     """The daemon's work is over; end with this code of the exit contract."""
 
@@ -99,7 +102,7 @@ class Exit(Action):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Say(Action):
     """One sentence for people. ``level``: info, warning, error; ``event``: a stable name; fields are for journalctl."""
 
@@ -109,8 +112,38 @@ class Say(Action):
     fields: tuple[tuple[str, str | int | float | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PruneStale(Action):
     """Delete rollouts and broadcasts of steps below ``below`` that no kept step needs (``Pruned`` with step -1)."""
 
     below: int
+
+
+@dataclass(frozen=True)
+class StartEngine(Action):
+    """Launch the inference server as a role of its own (``EngineStarted`` follows), for the ``engine``-th time.
+
+    ``step`` is the step whose weights the run goes on with (None: the base model), ``snapshot`` as in ``Start``.
+    """
+
+    engine: int
+    step: int | None
+    snapshot: int | None = None
+
+
+@dataclass(frozen=True)
+class StopEngine(Action):
+    """Stop our own inference server and nothing else (``EngineStopped`` follows)."""
+
+    engine: int
+    reason: str
+    budget_s: float
+
+
+@dataclass(frozen=True)
+class KeepRecords(Action):
+    """Put what the run learned, and this journal's part of its ledger, beside its steps in the store."""
+
+    learned: Learned
+    journal: str
+    ledger: Ledger = field(default_factory=Ledger)

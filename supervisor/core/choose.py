@@ -12,7 +12,7 @@ from typing import Literal
 from supervisor.core.state import State
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """What to do about the resume step: start (``step`` None is a fresh start), restore first, wait, or give up.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from supervisor.core import actions, facts, state
+from supervisor.core import actions, facts, goodput, records, state, worth
 
 
 def _classes() -> dict[str, type]:
     found = {}
-    for module in (facts, actions, state):
+    for module in (facts, actions, state, records, goodput, worth):
         for name, value in vars(module).items():
             if isinstance(value, type) and is_dataclass(value):
                 found[name] = value

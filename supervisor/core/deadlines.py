@@ -17,7 +17,7 @@ from supervisor.core.state import Phase, Progress, State
 KEEP_INTERVALS = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepDeadline:
     """Seconds since the last step after which it is overdue: ``soft_s`` with a second signal, ``hard_s`` alone."""
 

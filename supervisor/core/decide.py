@@ -18,7 +18,7 @@ LIVE_TICK_S = 1.0
 IDLE_TICK_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decision:
     """The new state, what to do, and the time ``t`` at which a tick is wanted if nothing else happens."""
 

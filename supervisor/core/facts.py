@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from supervisor.core.goodput import Ledger
+from supervisor.core.records import Learned
+
 Role = Literal["launcher", "trainer", "orchestrator", "inference", "env", "job"]
 """``job`` is the whole of a plain command, which has no roles we could tell apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fact:
     """Base of all facts."""
 
@@ -22,12 +25,12 @@ class Fact:
 # ---------------------------------------------------------------- sensors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tick(Fact):
     """Time passed and nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessSeen(Fact):
     """A process of the run's job was seen for the first time (identity is pid and kernel start time)."""
 
@@ -39,7 +42,7 @@ class ProcessSeen(Fact):
     key: bool = True  # False for helpers (a log tail, an API worker) whose end proves nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessGone(Fact):
     """A process reported by ``ProcessSeen`` is no longer there. Proof, not a signal."""
 
@@ -50,7 +53,7 @@ class ProcessGone(Fact):
     key: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComponentExited(Fact):
     """The shim reports the end of a component's own process (for prime-rl: the launcher)."""
 
@@ -61,7 +64,7 @@ class ComponentExited(Fact):
     lost: bool = False  # True when the shim itself vanished: the status will never be known
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gpu:
     """One GPU in one look. Sizes in bytes as NVML reports them ("used" includes what the driver reserves)."""
 
@@ -73,15 +76,51 @@ class Gpu:
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuLook(Fact):
     """Memory of all GPUs of the run, or ``reason`` why it is unknown (driver missing, hanging, error)."""
 
     gpus: tuple[Gpu, ...] = ()
     reason: str = ""
+    lost: tuple[str, ...] = ()  # GPUs of the run about which the driver answers no more: "GPU 1: GPU is lost"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class GpuFault(Fact):
+    """The driver reported a fault (an Xid event) of a GPU. A signal with a name; its meaning is the core's business."""
+
+    gpu: str  # "GPU 1", as people know it
+    xid: int  # NVIDIA's number
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class HostLook(Fact):
+    """The host, or the container's share of it, in one look; ``None`` where it cannot be known."""
+
+    memory_total_bytes: int | None = None  # the cgroup's limit where it has one, else the machine's
+    memory_available_bytes: int | None = None
+    memory_pressure: float | None = None  # percent of the last 10 s in which some task waited for memory (PSI some)
+    oom_kills: int | None = None  # kernel's counter, of the job's cgroup where it can be seen, else the machine's
+    open_files: int | None = None  # of the run's process that is nearest to its limit
+    open_files_limit: int | None = None
+    open_files_of: str = ""  # that process, for people: "trainer (pid 4711)"
+    shm_total_bytes: int | None = None  # /dev/shm
+    shm_free_bytes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class EngineCount:
+    """Counters of one of several data-parallel engines behind one endpoint (label ``engine`` of vLLM's metrics)."""
+
+    index: int
+    iterations: float | None = None  # else generated tokens
+    running: float | None = None
+    waiting: float | None = None
+
+
+@dataclass(frozen=True)
 class EngineLook(Fact):
     """What the engine's HTTP side answered in one look.
 
@@ -100,9 +139,10 @@ class EngineLook(Fact):
     connections: int | None = None  # established TCP connections to the engine port, None if unknown
     canary: str = ""  # "", "ok", "timeout", "bad": a one-token completion, only asked for when counters stand still
     reason: str = ""
+    engines: tuple[EngineCount, ...] = ()  # each engine's own, where there is more than one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepDone(Fact):
     """A role's own log (or metrics.jsonl) says that it finished a training step."""
 
@@ -110,10 +150,13 @@ class StepDone(Fact):
     step: int
     duration_s: float | None = None
     reward: float | None = None
-    loss: float | None = None
+    loss: float | None = None  # may be NaN: that is news
+    throughput: float | None = None  # tokens per second
+    error_rate: float | None = None  # 0 to 1, rollouts that ended in an error
+    trainable: float | None = None  # 0 to 1, samples that carry a gradient
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhaseSeen(Fact):
     """A role said what it is doing. Names are in ``supervisor.jobs.base.PHASES``."""
 
@@ -123,7 +166,7 @@ class PhaseSeen(Fact):
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkSeen(Fact):
     """The orchestrator's count of rollouts under way; progress is ``done`` moving."""
 
@@ -132,7 +175,15 @@ class WorkSeen(Fact):
     total: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Growing(Fact):
+    """Files of a phase grow: a download, rollouts being written, a checkpoint being saved. Sub-step progress."""
+
+    what: Literal["download", "rollouts", "checkpoint"]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class FinishSeen(Fact):
     """A role's own log holds its line of success. Alone it proves nothing (promise 6)."""
 
@@ -140,7 +191,7 @@ class FinishSeen(Fact):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ErrorSeen(Fact):
     """A known error line. A signal with a name, never proof."""
 
@@ -148,9 +199,11 @@ class ErrorSeen(Fact):
     signature: str  # a short stable name: "engine-dead", "cuda-oom", "config-invalid", "connection-error"
     text: str  # the line, cut to 300 characters
     deterministic: bool = False  # a restart cannot cure it (a configuration error, a missing key)
+    sentence: str = ""  # what it means, for people
+    remedy: str = ""  # what people did about it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FreshStartSeen(Fact):
     """The job says that it starts from scratch although a resume step was given. An alarm."""
 
@@ -158,7 +211,7 @@ class FreshStartSeen(Fact):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DiskLook(Fact):
     """The checkpoint volume, in bytes; ``reason`` set and sizes None when ``statvfs`` failed or hung."""
 
@@ -168,7 +221,7 @@ class DiskLook(Fact):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LocalStep:
     """One step's folders on the local disk. ``state``: "complete", "writing" (may still change), "incomplete"."""
 
@@ -179,7 +232,7 @@ class LocalStep:
     changed_wall: float = 0.0  # newest mtime of its files, Unix time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LocalSteps(Fact):
     """All step folders of the run on the local disk; ``reason`` set when they could not be listed."""
 
@@ -188,7 +241,7 @@ class LocalSteps(Fact):
     settled: bool = False  # the answer to a ``Survey``: nobody writes, so a whole step counts without quiet time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredStep:
     """One step in the store. ``committed``: it has a manifest, or ``latest.json`` names it (the original scripts)."""
 
@@ -198,7 +251,7 @@ class StoredStep:
     damaged: str = ""  # why this pod will not restore it, when a restore already failed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoreSteps(Fact):
     """All steps of the run in the store; ``reason`` set when the store could not be listed (never an empty store)."""
 
@@ -209,14 +262,14 @@ class StoreSteps(Fact):
     wandb_id: str = ""  # what latest.json names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConfigChanged(Fact):
     """A file of the run's configuration on disk differs from the snapshot that runs. Reported, not picked up."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClockJumped(Fact):
     """The host was paused or its clock stepped by ``seconds``: deadlines start anew."""
 
@@ -226,7 +279,7 @@ class ClockJumped(Fact):
 # ---------------------------------------------------------------- effects report back
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttemptStarted(Fact):
     """The job was launched. ``step`` is the resume step, None for a fresh start."""
 
@@ -236,7 +289,7 @@ class AttemptStarted(Fact):
     command: str = ""  # for people, secrets never in it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttemptAdopted(Fact):
     """A new daemon found the job of ``attempt`` alive under its shim and took over."""
 
@@ -245,7 +298,7 @@ class AttemptAdopted(Fact):
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StartFailed(Fact):
     """The job could not be launched. ``permanent``: a person has to act; ``unfit``: this pod has to go."""
 
@@ -255,7 +308,7 @@ class StartFailed(Fact):
     unfit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttemptStopped(Fact):
     """Nothing of the attempt is alive any more, or ``survivors`` names what is (then ``unfit`` is likely)."""
 
@@ -265,7 +318,66 @@ class AttemptStopped(Fact):
     gpu_free: bool | None = None  # None: unknown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Suppressed(Fact):
+    """An effect was not carried out: the run is only observed. Comes back so that beliefs stay true.
+
+    ``action`` is the class name of the action ("Start", "Stop", "PruneLocal", ...), ``number`` its attempt, step or
+    engine.
+    """
+
+    action: str
+    number: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class EngineStarted(Fact):
+    """The inference server that we start as a role of its own was launched, for the ``engine``-th time."""
+
+    engine: int
+    pid: int
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class EngineStartFailed(Fact):
+    """It could not be launched. ``permanent``: a person has to act."""
+
+    engine: int
+    reason: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True)
+class EngineExited(Fact):
+    """The shim of our own inference server reports its end."""
+
+    engine: int
+    exit_code: int | None
+    signal: int | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class EngineStopped(Fact):
+    """Nothing of our own inference server is alive any more, or ``survivors`` names what is."""
+
+    engine: int
+    seconds: float
+    survivors: tuple[str, ...] = ()
+    gpu_free: bool | None = None
+
+
+@dataclass(frozen=True)
+class StoreRecords(Fact):
+    """What other pods left in the store about this run: what it learned, and their parts of the ledger by journal."""
+
+    learned: Learned | None = None
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Published(Fact):
     """A step is in the store, every part's hash confirmed, listing and manifest re-read, pointer moved."""
 
@@ -275,7 +387,7 @@ class Published(Fact):
     sent_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PublishFailed(Fact):
     """A publish did not end well. ``permanent``: retrying without a person is pointless (key, bucket, quota)."""
 
@@ -285,7 +397,7 @@ class PublishFailed(Fact):
     step_changed: bool = False  # the local step vanished or changed under the transfer: choose anew
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pruned(Fact):
     """A step's trees were deleted ``where`` ("local" or "store")."""
 
@@ -294,7 +406,7 @@ class Pruned(Fact):
     freed_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PruneFailed(Fact):
     """A step could not be deleted."""
 
@@ -303,7 +415,7 @@ class PruneFailed(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Restored(Fact):
     """A step came from the store to the local disk, every byte verified."""
 
@@ -313,7 +425,7 @@ class Restored(Fact):
     verified: bool = True  # False: no manifest (the original scripts), only sizes and loadability were checked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RestoreFailed(Fact):
     """A step could not be restored. ``damaged``: its bytes are wrong or missing, the one before is next."""
 
@@ -323,7 +435,7 @@ class RestoreFailed(Fact):
     permanent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Remark(Fact):
     """Something an effect did or noticed that a person should be able to read later; nothing follows from it."""
 
@@ -331,7 +443,7 @@ class Remark(Fact):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EffectCrashed(Fact):
     """A defect: an effect let an exception escape. Its slot is free again, and what it did is asked for anew."""
 
@@ -339,21 +451,21 @@ class EffectCrashed(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SettingsChanged(Fact):
     """The job could be opened only now (after ``[setup]``): these settings replace those of ``DaemonStarted``."""
 
     settings: Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SetupDone(Fact):
     """The pod's ``[setup]`` commands ended; ``reason`` says why they failed, empty when they did not."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HookDone(Fact):
     """A hook command ended; ``reason`` is empty when it succeeded."""
 
@@ -364,7 +476,7 @@ class HookDone(Fact):
 # ---------------------------------------------------------------- people
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Command(Fact):
     """A person (or systemd) asked for something: start, stop, restart, pause, resume, shutdown."""
 
@@ -373,7 +485,7 @@ class Command(Fact):
     args: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DaemonStarted(Fact):
     """The first fact of each daemon. ``settings`` is everything the core needs of the run file."""
 
@@ -382,9 +494,11 @@ class DaemonStarted(Fact):
     boot_id: str = ""
     adopted: int | None = None  # attempt whose shim left a record: it lives, or how it ended follows
     setup: bool = False  # the pod's [setup] commands are to be run first
+    journal: str = ""  # identity of this journal, one for each pod (or lost journal) of the run
+    engine_adopted: int | None = None  # our own inference server (by number) whose shim left a record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """The part of the run file that decisions hang on. Built from ``supervisor.config.RunFile``."""
 
@@ -396,6 +510,8 @@ class Settings:
     has_store: bool = True
     fresh: bool = False  # --fresh: a person said that starting from scratch is meant
     pin_step: int | None = None  # --step N by hand
+    mode: Literal["act", "observe"] = "act"  # observe: nothing is started, stopped or deleted
+    inference: Literal["with-job", "own-role"] = "with-job"  # own-role: we start the inference server beside the job
     # deadlines, seconds
     startup_s: float = 3600.0
     step_floor_s: float = 600.0
@@ -420,7 +536,7 @@ class Settings:
     hooks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Observation:
     """The envelope: one fact and when it was seen."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.deadlines import span
+from supervisor.core.evolve import replace
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, State
 
 EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94

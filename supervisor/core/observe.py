@@ -6,11 +6,11 @@ One small function a fact, found by its type. Whatever concerns an attempt other
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core.deadlines import KEEP_INTERVALS
+from supervisor.core.evolve import replace
 from supervisor.core.state import (
     BEING_LISTED,
     Busy,

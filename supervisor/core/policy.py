@@ -18,11 +18,10 @@ pruning go on.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from supervisor.core import actions as a
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import size, span
+from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     EXIT_OK,
     EXIT_PERSON,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.deadlines import size, span
+from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     EXIT_OK,
     EXIT_PERSON,

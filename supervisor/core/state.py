@@ -34,7 +34,7 @@ Next = Literal["restart", "stop", "give-up", "unfit", "finish", "shutdown", "dis
 NO_SETTINGS = Settings(run_id="")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Process:
     """A process of the attempt that was alive when last seen."""
 
@@ -45,7 +45,7 @@ class Process:
     title: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gone:
     """A key process that ended while the attempt was live."""
 
@@ -54,7 +54,7 @@ class Gone:
     t: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuMemory:
     """One GPU's memory over time. ``plateau_bytes`` is the highest level that stood for some seconds."""
 
@@ -64,7 +64,7 @@ class GpuMemory:
     fallen_since: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EngineMemory:
     """The engine's answers over time, of the present attempt."""
 
@@ -83,7 +83,7 @@ class EngineMemory:
     work_since: float | None = None  # since when work has been waiting without a break
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Work:
     """The orchestrator's own count of rollouts."""
 
@@ -93,7 +93,7 @@ class Work:
     moved_t: float  # last time that a number in it moved
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Phase:
     """What a role last said it is doing."""
 
@@ -103,7 +103,7 @@ class Phase:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Error:
     """The last error line of one signature."""
 
@@ -115,7 +115,7 @@ class Error:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Progress:
     """Steps done. Intervals are seconds between two trainer steps as seen here, newest last, over all attempts."""
 
@@ -131,7 +131,7 @@ class Progress:
     duration_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ended:
     """How the attempt's own process ended."""
 
@@ -141,7 +141,7 @@ class Ended:
     t: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Incident:
     """From the first suspicious observation to the first new step after recovery. Times in ``t`` and Unix time."""
 
@@ -161,7 +161,7 @@ class Incident:
     closed_step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """One ended attempt: what ended it and where. The recovery policy counts these."""
 
@@ -170,7 +170,7 @@ class Failure:
     resume_step: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Busy:
     """Effects under way, one of a kind. Values are step or attempt numbers."""
 
@@ -183,7 +183,7 @@ class Busy:
     hook: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """All that the core knows."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from supervisor.core import actions as a
 from supervisor.core.deadlines import size
+from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
 from supervisor.core.retention import disk_critical, disk_over, next_to_publish, safe_locally, victims_in_store
 from supervisor.core.state import BEING_LISTED, State

@@ -23,7 +23,7 @@ SLOW_S = 120.0  # grace for an engine that accepts connections and answers late 
 BAD_LOOKS = 3  # a server may miss a look or two under load
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Signal:
     """One piece of evidence. Two of different ``kind`` may convict."""
 
@@ -31,7 +31,7 @@ class Signal:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     """What the core concludes, why, and whether that is enough to act."""
 

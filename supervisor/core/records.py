@@ -1,0 +1,24 @@
+"""What a run has learned and what it has cost, as plain values that travel: in the journal, and in the store.
+
+The next attempt, the next daemon and the next pod begin with them. They name no pod, no path and no secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """How long one phase took, newest last. ``count`` and ``longest_s`` are of the whole run, not of the window."""
+
+    seconds: tuple[float, ...] = ()
+    longest_s: float = 0.0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Times by phase name: ``supervisor.jobs.base.PHASES``, and ``step`` and ``resume`` (launch to first new step)."""
+
+    phases: dict[str, PhaseTimes] = field(default_factory=dict)
