@@ -29,7 +29,8 @@ class EngineSensor:
     - /liveness goes through the engine and may take long (prime-rl@a87badd65 gives it 30 s), so it is asked beside
       the looks, every ``liveness_every_s``. Its answer is in the first look after it came; the looks between say
       "unknown", which counts neither for nor against the engine. An engine that answers 404 has no such endpoint:
-      "absent" until another process answers on the port.
+      "absent" until another process answers on the port. So does one that does not let us ask (any other 4xx: a proxy
+      that wants a key); only what it says of itself, 503 above all, or its silence is a miss.
     - A one-token completion (the canary) is asked only when the counters have stood still for ``canary_after_s``
       while work waits: requests that run or wait, open connections, or ``work_waits()`` (the orchestrator's count).
       Never two at a time; its answer is in one look, too. An engine that does not let us ask (no such model, a key
@@ -91,6 +92,7 @@ class EngineSensor:
                 connections=connections,
                 canary=canary,
                 reason="; ".join(reason for reason in reasons if reason),
+                engines=counters.engines,
             ),
         )
 
@@ -113,7 +115,7 @@ class EngineSensor:
 
     def _look_at_liveness(self, health: Answer, now: float) -> tuple[str, str]:
         answer = self._liveness.take()
-        if answer is not None and answer.status == 404:
+        if answer is not None and answer.status is not None and 400 <= answer.status < 500:
             self._liveness_absent = True
         if self._liveness_absent:
             return "absent", ""

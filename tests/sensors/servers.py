@@ -24,25 +24,32 @@ class Vllm:
         self.asked: list[str] = []
         self.bodies: list[str] = []
         self.released = threading.Event()
+        self.engines: list[
+            tuple[float, float, float]
+        ] = []  # (tokens, running, waiting) of each where there are several
         self.open_completions = 0
         self.most_open_completions = 0
         self.url = ""
         self.port = 0
 
     def page(self) -> str:
-        # Golden lines: vllm 0.10 to 0.26, one engine and one API server, cut to what matters here.
-        labels = 'engine="0",model_name="Qwen/Qwen3-0.6B"'
+        engines = self.engines or [(self.tokens, self.running, self.waiting)]
+        return "".join(self._engine(index, *engine) for index, engine in enumerate(engines))
+
+    def _engine(self, index: int, tokens: float, running: float, waiting: float) -> str:
+        # Golden lines: vllm 0.10 to 0.26, one API server, cut to what matters here.
+        labels = f'engine="{index}",model_name="Qwen/Qwen3-0.6B"'
         return (
             "# HELP vllm:num_requests_running Number of requests in model execution batches.\n"
             "# TYPE vllm:num_requests_running gauge\n"
-            f"vllm:num_requests_running{{{labels}}} {self.running}\n"
-            f"vllm:num_requests_waiting{{{labels}}} {self.waiting}\n"
+            f"vllm:num_requests_running{{{labels}}} {running}\n"
+            f"vllm:num_requests_waiting{{{labels}}} {waiting}\n"
             f'vllm:num_requests_waiting_by_reason{{{labels},reason="capacity"}} 77.0\n'
-            f"vllm:generation_tokens_total{{{labels}}} {self.tokens}\n"
+            f"vllm:generation_tokens_total{{{labels}}} {tokens}\n"
             f"vllm:generation_tokens_created{{{labels}}} 1.7e+09\n"
             f'vllm:iteration_tokens_total_bucket{{{labels},le="1.0"}} 3.0\n'
             f"vllm:iteration_tokens_total_sum{{{labels}}} 99.0\n"
-            f"vllm:iteration_tokens_total_count{{{labels}}} {self.tokens / 2}\n"
+            f"vllm:iteration_tokens_total_count{{{labels}}} {tokens / 2}\n"
         )
 
 

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.facts import EngineLook
+from supervisor.core.facts import EngineCount, EngineLook, Observation
+from supervisor.core.observe import observe
+from supervisor.core.state import State
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import Engine
 from supervisor.sensors.engine import EngineSensor
@@ -88,6 +90,65 @@ def test_an_era_without_liveness_is_asked_for_it_once_in_a_process_life(server: 
         clock.now += 60
         assert look(sensor).liveness == "absent"
     assert server.asked.count("/liveness") == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 405])
+def test_a_liveness_that_we_may_not_ask_is_no_miss(server: Vllm, status: int) -> None:
+    server.liveness = status
+    sensor = EngineSensor(Engine(server.url, liveness=True))
+    fact = look_until(sensor, lambda fact: fact.liveness != "unknown", "the refusal is understood")
+    assert (fact.liveness, fact.reason) == ("absent", "")
+
+
+def test_liveness_is_missed_three_times_however_often_one_looks(server: Vllm) -> None:
+    clock = FakeClock()
+    sensor = EngineSensor(Engine(server.url, liveness=True), liveness_timeout_s=0.1, liveness_every_s=15, clock=clock)
+    server.liveness = 503
+    state = State()
+    for misses in (1, 2, 3):
+
+        def missed(misses: int = misses) -> bool:
+            nonlocal state
+            state = observe(state, Observation(clock.now, 0.0, look(sensor)))
+            return state.engine.liveness_misses >= misses
+
+        until(missed, f"miss {misses}")
+        for _ in range(5):
+            state = observe(state, Observation(clock.now, 0.0, look(sensor)))
+        assert state.engine.liveness_misses == misses == server.asked.count("/liveness")
+        clock.now += 15
+    server.liveness = 200
+    until(lambda: look(sensor).liveness == "ok", "the engine is well again")
+    state = observe(state, Observation(clock.now, 0.0, EngineLook(server.url, "ok", liveness="ok")))
+    assert state.engine.liveness_misses == 0
+
+
+def test_an_engine_that_hangs_is_asked_for_one_liveness_at_a_time(server: Vllm) -> None:
+    clock = FakeClock()
+    sensor = EngineSensor(Engine(server.url, liveness=True), liveness_timeout_s=20, clock=clock)
+    server.liveness = None
+    look(sensor)
+    until(lambda: "/liveness" in server.asked, "the question arrives")
+    for _ in range(10):
+        clock.now += 60
+        assert look(sensor).liveness == "unknown"
+    assert server.asked.count("/liveness") == 1
+
+
+def test_one_of_two_engines_stands_still_while_the_sum_moves(server: Vllm) -> None:
+    server.engines = [(100, 3, 0), (500, 2, 7)]
+    sensor = EngineSensor(Engine(server.url, liveness=False))
+    first = look(sensor)
+    assert (first.generation_tokens, first.iterations, first.running, first.waiting) == (600, 300, 5, 7)
+    assert first.engines == (EngineCount(0, 50, 3, 0), EngineCount(1, 250, 2, 7))
+    server.engines[1] = (600, 2, 7)
+    later = look(sensor)
+    assert later.iterations == 350
+    assert [engine.iterations for engine in later.engines] == [50, 300]
+
+
+def test_one_engine_alone_is_not_told_twice(server: Vllm) -> None:
+    assert look(EngineSensor(Engine(server.url, liveness=False))).engines == ()
 
 
 def test_a_new_engine_on_the_port_is_asked_for_liveness_again() -> None:
@@ -336,8 +397,20 @@ def test_counters_are_summed_over_engines_and_names_without_total_are_taken() ->
         b'vllm:num_requests_running{engine="1"} 2\n'
         b"vllm:num_requests_waiting{engine=\n"
     )
-    assert parse(page) == EngineCounters(generation_tokens=15, iterations=3, running=2, waiting=None)
+    each = (EngineCount(0, None, None, None), EngineCount(1, None, 2, None))
+    assert parse(page) == EngineCounters(generation_tokens=15, iterations=3, running=2, waiting=None, engines=each)
     assert parse(b"vllm:generation_tokens 1\nvllm:generation_tokens_total 7\n").generation_tokens == 7
+
+
+def test_each_engine_is_told_apart_by_its_label_and_by_nothing_that_looks_like_it() -> None:
+    page = (
+        b'vllm:generation_tokens_total{engine="10",model_name="a"} 10\n'
+        b'vllm:generation_tokens_total{engine="2",model_name="a{engine=\\"7\\""} 20\n'
+        b'vllm:generation_tokens_total{model_name="a",engine="2"} 1\n'
+        b'vllm:generation_tokens_total{my_engine="3",engine="",model_name="a"} 5\n'
+        b'vllm:num_requests_waiting{engine="10",model_name="a"} 4\n'
+    )
+    assert parse(page).engines == (EngineCount(2, 21, None, None), EngineCount(10, 10, None, 4))
 
 
 NUMBERS = st.floats(min_value=0, max_value=1e12, allow_nan=False)
