@@ -177,6 +177,23 @@ def test_ten_hours_of_ordinary_steps_are_left_alone(name: str) -> None:
     assert len(desk.starts) == 1
 
 
+def test_ten_restarts_without_a_new_step_are_answered_with_one_step_back_and_the_new_one_is_published() -> None:
+    desk = Desk("torchrun")
+    desk.local, desk.stored = {5: "complete", 10: "complete"}, {5: GIB, 10: GIB}
+    desk.boot()
+    for _ in range(11):
+        desk.until(desk.t + 5 * MIN)
+        desk.exits(1)
+    desk.until(desk.t + 1)
+    assert [step for _, step in desk.starts] == [10] * 11 + [5]
+    del desk.local[10]  # what a start at 5 moves aside
+    desk.survey()
+    desk.step(10)
+    desk.local[10] = "complete"
+    desk.survey()
+    assert desk.asked(a.Publish) == [a.Publish(10, back=True)]
+
+
 # ---------------------------------------------------------------- each by itself
 
 
@@ -236,7 +253,7 @@ def test_systemd_gives_up_after_five_starts_in_ten_minutes() -> None:
         desk.exits(1)
         desk.until(desk.t + 61)
     assert len(desk.starts) == 5
-    assert any(isinstance(action, a.Say) and action.event == "gave-up" for _, action in desk.log)
+    assert desk.asked(a.Exit) == [a.Exit(93, "systemd does not try again: Main process exited, exit code 1.")]
 
 
 def test_torchrun_restarts_at_once_however_often_and_never_sees_a_hang() -> None:

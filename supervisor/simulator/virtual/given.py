@@ -2,7 +2,9 @@
 
 The tools that we compare with do not know checkpoints: they would start the job with the command of the first time.
 Here each gets our publishing, our pruning, an explicit resume step, a restore of the highest good step on a fresh pod,
-a clean stop of what is left of the job, and the same replacement pods. What differs is when it restarts, and why.
+a clean stop of what is left of the job, and the same replacement pods. After ten restarts without a new checkpoint it
+even gets a person's help: one step back, since the originals would crash at a poisoned step for ever and be out of any
+comparison. What differs is when it restarts, and why.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from supervisor.simulator.virtual.policy import FOREVER
 LOOK_AGAIN_S = 20.0
 RETRY_S = 30.0
 PUBLISH_RETRY_CAP_S = 600.0
+HELPED_AFTER = 10
 LEAVE_S = 60.0
-EXIT_OK, EXIT_UNFIT = 0, 94
+EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
 
 Stage = Literal["idle", "surveying", "restoring", "starting", "live", "stopping", "waiting", "leaving", "over"]
 
@@ -27,7 +30,7 @@ class Given:
     """Keeps a job at its last good step, and leaves it to a subclass to say when it has failed (``failed``).
 
     ``restart_delay_s``: pause between the end of the job and its next start. Restarts have no limit and no back-off,
-    unless the original gives up (``gives_up``).
+    unless the original gives up (``gives_up``): then a person is called, as the core's exit code 93 calls one.
     """
 
     name = "given"
@@ -51,7 +54,10 @@ class Given:
         self._stored: dict[int, f.StoredStep] | None = None
         self._latest: int | None = None
         self._damaged: set[int] = set()
-        self._bad: set[int] = set()  # steps that this policy will not resume from
+        self._bad: set[int] = set()  # local steps that are not resumed from, until they are reached anew
+        self._bad_stored: set[int] = set()  # the store's, until they are published anew
+        self._barren = 0  # restarts since the last new complete step
+        self._best = -1  # that step
         self._settled = False
         self._listed = False
         self._disk: f.DiskLook | None = None
@@ -101,9 +107,13 @@ class Given:
                 return self._booted(fact)
             case f.Command(verb="shutdown" | "stop"):
                 return self._told_to_stop()
+            case f.Command(verb="start" | "restart") if self.stage in ("idle", "over"):
+                self.wanted = True
+                return self._survey()
             case f.LocalSteps():
                 if not fact.reason:
                     self._local = {s.step: s for s in fact.steps}
+                    self._count_new()
                     self._settled = self._settled or fact.settled
             case f.StoreSteps():
                 self._stored = None if fact.reason else {s.step: s for s in fact.steps if s.committed}
@@ -117,6 +127,7 @@ class Given:
                     return self._exit(EXIT_UNFIT, fact.reason)
             case f.StepDone(role="trainer" | "job") if self.stage == "live":
                 self.step, self.step_t = fact.step, self.t
+                self._bad.discard(fact.step)
             case f.ComponentExited() if fact.attempt == self.attempt:
                 self.ended = fact
             case f.AttemptStopped() if fact.attempt == self.attempt and self.stage == "stopping":
@@ -139,6 +150,8 @@ class Given:
                 if self._stored is not None:
                     self._stored[fact.step] = f.StoredStep(fact.step, True, fact.size_bytes)
                 self._latest = fact.step
+                self._bad_stored.discard(fact.step)
+                self._damaged.discard(fact.step)
             case f.PublishFailed():
                 first = self.settings.publish_retry_s
                 self._publish_wait = min(PUBLISH_RETRY_CAP_S, 2 * self._publish_wait or first)
@@ -158,7 +171,7 @@ class Given:
                 self._publishing, self._pruning, self._pruning_store = None, False, False
 
     def _booted(self, fact: f.DaemonStarted) -> list[a.Action]:
-        self.settings = fact.settings
+        self.settings, self.wanted = fact.settings, True
         self._publishing, self._pruning, self._pruning_store = None, False, False
         if fact.adopted is not None and fact.adopted == self.attempt and self.stage in ("live", "starting"):
             self.stage = "live"
@@ -197,8 +210,7 @@ class Given:
                 return self._stop("The job finished.")
             reason = self.failed()
             if reason and self.gives_up():
-                self.stage = "over"
-                return [a.Say("error", "gave-up", f"{self.name} does not try again: {reason}")]
+                return self._exit(EXIT_PERSON, f"{self.name} does not try again: {reason}")
             return self._stop(reason) if reason else []
         if self.stage == "surveying" and self._settled and self._listed:
             return self._choose()
@@ -219,6 +231,11 @@ class Given:
             and self.step >= last - 1 + min(1, self.settings.first_step_at)
         )
 
+    def _count_new(self) -> None:
+        highest = max((s for s, what in (self._local or {}).items() if what.state == "complete"), default=-1)
+        if highest > self._best:
+            self._best, self._barren = highest, 0
+
     def _survey(self) -> list[a.Action]:
         self.stage, self.wait_until = "surveying", self.t + LOOK_AGAIN_S
         self._settled = self._listed = False
@@ -226,11 +243,25 @@ class Given:
 
     def good_steps(self) -> list[int]:
         """Steps that may be resumed from, here or in the store, ascending."""
-        here = {step for step, local in (self._local or {}).items() if local.state == "complete"}
-        return sorted((here | (set(self._stored or {}) - self._damaged)) - self._bad)
+        return sorted(self._good_here() | self._good_there())
+
+    def _good_here(self) -> set[int]:
+        return {step for step, local in (self._local or {}).items() if local.state == "complete"} - self._bad
+
+    def _good_there(self) -> set[int]:
+        return set(self._stored or {}) - self._damaged - self._bad_stored
+
+    def one_step_back(self) -> None:
+        """The next start is at the good step before the one of this attempt."""
+        if self.resume_step is not None:
+            self._bad.add(self.resume_step)
+            self._bad_stored.add(self.resume_step)
+        self._barren, self._best = 0, -1
 
     def _choose(self) -> list[a.Action]:
-        here = {step for step, local in (self._local or {}).items() if local.state == "complete"} - self._bad
+        if self._barren > HELPED_AFTER:
+            self.one_step_back()
+        here = self._good_here()
         good = self.good_steps()
         if self._stored is None and self.settings.has_store and not here:
             self._settled = self._listed = False  # asked again when ``wait_until`` passed: never a silent fresh start
@@ -244,6 +275,7 @@ class Given:
 
     def _start(self, step: int | None) -> list[a.Action]:
         self.attempt += 1
+        self._barren += 1
         self.stage, self.resume_step, self.started = "starting", step, self.t
         self.step, self.step_t, self.ended = None, None, None
         return [a.Start(self.attempt, step, None, fresh=step is None)]
@@ -260,11 +292,10 @@ class Given:
     # ------------------------------------------------------------ publishing and pruning, as the core does it
 
     def _newest_unpublished(self) -> int | None:
-        good = [step for step, local in (self._local or {}).items() if local.state == "complete"]
-        newest = max(set(good) - self._bad, default=None)
+        newest = max(self._good_here(), default=None)
         if newest is None or self._stored is None or not self.settings.has_store:
             return None
-        return newest if newest > max(set(self._stored) - self._damaged - self._bad, default=-1) else None
+        return newest if newest > max(self._good_there(), default=-1) else None
 
     def _nothing_to_publish(self) -> bool:
         return self._publishing is None and self._newest_unpublished() is None
@@ -276,10 +307,10 @@ class Given:
         step = self._newest_unpublished()
         if self._publishing is None and step is not None and self.t >= self._publish_after:
             self._publishing = step
-            acts.append(a.Publish(step, back=self._latest in self._bad))
+            acts.append(a.Publish(step, back=self._latest in self._bad_stored))
         if not self._pruning and self._too_full():
             acts += self._prune()
-        stored = sorted(set(self._stored or {}) - self._damaged - self._bad)
+        stored = sorted(self._good_there())
         victims = [s for s in stored[: -max(2, self.settings.keep_last)] if s not in (self._latest, self.resume_step)]
         if victims and self._publishing is None and not self._pruning_store:
             self._pruning_store = True
@@ -294,7 +325,7 @@ class Given:
         return used > self.settings.prune_above or disk.free_bytes < self.settings.stop_below_bytes
 
     def _prune(self) -> list[a.Action]:
-        local, stored = self._local or {}, set(self._stored or {})
+        local, stored = self._local or {}, self._good_there()
         newest_stored, good = max(stored, default=-1), sorted(s for s, w in local.items() if w.state == "complete")
         critical = self._disk is not None and (self._disk.free_bytes or 0) < self.settings.stop_below_bytes
         kept = set(good[-(1 if critical else self.settings.keep_local) :]) | {self._publishing}
