@@ -1,0 +1,252 @@
+"""Keep the ledger: each second of a journal goes into one category, decided when what it was spent on is over.
+
+Time is attributed lazily, from a mark: nothing is done while neither mode, step, phase nor attempt changes.
+
+===================================================  ===========================================================
+what passed                                          where it is booked
+===================================================  ===========================================================
+from step to step, while the job runs                GOODPUT, less the trainer's checkpoint saves in it
+the trainer's phase ``checkpoint``                   UNPRODUCTIVE_CHECKPOINT_SAVE_TIME
+from the launch to the first step                    PROGRAM_STARTUP
+a step fetched from the store                        UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME
+from the first sign of an incident to its verdict    DETECTION
+the part of a step before that; steps above the one  WASTED_PROGRESS_FROM_DISRUPTION
+at which a later attempt resumes
+ending the job                                       STOPPING
+back-off, surveying, a full disk, the last publish,  WAITING
+a person who is needed
+a pod that is set up, unfit, or was shut down while  INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
+the run was wanted; a daemon that was away when the
+job died
+stopped by a person, or finished                     STOPPED_BY_A_PERSON
+===================================================  ===========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.core import facts as f
+from supervisor.core import goodput as g
+from supervisor.core.evolve import replace
+from supervisor.core.goodput import Ledger, Outage
+from supervisor.core.state import Incident, State
+
+SAVING = "checkpoint"  # the phase, in ``supervisor.jobs.base.PHASES``
+_BOOKED = frozenset(
+    {f.DaemonStarted, f.AttemptStarted, f.AttemptAdopted, f.Published, f.Command, f.SetupDone, f.Suppressed}
+)
+_CATEGORIES = {
+    "restoring": g.RESTORE,
+    "starting": g.STARTUP,
+    "running": g.PRODUCTIVE,
+    "stopping": g.STOPPING,
+    "surveying": g.WAITING,
+    "backing-off": g.WAITING,
+    "disk-full": g.WAITING,
+    "publishing": g.WAITING,
+    "gave-up": g.WAITING,
+    "unfit": g.INFRASTRUCTURE,
+    "stopped": g.STOPPED,
+    "finished": g.STOPPED,
+}
+
+
+def account(before: State, after: State, fact: f.Fact) -> Ledger:
+    """The ledger after one fact. ``before`` holds the one until then; ``after`` is what was decided about the fact."""
+    ledger = before.ledger
+    if (
+        before.mode == after.mode
+        and before.progress is after.progress
+        and before.phases is after.phases
+        and before.incident is after.incident
+        and before.attempt == after.attempt
+        and fact.__class__ not in _BOOKED
+    ):
+        return ledger
+    if ledger.mark is None:
+        return replace(ledger, mark=after.now, wall=after.wall, began_wall=after.wall, last=_category(after))
+    match fact:
+        case f.DaemonStarted() if before.live:
+            ledger = replace(ledger, away=after.now - before.now)
+        case f.AttemptAdopted() if fact.attempt == after.attempt:
+            ledger = replace(ledger, away=0.0)
+        case f.Published() if fact.sent_bytes:
+            ledger = replace(
+                ledger,
+                uploads=ledger.uploads + 1,
+                upload_s=ledger.upload_s + fact.seconds,
+                upload_bytes=ledger.upload_bytes + fact.sent_bytes,
+            )
+    if before.phases is not after.phases:
+        ledger = _phases(ledger, before, after)
+    ledger = _passed(ledger, before, after, fact)
+    if isinstance(fact, f.AttemptStarted) and fact.attempt == after.attempt:
+        ledger = _resumed(ledger, g.FROM_SCRATCH if fact.step is None else fact.step)
+    if after.restarts != before.restarts:
+        ledger = replace(ledger, restarts=ledger.restarts + after.restarts - before.restarts)
+    if before.incident is not after.incident:
+        ledger = _incident(ledger, before, after)
+    return ledger
+
+
+def settled(state: State) -> Ledger:
+    """The ledger up to now, as if what is under way ended well: to be shown, and to be kept in the store."""
+    ledger = state.ledger
+    if ledger.mark is None:
+        return ledger
+    if state.mode != "running":
+        return _booked(ledger, state, {_category(state): state.now - ledger.mark})
+    pending = max(0.0, state.now - ledger.mark)
+    doubtful = min(pending, state.now - _first_sign(state))
+    saved = min(_saves(ledger, state.now), pending - doubtful)
+    productive = pending - doubtful - saved
+    step = state.progress.step or 0
+    ledger = replace(ledger, spans=g.with_span(ledger.spans, (step + 1, step, productive)))
+    return _booked(ledger, state, {g.PRODUCTIVE: productive, g.SAVE: saved, g.DETECTION: doubtful})
+
+
+def _passed(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
+    """Book the time since the mark if what it was spent on is over."""
+    same = before.attempt == after.attempt
+    step = after.progress.step
+    if same and step is not None and step != before.progress.step:
+        return _step(ledger, before, after, fact)
+    if before.live:
+        return ledger if after.live and same else _broken_off(ledger, before, after)
+    if before.mode == after.mode and _category(before) == _category(after):
+        return ledger
+    return _booked(ledger, after, {_category(before): after.now - (ledger.mark or 0.0)})
+
+
+def _booked(ledger: Ledger, state: State, parts: Mapping[str, float]) -> Ledger:
+    """All time until now is booked, in these parts."""
+    saving = state.now if ledger.saving is not None else None
+    ledger = g.book(ledger, parts)
+    return replace(ledger, mark=state.now, wall=state.wall, last=_category(state), saved=0.0, away=0.0, saving=saving)
+
+
+def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
+    """A step is done."""
+    now, step, previous = after.now, after.progress.step or 0, before.progress.step
+    if previous is None:
+        ledger = _resumed(ledger, step - 1)  # what is done again was lost, whatever anybody said about it
+    if ledger.saving is not None:
+        # No line said when the save ended, so it ended at the latest when the step itself began.
+        own = (fact.duration_s or 0.0) if isinstance(fact, f.StepDone) else 0.0
+        ledger = _saved(ledger, max(ledger.saving, now - own))
+    pending = now - (ledger.mark or 0.0)
+    saved = min(ledger.saved, pending)
+    took = pending - saved
+    first = step if previous is None or previous >= step else previous + 1  # lines may have been missed
+    ledger = replace(ledger, steps=ledger.steps + step - first + 1)
+    if before.mode == "starting":
+        ledger = replace(ledger, spans=g.with_span(ledger.spans, (first, step, 0.0)))
+        return _booked(ledger, after, {g.STARTUP: took, g.SAVE: saved})
+    ledger = replace(
+        ledger,
+        spans=g.with_span(ledger.spans, (first, step, took)),
+        timed=ledger.timed + step - first + 1,
+        timed_s=ledger.timed_s + took,
+    )
+    return _booked(ledger, after, {g.PRODUCTIVE: took, g.SAVE: saved})
+
+
+def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
+    """The attempt ends between two steps, or before the first."""
+    now = after.now
+    rest = now - (ledger.mark or 0.0)
+    detection = 0.0
+    if after.incident is not None:
+        newly = before.incident is None or before.incident.id != after.incident.id
+        sign = after.incident.opened if newly else _first_sign(before)
+        detection = min(rest, max(0.0, now - sign))
+    rest -= detection
+    away = min(ledger.away, rest)
+    rest -= away
+    saved = min(_saves(ledger, now), rest)
+    rest -= saved
+    finished = after.after_stop == "finish" or after.mode in ("publishing", "finishing", "finished")
+    what = g.STARTUP if before.mode == "starting" else g.OTHER if finished else g.WASTED
+    ledger = replace(ledger, saves=ledger.saves + (ledger.saving is not None), saving=None)
+    return _booked(ledger, after, {g.DETECTION: detection, g.INFRASTRUCTURE: away, g.SAVE: saved, what: rest})
+
+
+def _first_sign(state: State) -> float:
+    """Since when the attempt has been in doubt; now, when it is not."""
+    signs = [state.now if state.suspect_since is None else state.suspect_since]
+    if state.gone:
+        signs.append(state.gone[0].t)
+    if state.ended is not None:
+        signs.append(state.ended.t)
+    return min(signs)
+
+
+def _phases(ledger: Ledger, before: State, after: State) -> Ledger:
+    for role in ("trainer", "job"):
+        old, new = before.phases.get(role), after.phases.get(role)
+        if new is old:
+            continue
+        saves = new is not None and new.phase == SAVING
+        if ledger.saving is not None and not saves:
+            ledger = _saved(ledger, after.now)
+        elif ledger.saving is None and new is not None and saves:
+            again = old is not None and (old.phase, old.step) == (new.phase, new.step)
+            ledger = ledger if again else replace(ledger, saving=after.now)
+    return ledger
+
+
+def _saved(ledger: Ledger, until: float) -> Ledger:
+    """The save that is under way is over."""
+    return replace(ledger, saved=_saves(ledger, until), saving=None, saves=ledger.saves + 1)
+
+
+def _saves(ledger: Ledger, until: float) -> float:
+    """Seconds of saves since the mark."""
+    return ledger.saved + (max(0.0, until - ledger.saving) if ledger.saving is not None else 0.0)
+
+
+def _resumed(ledger: Ledger, step: int) -> Ledger:
+    floor = step if ledger.floor is None else min(step, ledger.floor)
+    return replace(g.lose(ledger, step), floor=floor)
+
+
+def _incident(ledger: Ledger, before: State, after: State) -> Ledger:
+    old, new = before.incident, after.incident
+    if old is not None and (new is None or new.id != old.id):
+        last = after.incidents[-1] if after.incidents else None
+        closed = last if last is not None and last.id == old.id else None
+        outage = _outage(closed or old, after.now, ledger.steps_lost - ledger.lost_before)
+        ledger = replace(ledger, outages=(*ledger.outages, outage)[-g.MOST_OUTAGES :])
+    if new is not None and (old is None or new.id != old.id):
+        ledger = replace(ledger, incidents=ledger.incidents + 1, lost_before=ledger.steps_lost)
+    return ledger
+
+
+def _outage(incident: Incident, now: float, steps_lost: int) -> Outage:
+    opened = incident.opened
+    end = max(opened, incident.closed if incident.closed is not None else now)
+    decided = min(end, max(opened, incident.decided))
+    stopped = min(end, max(decided, incident.stopped if incident.stopped is not None else end))
+    relaunched = min(end, max(stopped, incident.relaunched if incident.relaunched is not None else end))
+    return Outage(
+        incident.cause,
+        incident.opened_wall,
+        incident.step,
+        decided - opened,
+        stopped - decided,
+        relaunched - stopped,
+        end - relaunched,
+        steps_lost,
+        recovered=incident.closed is not None,
+    )
+
+
+def _category(state: State) -> str:
+    """What time in the state's mode is spent on."""
+    if state.mode == "surveying" and state.setup_pending:
+        return g.INFRASTRUCTURE
+    if state.mode == "leaving":
+        # A daemon that is told to end while the run is wanted: a reboot, a pod that is taken away, an upgrade.
+        return g.INFRASTRUCTURE if state.wanted else g.STOPPED
+    return _CATEGORIES.get(state.mode, g.OTHER)

@@ -1,0 +1,350 @@
+"""Where the time of a run went: every second once, under the name of what it was spent on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant
+
+from supervisor.core import facts as f
+from supervisor.core import goodput as g
+from supervisor.core.account import account, settled
+from supervisor.core.codec import decode, encode
+from supervisor.core.decide import Decision, decide
+from supervisor.core.goodput import Ledger, Outage
+from supervisor.core.state import State
+
+from . import test_model
+from . import world as worlds
+from .world import SETTINGS, World
+
+
+def folding(state: State, observation: f.Observation) -> Decision:
+    """The core's decision, and the ledger after it."""
+    decision = decide(state, observation)
+    ledger = account(state, decision.state, observation.fact)
+    return Decision(replace(decision.state, ledger=ledger), decision.actions, decision.deadline)
+
+
+@pytest.fixture(autouse=True)
+def folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "decide", folding)
+    monkeypatch.setattr(test_model, "decide", folding)
+
+
+@pytest.fixture
+def world() -> World:
+    """Without a store, so that no publish takes a second in between."""
+    return World(replace(SETTINGS, first_step_at=1, has_store=False))
+
+
+def spent(world: World) -> dict[str, float]:
+    """Whole seconds by category; what is under way is not booked yet."""
+    return {name: round(seconds, 3) for name, seconds in world.state.ledger.seconds.items() if round(seconds, 3)}
+
+
+def adds_up(state: State, began: float) -> None:
+    ledger = state.ledger
+    assert ledger.mark is not None
+    assert ledger.total_s + (state.now - ledger.mark) == pytest.approx(state.now - began, abs=1e-6)
+    assert settled(state).total_s == pytest.approx(state.now - began, abs=1e-6)
+    assert all(seconds >= -1e-6 for seconds in ledger.seconds.values()), ledger.seconds
+    assert ledger.seconds.get(g.PRODUCTIVE, 0.0) == pytest.approx(sum(took for _, _, took in ledger.spans), abs=1e-6)
+    assert 0 <= ledger.steps_lost <= ledger.steps
+
+
+def phase(world: World, name: str, step: int | None = None) -> None:
+    world.see(f.PhaseSeen("trainer", name, step))
+
+
+# ---------------------------------------------------------------- one pod
+
+
+def test_a_healthy_run_is_start_up_and_then_steps(world: World) -> None:
+    world.running_at(4)
+    assert spent(world) == {g.STARTUP: 8 + 200, g.PRODUCTIVE: 3 * 200}
+    ledger = world.state.ledger
+    assert (ledger.steps, ledger.kept, ledger.timed, ledger.timed_s) == (4, 4, 3, 600.0)
+    assert ledger.began_wall == 1.7e9 + 1000
+    adds_up(world.state, 1000)
+
+
+def test_a_checkpoint_save_inside_a_step_is_told_apart_from_it(world: World) -> None:
+    world.running_at(2)
+    phase(world, "checkpoint", 2)
+    world.t += 30
+    phase(world, "rollouts")
+    world.step(3)
+    assert spent(world)[g.SAVE] == 30
+    assert spent(world)[g.PRODUCTIVE] == 200 + 200
+    assert world.state.ledger.saves == 1
+    adds_up(world.state, 1000)
+
+
+def test_a_save_that_no_line_ends_ends_where_the_next_step_begins_by_its_own_account(world: World) -> None:
+    world.running_at(2)
+    phase(world, "checkpoint", 2)
+    world.t += 45
+    world.step(3)
+    assert spent(world)[g.SAVE] == 45
+    assert spent(world)[g.PRODUCTIVE] == 200 + 200
+
+
+def test_an_engine_death_is_booked_part_by_part_and_the_steps_since_the_checkpoint_are_lost(world: World) -> None:
+    world.running_at(7)
+    before = spent(world)
+    assert before[g.PRODUCTIVE] == 1200
+    world.t += 60
+    world.gpus(inference=0)
+    world.engine_process_dies()
+    world.after(4)
+    world.job_up()
+    world.step(6)
+    after = spent(world)
+    assert after[g.WASTED] == 60 + 2 * 200, "the part of step 8, and steps 6 and 7 whole"
+    assert after[g.DETECTION] == 3
+    assert after[g.STOPPING] == 3
+    assert after[g.PRODUCTIVE] == 1200 - 400
+    assert after[g.STARTUP] == before[g.STARTUP] + 8 + 200
+    ledger = world.state.ledger
+    assert (ledger.steps, ledger.steps_lost, ledger.incidents, ledger.restarts) == (8, 2, 1, 1)
+    (outage,) = ledger.outages
+    assert (outage.cause, outage.step, outage.steps_lost, outage.recovered) == ("engine-gone", 7, 2, True)
+    assert (outage.detect_s, outage.stop_s, outage.prepare_s, outage.start_s) == (3, 3, 0, 8 + 200)
+    closed = world.state.incidents[-1]
+    assert closed.closed is not None and outage.seconds == closed.closed - closed.opened
+    adds_up(world.state, 1000)
+
+
+def test_a_person_who_stops_the_run_owns_the_time_until_it_is_started_again(world: World) -> None:
+    world.running_at(5)
+    world.t += 50
+    world.see(f.Command("stop", "kim"))
+    world.after(7200, tick=600)
+    world.see(f.Command("start", "kim"))
+    world.job_up()
+    world.step(6)
+    after = spent(world)
+    assert after[g.STOPPED] == 7200
+    assert after[g.WASTED] == 50
+    assert g.DETECTION not in after
+    assert not world.state.ledger.outages
+    adds_up(world.state, 1000)
+
+
+def test_a_daemon_that_was_away_from_a_living_job_cost_nothing(world: World) -> None:
+    world.running_at(5)
+    world.t += 900
+    attempt = world.state.attempt
+    world.boot(adopted=attempt)
+    world.see(f.AttemptAdopted(attempt, 0, world.pid))
+    world.see(f.StepDone("trainer", 9, 200.0))
+    assert spent(world)[g.PRODUCTIVE] == 4 * 200 + 900
+    assert g.INFRASTRUCTURE not in spent(world)
+    assert world.state.ledger.steps == 9, "the steps between were done, though nobody saw them"
+    adds_up(world.state, 1000)
+
+
+def test_a_job_that_died_while_no_daemon_watched_is_the_pods_outage_and_no_progress(world: World) -> None:
+    world.running_at(7)
+    world.t += 40
+    world.see(f.Tick())
+    world.t += 3600
+    world.boot(adopted=None)
+    after = spent(world)
+    assert (after[g.WASTED], after[g.INFRASTRUCTURE]) == (40 + 400, 3600)
+    adds_up(world.state, 1000)
+
+
+def test_a_fresh_start_by_a_persons_wish_wastes_what_was_there(world: World) -> None:
+    world.running_at(5)
+    world.see(f.Command("shutdown", "kim"))
+    world.settings = replace(world.settings, fresh=True)
+    world.state = replace(world.state, exit_said=True)
+    world.boot()
+    ledger = world.state.ledger
+    assert (ledger.kept, ledger.floor) == (0, g.FROM_SCRATCH)
+    assert not ledger.seconds.get(g.PRODUCTIVE)
+
+
+def test_time_after_the_last_step_is_nobodys_progress(world: World) -> None:
+    world.settings = replace(world.settings, max_steps=5)
+    world.running_at(5)
+    world.t += 20
+    world.see(f.FinishSeen("trainer", "RL trainer finished!"))
+    world.see(f.ComponentExited(world.state.attempt, "launcher", 0))
+    after = spent(world)
+    assert after[g.OTHER] == 20
+    assert g.WASTED not in after
+    assert world.state.mode == "finished"
+    assert settled(world.state).last == g.STOPPED
+    adds_up(world.state, 1000)
+
+
+def test_what_is_under_way_is_shown_as_if_it_ended_well_and_can_be_lost_by_the_next_pod(world: World) -> None:
+    world.running_at(5)
+    world.t += 90
+    world.see(f.Tick())
+    now = settled(world.state)
+    assert now.seconds[g.PRODUCTIVE] == 4 * 200 + 90
+    assert now.steps == 5
+    lost = g.lose(now, 5)
+    assert (lost.seconds[g.PRODUCTIVE], lost.seconds[g.WASTED], lost.steps_lost) == (800, 90, 0)
+
+
+def test_nothing_is_done_while_nothing_changes(world: World) -> None:
+    world.running_at(3)
+    before = world.state
+    after = replace(before, now=before.now + 1, wall=before.wall + 1)
+    assert account(before, after, f.Tick()) is before.ledger
+    assert account(before, after, f.EngineLook("http://x", "ok", "ok")) is before.ledger
+
+
+def test_uploads_are_counted_and_those_that_found_all_there_are_not() -> None:
+    world = World()
+    world.running_at(6)
+    world.see(f.Published(5, 10, 2.0, 0))
+    ledger = world.state.ledger
+    assert (ledger.uploads, ledger.upload_s, ledger.upload_bytes) == (1, 60.0, 1 << 30)
+
+
+# ---------------------------------------------------------------- bounds
+
+
+@given(steps=st.integers(1, 3000), resume=st.integers(0, 3000))
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_spans_stay_few_and_lose_no_second(steps: int, resume: int) -> None:
+    ledger = Ledger(seconds={g.PRODUCTIVE: 10.0 * steps}, steps=steps)
+    for step in range(1, steps + 1):
+        ledger = replace(ledger, spans=g.with_span(ledger.spans, (step, step, 10.0)))
+    assert len(ledger.spans) <= g.MOST_SPANS
+    lost = g.lose(ledger, resume)
+    assert lost.total_s == pytest.approx(ledger.total_s)
+    assert lost.steps_lost == max(0, steps - resume)
+    assert lost.seconds.get(g.WASTED, 0.0) == pytest.approx(10.0 * max(0, steps - resume)), "all took the same"
+
+
+def test_a_ledger_of_a_long_bad_run_stays_small(world: World) -> None:
+    world.running_at(5)
+    many = tuple(Outage("engine-gone", 1.7e9 + number, 10**6, 1.5, 2.5, 3.5, 4.5, 7) for number in range(200))
+    spans = tuple((number, number, 123.456789) for number in range(g.MOST_SPANS))
+    ledger = replace(world.state.ledger, outages=many[-g.MOST_OUTAGES :], spans=spans)
+    assert len(json.dumps(encode(ledger))) < 32_000
+    assert decode(json.loads(json.dumps(encode(ledger)))) == ledger
+
+
+# ---------------------------------------------------------------- across pods
+
+
+def pod(began: float, seconds: float, **more: object) -> Ledger:
+    """A pod that began at ``began`` and whose last record is of ``seconds`` later."""
+    steps = int(seconds // 100)
+    spans = tuple((step, step, 100.0) for step in range(1, steps + 1))
+    ledger = Ledger(
+        {g.PRODUCTIVE: 100.0 * steps, g.STARTUP: seconds - 100.0 * steps},
+        began_wall=began,
+        wall=began + seconds,
+        last=g.PRODUCTIVE,
+        spans=spans,
+        steps=steps,
+        floor=0,
+    )
+    return replace(ledger, **more)
+
+
+def test_a_lost_pods_gap_and_the_steps_it_had_not_published_are_in_the_runs_ledger() -> None:
+    first = pod(0, 1050)
+    second = replace(pod(2000, 100), spans=((9, 9, 100.0),), floor=8)
+    second = replace(second, seconds={g.PRODUCTIVE: 100.0, g.STARTUP: 400.0}, wall=2500)
+    run = g.merged({"bb": second, "aa": first})
+    assert run.total_s == 2500, "all time from the first pod's first second to the last pod's last"
+    assert run.seconds[g.INFRASTRUCTURE] == 950
+    assert run.seconds[g.WASTED] == 200
+    assert (run.steps, run.steps_lost, run.kept) == (11, 2, 9)
+    assert g.ettr({"aa": first, "bb": second}) == pytest.approx(900 / 2500)
+    assert list(g.across({"bb": second, "aa": first})) == ["aa", "bb"]
+
+
+def test_a_gap_after_a_person_stopped_the_run_is_not_a_lost_pods() -> None:
+    first, second = pod(0, 1000, last=g.STOPPED), pod(5000, 500, floor=10, spans=((11, 15, 500.0),))
+    run = g.merged({"a": first, "b": second})
+    assert run.seconds[g.STOPPED] == 4000
+    assert not run.seconds[g.INFRASTRUCTURE]
+
+
+def test_pods_whose_clocks_overlap_book_no_negative_gap() -> None:
+    run = g.merged({"a": pod(0, 1000), "b": pod(900, 500, floor=10, spans=((11, 15, 500.0),))})
+    assert run.total_s == 1500
+    assert min(run.seconds.values()) >= 0
+
+
+def test_a_run_that_has_not_begun_has_no_ratio() -> None:
+    assert g.ettr({}) == 0.0
+    assert g.ettr({"a": Ledger()}) == 0.0
+    assert g.merged({"a": Ledger()}).total_s == 0
+
+
+def test_a_step_under_way_on_a_lost_pod_is_wasted_when_the_next_one_does_it_again(world: World) -> None:
+    world.running_at(5)
+    world.t += 90
+    world.see(f.Tick())
+    first = settled(world.state)
+    began = first.wall + 600
+    second = World(replace(SETTINGS, first_step_at=1))
+    second.t = began - 1.7e9
+    second.stored, second.latest = {5: 1}, 5
+    second.boot()
+    second.job_up()
+    second.step(6)
+    run = g.merged({"one": first, "two": settled(second.state)})
+    assert run.seconds[g.WASTED] == 90
+    assert run.seconds[g.INFRASTRUCTURE] == pytest.approx(600)
+    assert (run.steps, run.kept) == (6, 6)
+
+
+# ---------------------------------------------------------------- whatever happens
+
+
+class Accounted(test_model.Pod):
+    """The pod that behaves at random, with an accountant beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began: float | None = None
+        self.kept: list[Ledger] = []
+
+    def see(self, fact: f.Fact) -> None:
+        if self.up and self.state.mode == "new":
+            if self.began is not None:
+                self.t += 500  # another pod: it takes a while until there is one
+            self.began = self.t
+        super().see(fact)
+
+    @invariant()
+    def every_second_is_booked_once(self) -> None:
+        if self.began is not None and self.state.mode != "new":
+            adds_up(self.state, self.began)
+
+    @invariant()
+    def steps_that_stayed_are_those_that_the_job_has(self) -> None:
+        ledger = self.state.ledger
+        if self.up and self.state.mode == "running" and ledger.spans:
+            assert ledger.spans[-1][1] == self.state.progress.step
+
+
+@pytest.mark.usefixtures("folded")
+class TestAccounted(Accounted.TestCase):  # type: ignore[name-defined,misc]
+    """Parts add up to all time, whatever comes in whatever order."""
+
+    settings = settings(
+        max_examples=60,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
