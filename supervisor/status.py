@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from supervisor.core.deadlines import allowance, excuse, span, startup_budget, step_deadline
+from supervisor.core.phases import STEP
 from supervisor.core.retention import next_to_publish
 from supervisor.core.state import Incident, State
 from supervisor.core.verdicts import judge, progress_sentence
@@ -68,7 +69,7 @@ def status(state: State) -> dict[str, Any]:
         "since": state.since_wall,
         "step": progress.step if progress.step is not None else progress.highest,
         "max_steps": state.settings.max_steps,
-        "step_seconds": median(progress.intervals[-9:]) if progress.intervals else progress.duration_s,
+        "step_seconds": _typical_step(state),
         "reward": progress.reward,
         "loss": progress.loss,
         "attempt": state.attempt,
@@ -108,6 +109,11 @@ def status(state: State) -> dict[str, Any]:
         "config_changed": list(state.config_changed),
         "exit_code": state.exit_code,
     }
+
+
+def _typical_step(state: State) -> float | None:
+    times = state.learned.phases.get(STEP)
+    return median(times.seconds[-9:]) if times else state.progress.duration_s
 
 
 def incident(one: Incident | None, state: State) -> dict[str, Any] | None:
@@ -181,7 +187,7 @@ def explain(state: State) -> dict[str, Any]:
 
 def _deadline(state: State) -> dict[str, Any] | None:
     if state.mode == "running":
-        deadline = step_deadline(state.progress, state.settings)
+        deadline = step_deadline(state)
         left = deadline.hard_s + allowance(state) - (state.now - state.progress.t)
         return {"sentence": f"A new step: {deadline.sentence}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":

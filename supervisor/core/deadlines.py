@@ -1,20 +1,18 @@
-"""How long silence may last, learned from the run's own steps.
-
-Estimator: the median and the longest of the last fifty intervals between two trainer steps, as observed here. The
-factors are those of the field: NVRx learns "longest seen times five" for its hard time-outs after removing fixed
-ones (nvidia-resiliency-ext, PR 271); the soft limit (three medians, one and a half times the longest) only ever
-counts together with a second signal of another kind.
-"""
+"""How long silence may last now: the learned limits of ``phases``, applied to what the run is doing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 
-from supervisor.core.facts import Settings
-from supervisor.core.state import Phase, Progress, State
+from supervisor.core.phases import RESUME, STEP, WARM, limits
+from supervisor.core.state import Phase, State
+from supervisor.core.watch import Watch
 
-KEEP_INTERVALS = 50
+RESUME_FLOOR_S = 600.0
+SAVE_FLOOR_S, UPDATE_FLOOR_S, EVAL_FLOOR_S = 120.0, 120.0, 300.0
+LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
+STILL_WRITTEN_S = 60.0
+GROWS_S = 120.0  # a download that has not grown for so long does not grow
 
 
 @dataclass(frozen=True)
@@ -26,59 +24,98 @@ class StepDeadline:
     sentence: str
 
 
-def step_deadline(progress: Progress, settings: Settings) -> StepDeadline:
-    """Deadlines for the next step once this attempt has done one."""
-    if not progress.intervals:
-        ceiling = max(settings.step_ceiling_s, settings.step_floor_s)
-        return StepDeadline(ceiling, ceiling, f"no step was timed yet, so {span(ceiling)} is allowed")
-    middle = median(progress.intervals)
-    soft = max(settings.step_floor_s, 3 * middle, 1.5 * progress.longest_s)
-    hard = max(settings.step_floor_s, soft, 5 * progress.longest_s)
+def step_limits(state: State) -> tuple[float, float]:
+    """Soft and hard limit of the next step, in seconds since the last one."""
+    settings = state.settings
+    found = limits(state.learned.phases.get(STEP), settings.step_floor_s, settings.step_ceiling_s)
+    return found.soft_s, found.hard_s
+
+
+def step_deadline(state: State) -> StepDeadline:
+    """The limits of the next step with the sentence that explains them."""
+    soft, hard = step_limits(state)
+    times = state.learned.phases.get(STEP)
+    if times is None or not times.count:
+        return StepDeadline(soft, hard, f"no step was timed yet, so {span(hard)} is allowed")
+    few = f", only {times.count} timed yet" if times.count < WARM else ""
     return StepDeadline(
         soft,
         hard,
-        f"steps take {span(middle)} (longest {span(progress.longest_s)}), so {span(soft)} is overdue with a second "
-        f"signal and {span(hard)} alone",
+        f"steps take {span(times.median_s)} (longest {span(times.longest_s)}{few}), so {span(soft)} is overdue with a "
+        f"second signal and {span(hard)} alone",
     )
 
 
 def startup_budget(state: State) -> float:
-    """Seconds from launch to the first new step; doubled after each start that made none (compilation, download)."""
+    """Seconds from launch to the first new step, downloads apart; doubled after each start that made none."""
     slow_starts = sum(1 for failure in state.failures[-3:] if failure.signature == "startup-overdue")
-    return state.settings.startup_s * 2.0**slow_starts
+    budget = state.settings.startup_s
+    if state.learned.phases.get(RESUME) is not None and not slow_starts:
+        # Deadlocks happen while resuming (prime-rl issues 2230 and 3016): what starts took before is the better guide.
+        budget = min(budget, max(RESUME_FLOOR_S, limits(state.learned.phases[RESUME], 0.0, 0.0).hard_s))
+    return budget * 2.0**slow_starts
 
 
-def _limits(state: State) -> dict[str, float]:
-    """Phases that are a known reason for silence, and for how long (seconds)."""
-    return {
-        "checkpoint": state.settings.writing_s,
-        "weight-update": min(300.0, state.settings.writing_s),
-        "eval": state.settings.step_ceiling_s,
-        "download": state.settings.startup_s,
-    }
+def startup_suspect(state: State) -> float:
+    """Seconds from launch after which a start is suspicious, and a second signal convicts it."""
+    soft = limits(state.learned.phases.get(RESUME), RESUME_FLOOR_S, state.settings.startup_s).soft_s
+    return min(soft, startup_budget(state))
 
 
-def excuse(state: State) -> str:
+def started(state: State) -> float:
+    """When the start began, by a clock that stood still while a download grew."""
+    growth = state.growth.get("download")
+    return state.started + (growth.grown_s if growth else 0.0)
+
+
+def excuse_limit(state: State, role: str, phase: str) -> float:
+    """For how long this phase explains that nothing else moves, in seconds; below 0: it explains nothing."""
+    settings = state.settings
+    match phase:
+        case "checkpoint":
+            floor, unknown = SAVE_FLOOR_S, settings.writing_s
+        case "weight-update":
+            floor, unknown = UPDATE_FLOOR_S, min(300.0, settings.writing_s)
+        case "eval":
+            floor, unknown = EVAL_FLOOR_S, settings.step_ceiling_s
+        case "download":
+            return settings.startup_s
+        case _:
+            return -1.0
+    times = state.learned.phases.get(f"{role}/{phase}")
+    if times is None or times.count < LEARNED_FROM:
+        return unknown
+    return max(floor, 5 * times.longest_s)
+
+
+def excuse(state: State, watch: Watch | None = None) -> str:
     """A known reason for silence now (a checkpoint being written, a weight update, an evaluation), or ""."""
-    limits = _limits(state)
-    for role, phase in sorted(state.phases.items()):
-        since = state.now - phase.t
-        if since <= limits.get(phase.phase, -1.0) and _current(state, phase):
-            return f"the {role} has been in {phase.phase} for {span(since)}"
-    writing = [s for s in state.local if s.state == "writing" and state.wall - s.changed_wall < 60]
-    if writing and state.live and state.now - state.progress.t < state.settings.writing_s:
-        return f"the checkpoint of step {writing[-1].step} is being written"
+    watch = watch or Watch(state.now)
+    for role, phase in state.phases.items():
+        limit = excuse_limit(state, role, phase.phase)
+        if limit > 0 and current(state, phase) and not watch.over(phase.t, limit):
+            return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
+    if not state.live or watch.over(state.progress.t, state.settings.writing_s):
+        return ""
+    for step in reversed(state.local):
+        # The files' times are wall time, and only their age means something here.
+        age = state.wall - step.changed_wall
+        if step.state == "writing" and not watch.over(state.now - age, STILL_WRITTEN_S):
+            return f"the checkpoint of step {step.step} is being written"
+    growth = state.growth.get("checkpoint")
+    if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, STILL_WRITTEN_S):
+        return "a checkpoint is being written"
     return ""
 
 
 def allowance(state: State) -> float:
     """Seconds by which slow phases begun since the last step stretch the hard deadline: they do not lift it."""
-    limits = _limits(state)
-    return max((limits.get(p.phase, 0.0) for p in state.phases.values() if _current(state, p)), default=0.0)
+    allowed = (excuse_limit(state, role, p.phase) for role, p in state.phases.items() if current(state, p))
+    return max(0.0, max(allowed, default=0.0))
 
 
-def _current(state: State, phase: Phase) -> bool:
-    # A step that was done since then ends the phase, whatever the log did not say.
+def current(state: State, phase: Phase) -> bool:
+    """Does the role still do it? A step that was done since then ends it, whatever the log did not say."""
     return phase.t >= state.started and (state.progress.step is None or phase.t >= state.progress.t)
 
 

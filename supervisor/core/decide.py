@@ -5,21 +5,24 @@ Pure: no clock, no file, no randomness. A journal of observations replayed throu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from supervisor.core.actions import Action
+from supervisor.core.calm import only_goes_on
+from supervisor.core.evolve import replace
 from supervisor.core.facts import Observation
 from supervisor.core.observe import observe
 from supervisor.core.policy import advance
 from supervisor.core.reactions import react
 from supervisor.core.state import State
+from supervisor.core.watch import Watch
 
-LIVE_TICK_S = 1.0
+LONGEST_S = 300.0  # a tick at least so often while an attempt lives
 IDLE_TICK_S = 5.0
+AGAIN_S = 0.05  # after actions: what they lead to is looked at with the next fact, or at once
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The new state, what to do, and the time ``t`` at which a tick is wanted if nothing else happens."""
 
     state: State
@@ -30,14 +33,20 @@ class Decision:
 def decide(state: State, observation: Observation) -> Decision:
     """Fold in one observation and climb the ladders."""
     seen = observe(state, observation)
+    if seen.calm_until > seen.now and only_goes_on(state, seen, observation.fact):
+        return Decision(seen, (), seen.calm_until)
+    watch = Watch(seen.now)
     seen, acts = react(state, seen, observation.fact)
-    seen, more = advance(seen)
-    return Decision(seen, (*acts, *more), _deadline(seen))
+    seen, more = advance(seen, watch)
+    actions = (*acts, *more)
+    deadline = _deadline(seen, watch, acted=bool(actions))
+    calm = deadline if seen.live and not actions and not seen.suspicion else 0.0
+    return Decision(replace(seen, calm_until=calm), actions, deadline)
 
 
-def _deadline(state: State) -> float:
-    if state.live:
-        return state.now + LIVE_TICK_S
+def _deadline(state: State, watch: Watch, *, acted: bool) -> float:
+    if acted:
+        return state.now + AGAIN_S
     if state.mode == "backing-off":
-        return max(state.now + 0.02, min(state.backoff_until, state.now + IDLE_TICK_S))
-    return state.now + IDLE_TICK_S
+        return max(state.now + AGAIN_S, min(state.backoff_until, state.now + IDLE_TICK_S))
+    return max(state.now + AGAIN_S, min(watch.next, state.now + (LONGEST_S if state.live else IDLE_TICK_S)))

@@ -512,6 +512,8 @@ class Settings:
     pin_step: int | None = None  # --step N by hand
     mode: Literal["act", "observe"] = "act"  # observe: nothing is started, stopped or deleted
     inference: Literal["with-job", "own-role"] = "with-job"  # own-role: we start the inference server beside the job
+    engine_alone: bool = True  # own-role: the job goes on with an inference server that was restarted under it
+    engine_warm: bool = True  # own-role: a restarted job takes over an inference server that ran on
     # deadlines, seconds
     startup_s: float = 3600.0
     step_floor_s: float = 600.0

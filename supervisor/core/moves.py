@@ -6,9 +6,11 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.deadlines import span
 from supervisor.core.evolve import replace
-from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, State
+from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 
 EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
+WARM = "The inference server ran on and is taken over warm."
+NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
 
 Actions = list[a.Action]
 
@@ -33,7 +35,8 @@ def with_all(first: Actions, result: tuple[State, Actions]) -> tuple[State, Acti
     return result[0], [*first, *result[1]]
 
 
-def stop(state: State, after: Next, reason: str) -> tuple[State, Actions]:
+def stop(state: State, after: Next, reason: str, *, keep_engine: bool = False) -> tuple[State, Actions]:
+    state = replace(state, own=replace(state.own, wanted=keep_engine and state.own.wanted, alone=False))
     if state.mode == "stopping" and state.busy.stop is not None:
         return replace(state, after_stop=after, stop_reason=reason), []
     state = replace(
@@ -43,6 +46,26 @@ def stop(state: State, after: Next, reason: str) -> tuple[State, Actions]:
         busy=replace(state.busy, stop=state.attempt, start=None),
     )
     return state, [a.Stop(state.attempt, reason, state.settings.stop_budget_s)]
+
+
+def want_engine(state: State) -> tuple[State, Actions]:
+    """A job is about to start: its inference server, where that is a role of its own, is started or goes on."""
+    own = state.own
+    if state.settings.inference != "own-role":
+        return state, []
+    if own.alive:
+        return replace(state, own=replace(own, wanted=True, alone=False)), [say("engine", WARM)]
+    number = own.number + 1
+    own = OwnEngine(number=number, asked="start", wanted=True)
+    return replace(state, own=own), [a.StartEngine(number, state.resume_step, state.snapshot)]
+
+
+def restart_engine(state: State, reason: str) -> tuple[State, Actions]:
+    """Restart the inference server under a job that goes on; the incident is over at the next step, as ever."""
+    own = state.own
+    state = enter(state, "starting", "The inference server is restarted by itself; the job goes on.")
+    state = replace(state, started=state.now, own=replace(own, asked="stop", alone=True, alive=True))
+    return state, [a.StopEngine(own.number, reason, state.settings.stop_budget_s)]
 
 
 def incident_stop(state: State, cause: str, after: Next, sentence: str) -> tuple[State, Actions]:
@@ -77,33 +100,23 @@ def note_failure(state: State, signature: str) -> State:
     return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)
 
 
-def one_step_back(state: State) -> tuple[State, Actions]:
-    """The same cause at the same step twice: the checkpoint may be poisoned, so take the one before, once."""
-    if state.stepped_back or len(state.failures) < 2:
-        return state, []
-    last, before = state.failures[-1], state.failures[-2]
-    if (last.signature, last.step) != (before.signature, before.step):
-        return state, []
+def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
+    """Quarantine the resume step, since the checkpoint may be poisoned, and go to the one before, once."""
     step = state.resume_step
-    if step is None or step not in {*state.good_local(), *state.good_stored()}:
-        return state, []
-    lower = [s for s in {*state.good_local(), *state.good_stored()} if s < step]
-    if not lower:
-        return state, []
     state = replace(state, stepped_back=True, quarantined={**state.quarantined, str(step): state.wall})
     state = replace(state, published=max(state.good_stored(), default=None))
-    sentence = (
-        f"The same failure twice after resuming at step {step}: that step is quarantined, and the run goes one good "
-        f"step back, to step {max(lower)}."
-    )
+    sentence = f"{why.rstrip('.')}: that step is quarantined, and the run goes one good step back, to step {lower}."
     return state, [say("one-step-back", sentence, "warning", step=step)]
 
 
 def backoff(state: State) -> tuple[State, float]:
     """Full jitter: uniform between 0 and the doubled base, none before the first restart after progress."""
-    if state.barren <= 1:
+    if state.waits:
+        limit = min(NETWORK_CAP_S, NETWORK_BASE_S * 2 ** (state.waits - 1))
+    elif state.barren <= 1:
         return state, 0.0
-    limit = min(state.settings.backoff_cap_s, state.settings.backoff_base_s * 2 ** (state.barren - 2))
+    else:
+        limit = min(state.settings.backoff_cap_s, state.settings.backoff_base_s * 2 ** (state.barren - 2))
     # A multiplicative hash of seed and draw number: repeatable from the state alone (Knuth's constant).
     draw = ((state.settings.seed * 7919 + state.draws + 1) * 2654435761) % 2**32 / 2**32
     return replace(state, draws=state.draws + 1), limit * draw
@@ -132,7 +145,7 @@ def finish(state: State, acts: Actions) -> tuple[State, Actions]:
 
 def forgiven(state: State) -> State:
     """A person acted: the budget of restarts begins anew, and what could not be restored is tried again."""
-    return replace(state, barren=0, failures=(), stepped_back=False, damaged={})
+    return replace(state, barren=0, failures=(), stepped_back=False, waits=0, damaged={})
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:

@@ -9,16 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import KEEP_INTERVALS
+from supervisor.core.deadlines import GROWS_S
 from supervisor.core.evolve import replace
+from supervisor.core.phases import STEP, learn, merged
 from supervisor.core.state import (
     BEING_LISTED,
     Busy,
     Ended,
     EngineMemory,
+    EngineUnit,
     Error,
     Gone,
     GpuMemory,
+    GpuTrouble,
+    Growth,
     Phase,
     Process,
     Progress,
@@ -32,6 +36,10 @@ HELD_S = 3.0  # how long a level must stand to count as the plateau
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 CRASH_PAUSE_S = 60.0  # before an effect that crashed is asked for again
 CHOOSE_ANEW_S = 5.0
+SUPPRESSED_AGAIN_S = 3600.0
+# The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
+# failure, fallen off the bus, NVLink, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
+FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120})
 COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
 
 
@@ -61,7 +69,10 @@ def fresh_attempt(state: State) -> State:
         scratch="",
         suspicion="",
         suspect_since=None,
-        progress=replace(state.progress, step=None, t=state.now),
+        progress=replace(state.progress, step=None, t=state.now, timed=True),
+        growth={},
+        spared="",
+        trouble=(),
     )
 
 
@@ -71,7 +82,9 @@ def rebase(state: State) -> State:
     return replace(
         state,
         started=now if state.mode == "starting" else state.started,
-        progress=replace(state.progress, t=now),
+        progress=replace(state.progress, t=now, timed=False),
+        phases={role: replace(phase, t=now, timed=False) for role, phase in state.phases.items()},
+        growth={what: replace(growth, t=now) for what, growth in state.growth.items()},
         engine=replace(
             state.engine,
             moved_t=now,
@@ -81,6 +94,7 @@ def rebase(state: State) -> State:
             slow_since=None,
             liveness_misses=0,
             canary_misses=0,
+            units={},
         ),
         work=replace(state.work, t=now, moved_t=now) if state.work else None,
         gpus={uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()},
@@ -124,12 +138,33 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
     if fact.reason:
         # Unknown is not zero: what was fallen must be seen fallen again.
         gpus = {uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()}
-        return replace(state, gpu_reason=fact.reason, gpus=gpus)
+        since = state.gpu_unseen_since if state.gpu_unseen_since is not None else state.now
+        return replace(state, gpu_reason=fact.reason, gpus=gpus, gpu_unseen_since=since)
+    if fact.lost:
+        known = {trouble.text for trouble in state.trouble if trouble.t >= state.started}
+        new = [text for text in fact.lost if text not in known]
+        lost = tuple(GpuTrouble(text.partition(":")[0], text, state.now, fatal=True) for text in new)
+        state = replace(state, trouble=(*state.trouble, *lost)[-16:])
     return replace(
         state,
         gpu_reason="",
+        gpu_unseen_since=None,
         gpus={gpu.uuid: _remember(state, gpu) for gpu in fact.gpus},
     )
+
+
+def _gpu_fault(state: State, fact: f.GpuFault) -> State:
+    text = f"{fact.gpu}: Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}"
+    trouble = GpuTrouble(fact.gpu, text, state.now, fatal=fact.xid in FATAL_XIDS)
+    return replace(state, trouble=(*state.trouble, trouble)[-16:])
+
+
+def _host_look(state: State, fact: f.HostLook) -> State:
+    state = replace(state, host=fact)
+    if fact.oom_kills is None:
+        return state
+    rose = state.oom_kills is not None and fact.oom_kills > state.oom_kills  # backwards: another cgroup, a new base
+    return replace(state, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.oom_t)
 
 
 def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
@@ -168,11 +203,23 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         new = replace(new, canary_misses=0)
     elif fact.canary in ("timeout", "bad") and fact.health != "timeout":
         new = replace(new, canary_misses=old.canary_misses + 1)
+    if fact.engines or old.units:
+        new = replace(
+            new, units={str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
+        )
     if waiting_work(fact, state.work):
         new = replace(new, work_since=old.work_since if old.work_since is not None else now)
     elif count is not None or fact.health != "ok":
         new = replace(new, work_since=None if fact.health == "ok" else old.work_since)
     return replace(state, engine=new)
+
+
+def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
+    busy = (unit.running or 0) > 0 or (unit.waiting or 0) > 0
+    if old is None or unit.iterations != old.count:
+        return EngineUnit(unit.iterations, now, now, now if busy else None)
+    since = old.busy_since if old.busy_since is not None else now
+    return EngineUnit(old.count, old.moved_t, now, since if busy else None)
 
 
 def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
@@ -192,6 +239,8 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     if fact.reward is not None:
         rewards = (*progress.rewards, (fact.step, fact.reward))[-KEEP_REWARDS:]
         progress = replace(progress, reward=fact.reward, reward_step=fact.step, rewards=rewards)
+    if state.live and fact.role not in COUNTED:
+        state = _phase_over(state, fact.role)
     if state.work is not None:
         # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
         state = replace(state, work=replace(state.work, moved_t=state.now))
@@ -203,14 +252,16 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says.
     interval = max(state.now - progress.t, fact.duration_s or 0.0)
     own = dict(progress.rewards).get(fact.step)
+    if timed and progress.timed:
+        state = replace(state, learned=learn(state.learned, STEP, interval))
+    state = _phase_over(state, fact.role)
     return replace(
         state,
         progress=Progress(
             step=fact.step,
             t=state.now,
             highest=fact.step if progress.highest is None else max(fact.step, progress.highest),
-            intervals=(*progress.intervals, interval)[-KEEP_INTERVALS:] if timed else progress.intervals,
-            longest_s=max(progress.longest_s, interval) if timed else progress.longest_s,
+            interval_s=interval if timed else None,
             reward=own if own is not None else progress.reward,
             reward_step=fact.step if own is not None else progress.reward_step,
             rewards=progress.rewards,
@@ -221,11 +272,33 @@ def _step_done(state: State, fact: f.StepDone) -> State:
 
 
 def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
-    phase = Phase(fact.phase, fact.step, state.now, fact.text)
     old = state.phases.get(fact.role)
     if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
         return state  # repeating oneself does not renew an excuse
+    state = _phase_over(state, fact.role)
+    phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
     return replace(state, phases={**state.phases, fact.role: phase})
+
+
+def _phase_over(state: State, role: f.Role) -> State:
+    """The role goes on to something else: how long its phase took is learned, once."""
+    phase = state.phases.get(role)
+    if phase is None or not phase.timed:
+        return state
+    learned = learn(state.learned, f"{role}/{phase.phase}", state.now - phase.t)
+    return replace(state, learned=learned, phases={**state.phases, role: replace(phase, timed=False)})
+
+
+def _growing(state: State, fact: f.Growing) -> State:
+    old = state.growth.get(fact.what)
+    if old is None or fact.size_bytes < old.size_bytes:
+        grown = Growth(fact.size_bytes, state.now, old.grown_s if old else 0.0)
+    elif fact.size_bytes == old.size_bytes:
+        return state
+    else:
+        lasted = state.now - old.t
+        grown = Growth(fact.size_bytes, state.now, old.grown_s + (lasted if lasted <= GROWS_S else 0.0))
+    return replace(state, growth={**state.growth, fact.what: grown})
 
 
 def _work_seen(state: State, fact: f.WorkSeen) -> State:
@@ -242,7 +315,15 @@ def _finish_seen(state: State, fact: f.FinishSeen) -> State:
 def _error_seen(state: State, fact: f.ErrorSeen) -> State:
     old = state.errors.get(fact.signature)
     error = Error(
-        fact.role, fact.signature, fact.text, state.now, fact.deterministic, count=old.count + 1 if old else 1
+        fact.role,
+        fact.signature,
+        fact.text,
+        state.now,
+        fact.deterministic,
+        count=old.count + 1 if old else 1,
+        first_t=old.first_t if old else state.now,
+        sentence=fact.sentence,
+        remedy=fact.remedy,
     )
     return replace(state, errors={**state.errors, fact.signature: error})
 
@@ -278,7 +359,7 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     if state.progress.step is None or best <= (state.resume_step or 0):
         return state
     # A new complete step is the only proof that the run goes on: its budget comes back.
-    return replace(state, barren=0, failures=(), stepped_back=False)
+    return replace(state, barren=0, failures=(), stepped_back=False, waits=0)
 
 
 def _store_steps(state: State, fact: f.StoreSteps) -> State:
@@ -406,15 +487,87 @@ def _config_changed(state: State, fact: f.ConfigChanged) -> State:
     return replace(state, config_changed=(*state.config_changed, fact.path))
 
 
+def _suppressed(state: State, fact: f.Suppressed) -> State:
+    """Nothing was done: what the action had reserved is free again."""
+    busy, step = state.busy, fact.number
+    match fact.action:
+        case "Start":
+            busy = replace(busy, start=None)
+        case "Stop":
+            busy = replace(busy, stop=None)
+        case "PruneLocal" | "PruneStale":
+            # As if it had failed; asked for anew much later, so that a person hears of it now and then.
+            state = replace(state, prune_after=state.now + SUPPRESSED_AGAIN_S)
+            busy = replace(busy, prune_local=None)
+        case "PruneStore":
+            return replace(
+                state, busy=replace(busy, prune_store=None), prune_store_after=state.now + SUPPRESSED_AGAIN_S
+            )
+        case "Restore":
+            busy = replace(busy, restore=None)
+        case "RunHook":
+            busy = replace(busy, hook=None)
+        case "Setup":
+            state = replace(state, setup_pending=False)
+        case "StartEngine" | "StopEngine":
+            if step == state.own.number:
+                state = replace(state, own=replace(state.own, asked=""))
+    return replace(state, busy=busy)
+
+
+def _engine_started(state: State, fact: f.EngineStarted) -> State:
+    if fact.engine != state.own.number:
+        return state
+    return replace(state, own=replace(state.own, alive=True, pid=fact.pid, asked=""))
+
+
+def _engine_start_failed(state: State, fact: f.EngineStartFailed) -> State:
+    if fact.engine != state.own.number:
+        return state
+    return replace(state, own=replace(state.own, alive=False, pid=None, asked=""))
+
+
+def _engine_exited(state: State, fact: f.EngineExited) -> State:
+    own = state.own
+    if fact.engine != own.number or not own.alive:
+        return state
+    state = replace(state, own=replace(own, alive=False))
+    if own.asked or not state.live or any(gone.role == "inference" for gone in state.gone):
+        return state
+    return replace(state, gone=(*state.gone, Gone("inference", own.pid or 0, state.now))[-16:])
+
+
+def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
+    if fact.engine != state.own.number:
+        return state
+    processes = {key: one for key, one in state.processes.items() if one.role != "inference"}
+    gone = tuple(one for one in state.gone if one.role != "inference")
+    own = replace(state.own, alive=False, pid=None, asked="")
+    return replace(state, own=own, processes=processes, gone=gone, engine=EngineMemory())
+
+
+def _store_records(state: State, fact: f.StoreRecords) -> State:
+    learned = merged(state.learned, fact.learned) if fact.learned is not None else state.learned
+    return replace(state, learned=learned, ledgers=fact.ledgers)
+
+
 def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
     return rebase(state)
 
 
 def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
     # Effects of the daemon before are gone; those that matter are asked for again by the policy.
+    own = replace(state.own, asked="", alive=state.own.number > 0 and fact.engine_adopted == state.own.number)
     return rebase(
         replace(
-            state, settings=fact.settings, busy=Busy(), survey_asked=None, setup_pending=fact.setup, setup_reason=""
+            state,
+            settings=fact.settings,
+            journal=fact.journal or state.journal,
+            busy=Busy(),
+            own=own,
+            survey_asked=None,
+            setup_pending=fact.setup,
+            setup_reason="",
         )
     )
 
@@ -428,6 +581,15 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.StepDone: _step_done,
     f.PhaseSeen: _phase_seen,
     f.WorkSeen: _work_seen,
+    f.Growing: _growing,
+    f.GpuFault: _gpu_fault,
+    f.HostLook: _host_look,
+    f.Suppressed: _suppressed,
+    f.EngineStarted: _engine_started,
+    f.EngineStartFailed: _engine_start_failed,
+    f.EngineExited: _engine_exited,
+    f.EngineStopped: _engine_stopped,
+    f.StoreRecords: _store_records,
     f.FinishSeen: _finish_seen,
     f.ErrorSeen: _error_seen,
     f.FreshStartSeen: _fresh_start_seen,

@@ -1,19 +1,8 @@
 """What is done about it: from state and verdict to actions, one ladder a mode.
 
-The recovery policy in short (promise 7):
-
-==========================================  =====================================================
-cause, history                              what follows
-==========================================  =====================================================
-configuration error or missing key at start stop for good, exit 93, say what a person has to do
-same cause at the same step, second time    quarantine the resume step, go one good step back, once
-no new complete step in ``max_restarts``    stop for good, exit 93, everything kept
-anything else                               stop, restart at the last good step, full-jitter back-off
-GPU memory that nothing frees               exit 94, this pod is unfit
-==========================================  =====================================================
-
-A run that completes a new step gets its budget back. Paused: nothing is started or stopped; publishing and safe
-pruning go on.
+What follows a failure is looked up in the policy's table (``table``). A run that completes a new step gets its budget
+back. Paused: nothing is started or stopped; publishing and safe pruning go on. Observing: what would be done is asked
+for, comes back as suppressed, and is kept as a counterfactual.
 """
 
 from __future__ import annotations
@@ -33,30 +22,35 @@ from supervisor.core.moves import (
     note_failure,
     one_step_back,
     open_incident,
+    restart_engine,
     say,
     stop,
     survey,
+    want_engine,
     with_all,
     with_first,
 )
 from supervisor.core.observe import fresh_attempt
 from supervisor.core.retention import disk_critical, next_to_publish
-from supervisor.core.state import State
+from supervisor.core.state import State, Would
+from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.upkeep import can_free, leave, upkeep
 from supervisor.core.verdicts import Verdict, finished_sentence, judge
+from supervisor.core.watch import Watch
 
 SURVEY_AGAIN_S = 20.0
 DISK_PATIENCE_S = 3600.0
+KEEP_WOULD = 50
 
 
-def advance(state: State) -> tuple[State, Actions]:
-    """What the present mode asks for now, housekeeping included."""
+def advance(state: State, watch: Watch) -> tuple[State, Actions]:
+    """What the present mode asks for now, housekeeping included. ``watch`` learns when it may ask for more."""
     if state.mode == "new":
         return state, []
     acts: Actions = []
     match state.mode:
         case "starting" | "running":
-            state, acts = _live(state)
+            state, acts = _live(state, watch)
         case "surveying":
             state, acts = _choose(state)
         case "restoring":
@@ -72,15 +66,17 @@ def advance(state: State) -> tuple[State, Actions]:
             state, acts = _disk_full(state)
         case "publishing":
             state, acts = _publishing(state)
-    state, more = upkeep(state)
+    state, more = upkeep(state, watch)
     state, last = leave(state)
     return state, acts + more + last
 
 
-def _live(state: State) -> tuple[State, Actions]:
-    verdict = judge(state)
+def _live(state: State, watch: Watch) -> tuple[State, Actions]:
+    verdict = judge(state, watch)
     if verdict.act and state.paused:
         return _suspect(state, replace(verdict, sentence=f"Paused, so nothing is done about it: {verdict.sentence}"))
+    if verdict.act and state.spared == verdict.cause and verdict.kind not in ("finished", "exited"):
+        return _suspect(state, replace(verdict, sentence=f"Observed only, so nothing is done: {verdict.sentence}"))
     if verdict.kind == "finished":
         told = say("verdict", verdict.sentence, verdict=verdict.kind)
         return with_first(told, stop(state, "finish", verdict.sentence))
@@ -92,13 +88,14 @@ def _live(state: State) -> tuple[State, Actions]:
         cleared = say("cleared", _cleared(state.suspicion)) if state.suspect_since else None
         state = replace(state, suspicion="", suspect_since=None)
         return state, [cleared] if cleared else []
-    if disk_critical(state) and not can_free(state) and not state.paused:
+    if disk_critical(state) and not can_free(state) and not state.paused and state.spared != "disk-full":
         free = size(state.disk_free or 0)
         sentence = (
             f"The disk is full ({free} free) and no local step is safe to delete: the job is stopped before it "
             f"crashes. {state.publish_reason or 'It goes on once there is room.'}"
         )
-        return incident_stop(state, "disk-full", "disk-full", sentence)
+        state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
+        return with_all(acts, incident_stop(state, "disk-full", "disk-full", sentence))
     return state, []
 
 
@@ -114,24 +111,68 @@ def _suspect(state: State, verdict: Verdict) -> tuple[State, Actions]:
     return state, [] if known else [say("suspect", verdict.sentence, "warning", verdict=verdict.cause)]
 
 
+_WOULD = {
+    "give-up": "given up",
+    "unfit": "left this pod",
+    "wait": "stopped the job and waited for the network",
+    "step-back": "restarted one good step back",
+    "engine-alone": "restarted the inference server alone",
+    "job-alone": "restarted the job beside a warm inference server",
+    "restart": "restarted the job at the last good step",
+}
+
+
 def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
-    """A verdict that convicts: open the incident, decide what follows, stop what is left."""
+    """A verdict that convicts: open the incident, look up what follows, stop what has to go."""
     state, told = open_incident(state, verdict.cause, verdict.sentence)
     evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, verdict.sentence)
-    state = note_failure(state, verdict.cause)
     acts: Actions = [told, evidence]
-    if verdict.deterministic:
-        sentence = f"{verdict.sentence} A restart cannot cure this: mend it, then run supervisorctl start."
-        return with_all(acts, stop(state, "give-up", sentence))
-    state, back = one_step_back(state)
-    acts += back
-    if state.barren > state.settings.max_restarts:
-        sentence = (
-            f"{verdict.sentence} No new complete step in {state.barren - 1} restarts: giving up, everything is kept. "
-            "A person has to look at the evidence and run supervisorctl start."
-        )
-        return with_all(acts, stop(state, "give-up", sentence))
-    return with_all(acts, stop(state, "restart", verdict.sentence))
+    before = state
+    state = note_failure(state, verdict.cause)
+    row = row_for(state, verdict)
+    reason = why(row, state)
+    state, would = _told_if_observed(state, verdict.cause, verdict.sentence, _WOULD[row.do])
+    acts += would
+    sentence = f"{verdict.sentence} {reason}".rstrip()
+    if reason and row.do not in ("give-up", "unfit"):
+        acts.append(say("policy", reason, cause=verdict.cause, does=row.do))
+    match row.do:
+        case "give-up" if row.history == "no progress":
+            asks = "A person has to look at the evidence and run supervisorctl start."
+            return with_all(acts, stop(state, "give-up", f"{sentence} {asks}"))
+        case "give-up":
+            remedy = _remedy(state, verdict)
+            return with_all(acts, stop(state, "give-up", f"{sentence}{remedy}"))
+        case "unfit":
+            return with_all(acts, stop(state, "unfit", sentence))
+        case "wait":
+            # Not the run's failure: its budget stays, and only the patience is counted.
+            state = replace(state, barren=before.barren, failures=before.failures, waits=state.waits + 1)
+            return with_all(acts, stop(state, "restart", verdict.sentence))
+        case "step-back":
+            state, back = one_step_back(state, lower_good_step(state) or 0, reason)
+            acts = [act for act in acts if not (isinstance(act, a.Say) and act.event == "policy")] + back
+            return with_all(acts, stop(state, "restart", verdict.sentence))
+        case "engine-alone":
+            return with_all(acts, restart_engine(state, verdict.sentence))
+        case "job-alone":
+            return with_all(acts, stop(state, "restart", verdict.sentence, keep_engine=True))
+        case "restart":
+            return with_all(acts, stop(state, "restart", verdict.sentence))
+
+
+def _remedy(state: State, verdict: Verdict) -> str:
+    error = state.errors.get(verdict.cause)
+    return f" {error.remedy}" if error and error.remedy else ""
+
+
+def _told_if_observed(state: State, cause: str, sentence: str, would: str) -> tuple[State, Actions]:
+    """Keep what would be done now, when the run is only observed."""
+    if state.settings.mode != "observe":
+        return state, []
+    text = f"Would have {would}: {sentence}"
+    kept = Would(state.wall, cause, text)
+    return replace(state, spared=cause, would=(*state.would, kept)[-KEEP_WOULD:]), [say("would", text, "warning")]
 
 
 def _choose(state: State) -> tuple[State, Actions]:
@@ -159,6 +200,8 @@ def _choose(state: State) -> tuple[State, Actions]:
         return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
         return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
+    if state.own.asked == "stop" or (state.own.alive and not state.own.wanted):
+        return enter(state, "surveying", "Waiting until the inference server has ended."), []
     return _start(state, choice.step, choice.sentence)
 
 
@@ -197,7 +240,9 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         busy=replace(state.busy, start=attempt),
         gone=(),
     )
-    return state, [say("starting", sentence, step=step, attempt=attempt), a.Start(attempt, step, snapshot, fresh=fresh)]
+    state, engine = want_engine(state)
+    start = a.Start(attempt, step, snapshot, fresh=fresh)
+    return state, [say("starting", sentence, step=step, attempt=attempt), *engine, start]
 
 
 def _disk_full(state: State) -> tuple[State, Actions]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.deadlines import size, span
+from supervisor.core import observed
+from supervisor.core.deadlines import size, span, started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     EXIT_OK,
@@ -16,16 +17,20 @@ from supervisor.core.moves import (
     enter,
     finish,
     forgiven,
+    note_failure,
     say,
     start_failed,
     stop,
     survey,
+    want_engine,
     with_all,
     with_first,
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
+from supervisor.core.phases import RESUME, learn
 from supervisor.core.state import BEING_LISTED, ENDED, Next, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
+from supervisor.core.warnings import warn
 
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
@@ -37,6 +42,10 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return _command(state, fact)
         case f.AttemptStarted() if fact.attempt == state.attempt:
             return _attempt_started(state, fact)
+        case f.Suppressed():
+            return observed.suppressed(state, fact)
+        case f.AttemptAdopted() if observed.newly_attached(state, fact):
+            return observed.attached(state, fact)
         case f.AttemptAdopted() if fact.attempt == state.attempt:
             sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}); it was not touched."
             return replace(state, pid=fact.pid), [say("adopted", sentence, attempt=fact.attempt)]
@@ -44,6 +53,16 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return start_failed(state, fact)
         case f.AttemptStopped() if fact.attempt == state.attempt and state.mode == "stopping":
             return _attempt_stopped(state, fact)
+        case f.Suppressed():
+            return _suppressed(state, fact)
+        case f.EngineStarted() if fact.engine == state.own.number:
+            return state, [say("engine", f"The inference server is launched ({fact.engine}): {fact.command}")]
+        case f.EngineStartFailed() if fact.engine == state.own.number:
+            return _engine_start_failed(state, fact)
+        case f.EngineStopped() if fact.engine == state.own.number:
+            return _engine_stopped(before, state, fact)
+        case f.HostLook() | f.GpuLook() | f.GpuFault():
+            return warn(before, state)
         case f.StepDone():
             return _step_done(before, state)
         case f.Published():
@@ -297,9 +316,13 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
     acts: Actions = [
         say("step", progress_sentence(state), step=step, seconds=progress.duration_s, reward=progress.reward)
     ]
+    state, went_on = _went_on(state)
+    acts += went_on
     if state.mode == "starting":
         if state.resume_step is not None and state.scratch and step < state.resume_step:
             return state, acts  # it began from scratch: the verdicts deal with it
+        if before.progress.timed:
+            state = replace(state, learned=learn(state.learned, RESUME, state.now - started(state)))
         state = enter(state, "running", "The run makes steps.")
         state = replace(state, snapshot=state.attempt)
         if state.incident is not None:
@@ -313,6 +336,59 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             state = replace(state, incidents=(*state.incidents, done)[-20:])
         state = replace(state, incident=None)
     return state, acts
+
+
+def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
+    """The run is only observed: go on with what is true, which is that nothing was done."""
+    if fact.action == "Start" and fact.number == state.attempt:
+        sentence = f"Nothing is started: {fact.why} Attach a job that you started: rl-supervisor attach"
+        return enter(state, "stopped", sentence), [say("observing", sentence)]
+    if fact.action == "Stop" and state.mode == "stopping":
+        if state.ended is not None or state.after_stop in ("finish", "shutdown"):
+            # Nothing of it lives any more, or nobody asks for its end but for ours.
+            return _attempt_stopped(state, f.AttemptStopped(state.attempt, 0.0))
+        went = "running" if state.progress.step is not None else "starting"
+        return enter(state, "running" if went == "running" else "starting", f"Observed only: {state.why}"), []
+    if fact.action == "Restore" and state.mode in ("restoring", "surveying"):
+        sentence = f"Nothing is restored: {fact.why}"
+        return enter(state, "stopped", sentence), [say("observing", sentence)]
+    if fact.action == "RunHook" and state.mode == "finishing":
+        return end(state, "finished", EXIT_OK, finished_sentence(state))
+    return state, []
+
+
+def _went_on(state: State) -> tuple[State, Actions]:
+    """A step is done after we would have acted: the counterfactual gets its end."""
+    if not state.would or state.would[-1].outcome:
+        return replace(state, spared=""), []
+    last = state.would[-1]
+    after = span(state.wall - last.wall)
+    outcome = f"the run went on by itself after {after}: step {state.progress.step} is done"
+    told = replace(last, outcome=outcome, outcome_wall=state.wall)
+    sentence = f"{outcome[0].upper()}{outcome[1:]}. {last.sentence}"
+    return replace(state, spared="", would=(*state.would[:-1], told)), [say("would-not", sentence)]
+
+
+def _engine_start_failed(state: State, fact: f.EngineStartFailed) -> tuple[State, Actions]:
+    sentence = f"The inference server could not be launched: {fact.reason}"
+    told = say("engine", sentence, "error")
+    if fact.permanent:
+        return with_first(told, stop(state, "give-up", sentence))
+    if not state.live:
+        return state, [told]
+    return with_first(told, stop(note_failure(state, "engine-start-failed"), "restart", sentence))
+
+
+def _engine_stopped(before: State, state: State, fact: f.EngineStopped) -> tuple[State, Actions]:
+    told = say("engine", f"The inference server is stopped after {span(fact.seconds)}.")
+    if fact.survivors:
+        left = "; ".join(fact.survivors)
+        sentence = f"Something of the inference server cannot be ended: {left}. The pod has to be replaced."
+        return with_first(told, end(state, "unfit", EXIT_UNFIT, sentence))
+    if not before.own.alone or not state.live:
+        return state, [told]
+    state, acts = want_engine(state)
+    return replace(state, started=state.now), [told, *acts]
 
 
 def _hook_done(state: State, fact: f.HookDone) -> tuple[State, Actions]:

@@ -15,10 +15,12 @@ class PhaseTimes:
     seconds: tuple[float, ...] = ()
     longest_s: float = 0.0
     count: int = 0
+    median_s: float = 0.0  # of the window
+    late_s: float = 0.0  # what is suspicious (``supervisor.core.phases``)
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Times by phase name: ``supervisor.jobs.base.PHASES``, and ``step`` and ``resume`` (launch to first new step)."""
+    """Times by name: ``step``, ``resume`` (launch to first new step), and ``role/phase`` for each phase of a role."""
 
     phases: dict[str, PhaseTimes] = field(default_factory=dict)

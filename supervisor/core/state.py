@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from supervisor.core.facts import EngineLook, Gpu, LocalStep, Role, Settings, StoredStep
+from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, Role, Settings, StoredStep
+from supervisor.core.goodput import Ledger
+from supervisor.core.records import Learned
+from supervisor.core.worth import Worth
 
 Mode = Literal[
     "new",  # no daemon has told its settings yet
@@ -81,6 +84,59 @@ class EngineMemory:
     liveness_misses: int = 0
     canary_misses: int = 0
     work_since: float | None = None  # since when work has been waiting without a break
+    units: dict[str, EngineUnit] = field(default_factory=dict)  # by index, where there are several
+
+
+@dataclass(frozen=True)
+class EngineUnit:
+    """One of several engines behind the endpoint."""
+
+    count: float | None
+    moved_t: float  # last time its counter moved
+    t: float  # last time it could be read
+    busy_since: float | None = None  # since when it has had requests without a break
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Files that grow: their size, when they last did, and for how many seconds they have been doing so in all."""
+
+    size_bytes: int
+    t: float
+    grown_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class GpuTrouble:
+    """What the driver said of a GPU: lost, or a fault (Xid)."""
+
+    gpu: str
+    text: str
+    t: float
+    fatal: bool
+
+
+@dataclass(frozen=True)
+class OwnEngine:
+    """The inference server that we start as a role of its own; ``number`` counts its starts."""
+
+    number: int = 0
+    alive: bool = False
+    pid: int | None = None
+    asked: str = ""  # "start" or "stop" while an effect is under way
+    wanted: bool = False  # a job runs, or is about to, that needs it
+    alone: bool = False  # it is being restarted by itself, the job lives on
+
+
+@dataclass(frozen=True)
+class Would:
+    """What observing kept us from doing, and how it went on without us. Times are Unix time."""
+
+    wall: float
+    cause: str
+    sentence: str
+    outcome: str = ""
+    outcome_wall: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +157,7 @@ class Phase:
     step: int | None
     t: float
     text: str = ""
+    timed: bool = True  # False when its beginning was not seen at its time: its length teaches nothing
 
 
 @dataclass(frozen=True)
@@ -113,17 +170,20 @@ class Error:
     t: float
     deterministic: bool
     count: int = 1
+    first_t: float = 0.0
+    sentence: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Steps done. Intervals are seconds between two trainer steps as seen here, newest last, over all attempts."""
+    """Steps done."""
 
     step: int | None = None  # last trainer step of this attempt
     t: float = 0.0  # when it was done, or when the attempt started
     highest: int | None = None  # highest trainer step of the whole run
-    intervals: tuple[float, ...] = ()
-    longest_s: float = 0.0
+    timed: bool = True  # False when the time since ``t`` is not this step's alone (another daemon, a paused host)
+    interval_s: float | None = None  # seconds between the last two steps, as seen here
     reward: float | None = None
     reward_step: int | None = None
     rewards: tuple[tuple[int, float], ...] = ()  # (step, reward) of the newest: they come ahead of the trainer's steps
@@ -181,6 +241,7 @@ class Busy:
     prune_store: int | None = None
     restore: int | None = None
     hook: str | None = None
+    records: float | None = None  # when they were last sent
 
 
 @dataclass(frozen=True)
@@ -212,6 +273,13 @@ class State:
     gone: tuple[Gone, ...] = ()
     gpus: dict[str, GpuMemory] = field(default_factory=dict)  # by UUID
     gpu_reason: str = "no look yet"
+    gpu_unseen_since: float | None = None
+    trouble: tuple[GpuTrouble, ...] = ()  # of the run's GPUs, newest last
+    host: HostLook | None = None
+    oom_kills: int | None = None  # the kernel's counter
+    oom_t: float | None = None  # when it last rose
+    warned: tuple[str, ...] = ()  # what was said about the host and is still so
+    growth: dict[str, Growth] = field(default_factory=dict)
     engine: EngineMemory = field(default_factory=EngineMemory)
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role
@@ -220,6 +288,14 @@ class State:
     scratch: str = ""  # the line with which a role said that it starts from scratch
     progress: Progress = field(default_factory=Progress)
     config_changed: tuple[str, ...] = ()
+    own: OwnEngine = field(default_factory=OwnEngine)
+    worth: Worth = field(default_factory=Worth)
+    # what is learned and what it cost, over all attempts
+    journal: str = ""
+    learned: Learned = field(default_factory=Learned)
+    ledger: Ledger = field(default_factory=Ledger)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)  # of the journals of other pods
+    records_t: float = -1e9  # when they were last put in the store
     # checkpoints
     local: tuple[LocalStep, ...] = ()
     local_reason: str = "not listed yet"
@@ -246,6 +322,7 @@ class State:
     disk_reason: str = "no look yet"
     prune_nothing_said: bool = False
     prune_after: float = 0.0
+    prune_store_after: float = 0.0
     stale_attempt: int = -1  # attempt during which leftovers were last deleted
     stale_t: float = 0.0
     # recovery
@@ -255,6 +332,7 @@ class State:
     best_complete: int | None = None
     failures: tuple[Failure, ...] = ()
     stepped_back: bool = False
+    waits: int = 0  # for the network, since the last progress
     backoff_until: float = 0.0
     draws: int = 0  # random numbers drawn so far
     incident: Incident | None = None
@@ -263,6 +341,9 @@ class State:
     override: bool = False  # --fresh or --step was given and not acted upon yet
     exit_code: int | None = None
     exit_said: bool = False
+    spared: str = ""  # the cause that observing kept us from acting on
+    would: tuple[Would, ...] = ()  # newest last, fifty at most
+    calm_until: float = 0.0  # until then nothing can be concluded from facts that only say that all goes on
 
     @property
     def live(self) -> bool:

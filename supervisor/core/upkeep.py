@@ -8,23 +8,21 @@ from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
 from supervisor.core.retention import disk_critical, disk_over, next_to_publish, safe_locally, victims_in_store
 from supervisor.core.state import BEING_LISTED, State
+from supervisor.core.watch import Watch
 
 LEAVE_S = 60.0  # what SIGTERM leaves for the publish in flight, after the job is stopped
 STALE_AGAIN_S = 600.0
 STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
+NEEDS_ENGINE = ("starting", "running", "stopping", "surveying", "restoring", "backing-off")
 LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to reach the store
 
 
-def upkeep(state: State) -> tuple[State, Actions]:
+def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     """Publish, prune, keep the store small: one effect of a kind at a time."""
-    acts: Actions = []
+    state, acts = _engine(state)
     busy = state.busy
-    if (
-        state.settings.has_store
-        and busy.publish is None
-        and state.now >= state.publish_after
-        and not state.store_reason
-    ):
+    may_publish = watch.over(state.publish_after, 0.0)
+    if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
         step = next_to_publish(state)
         if step is not None and not state.exit_said:
             skipped = [s for s in state.good_local() if _skipped(state, s, step)]
@@ -35,15 +33,24 @@ def upkeep(state: State) -> tuple[State, Actions]:
             acts.append(a.Publish(step, back))
             state = replace(state, busy=replace(state.busy, publish=step))
     full = disk_over(state) or disk_critical(state)
-    if state.busy.prune_local is None and full and not state.local_reason and state.now >= state.prune_after:
-        state, more = _prune_local(state)
+    if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
+        state, more = _prune_local(state, watch)
         acts += more
     if state.settings.has_store and busy.prune_store is None and not state.store_reason and state.busy.publish is None:
         victims = victims_in_store(state)
-        if victims and state.now >= state.publish_after:
+        if victims and may_publish and watch.over(state.prune_store_after, 0.0):
             acts.append(a.PruneStore(victims[0]))
             state = replace(state, busy=replace(state.busy, prune_store=victims[0]))
     return state, acts
+
+
+def _engine(state: State) -> tuple[State, Actions]:
+    """An inference server of our own that no job needs any more is stopped."""
+    own = state.own
+    if not own.alive or own.asked or (own.wanted and state.mode in NEEDS_ENGINE):
+        return state, []
+    state = replace(state, own=replace(own, asked="stop", wanted=False))
+    return state, [a.StopEngine(own.number, state.why, state.settings.stop_budget_s)]
 
 
 def _skipped(state: State, step: int, chosen: int) -> bool:
@@ -51,10 +58,10 @@ def _skipped(state: State, step: int, chosen: int) -> bool:
     return step < chosen and step not in stored and (state.published is None or step > state.published)
 
 
-def _prune_local(state: State) -> tuple[State, Actions]:
+def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     keep = 1 if disk_critical(state) else state.settings.keep_local
     victims = safe_locally(state, keep)
-    if state.stale_attempt != state.attempt or state.now - state.stale_t > STALE_AGAIN_S:
+    if state.stale_attempt != state.attempt or watch.over(state.stale_t, STALE_AGAIN_S):
         # What is left of steps that are gone, and what starts moved out of the way: nobody needs it at any time.
         kept = min((s.step for s in state.local if s.step not in victims), default=0)
         state = replace(
@@ -87,10 +94,12 @@ def leave(state: State) -> tuple[State, Actions]:
     waiting = (
         state.busy.publish is not None
         or listing
+        or state.own.alive
+        or state.own.asked != ""
         or (next_to_publish(state) is not None and state.publish_failures == 0 and not state.store_reason)
     )
     limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
-    if waiting and state.settings.has_store and state.now - state.since < limit:
+    if waiting and (state.settings.has_store or state.own.alive) and state.now - state.since < limit:
         return state, []
     return replace(state, exit_said=True), [a.Exit(state.exit_code, state.why)]
 

@@ -10,25 +10,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core.deadlines import allowance, excuse, size, span, startup_budget, step_deadline
+from supervisor.core.deadlines import (
+    allowance,
+    excuse,
+    size,
+    span,
+    started,
+    startup_budget,
+    startup_suspect,
+    step_deadline,
+    step_limits,
+)
+from supervisor.core.signals import (
+    Signal,
+    busy_trainer,
+    counting,
+    engine_signals,
+    gpu_signal,
+    idle_engine,
+    lost_gpu,
+    moving,
+    soft_overdue,
+    still_rollouts,
+)
 from supervisor.core.state import Error, Gone, State
+from supervisor.core.watch import Watch
 
 Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "hung", "finished"]
 
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
-FRESH_S = 120.0  # how long an error line counts as a present signal
 CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree
-SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
-BAD_LOOKS = 3  # a server may miss a look or two under load
-
-
-@dataclass(frozen=True)
-class Signal:
-    """One piece of evidence. Two of different ``kind`` may convict."""
-
-    kind: Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log"]
-    sentence: str
+OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
+HOPELESS_S, HOPELESS_TIMES = 300.0, 5  # the same incurable error, again and again, while rollouts stand still
+MOVING_FACTOR = 2.0  # a step of which something moves may take so much longer than five times the longest
 
 
 @dataclass(frozen=True)
@@ -43,19 +58,23 @@ class Verdict:
     deterministic: bool = False
 
 
-def judge(state: State) -> Verdict:
-    """The verdict on a live attempt."""
+def judge(state: State, watch: Watch | None = None) -> Verdict:
+    """The verdict on a live attempt. ``watch`` learns when it could next be another one."""
+    watch = watch or Watch(state.now)
+    proof = _exited(state) or _finished_but_alive(state, watch) or _process_gone(state, watch) or _from_scratch(state)
+    if proof is not None:
+        return proof
+    against = engine_signals(state, watch) if state.settings.has_engine and not ending(state) else []
     return (
-        _exited(state)
-        or _finished_but_alive(state)
-        or _process_gone(state)
-        or _from_scratch(state)
-        or _engine_dead(state)
-        or _engine_hung(state)
-        or _wedged(state)
-        or _overdue(state)
-        or _startup_overdue(state)
-        or _suspect(state)
+        _gpu_lost(state, watch)
+        or _engine_dead(state, against, watch)
+        or _engine_hung(state, against, watch)
+        or _hopeless(state, watch)
+        or _wedged(state, watch)
+        or _overdue(state, watch)
+        or _stuck_start(state, against, watch)
+        or _startup_overdue(state, watch)
+        or _suspect(state, against, watch)
         or _calm(state)
     )
 
@@ -95,15 +114,29 @@ def _exited(state: State) -> Verdict | None:
             act=True,
             deterministic=True,
         )
+    deeper = _deeper(state, ended.t)
+    if deeper is not None:
+        return Verdict("exited", deeper[0], f"The job ended with {_how(state)} {where}: {deeper[1]}.", act=True)
     error = _culprit(state)
     because = f": {error.text.rstrip('. ')}." if error else "."
+    told = f" {error.sentence}" if error and error.sentence else ""
     return Verdict(
         "exited",
         error.signature if error else f"exit-{ended.exit_code if ended.exit_code is not None else 'signal'}",
-        f"The job ended with {_how(state)} {where}{because}",
+        f"The job ended with {_how(state)} {where}{because}{told}",
         act=True,
         deterministic=bool(error and error.deterministic and step is None),
     )
+
+
+def _deeper(state: State, t: float) -> tuple[str, str] | None:
+    """What the machine itself says of an end at ``t``: it explains more than any line of the job."""
+    trouble = lost_gpu(state)
+    if trouble is not None:
+        return "gpu-lost", trouble.text.rstrip(".")
+    if state.oom_t is not None and abs(t - state.oom_t) <= OOM_S:
+        return "host-oom", "the kernel ended a process because the host's memory was full"
+    return None
 
 
 def _how(state: State) -> str:
@@ -142,7 +175,7 @@ def ending(state: State) -> bool:
     return bool(state.finishes) or _trained(state)
 
 
-def _finished_but_alive(state: State) -> Verdict | None:
+def _finished_but_alive(state: State, watch: Watch) -> Verdict | None:
     if not state.finishes or not ending(state):
         return None
     step = state.progress.step
@@ -152,9 +185,9 @@ def _finished_but_alive(state: State) -> Verdict | None:
     done = [t for role, t in state.finishes.items() if role != "orchestrator"]
     if not done:
         return None
-    since = state.now - max(done)
-    if since < DRAIN_LIMIT_S:
+    if not watch.over(max(done), DRAIN_LIMIT_S):
         return None
+    since = state.now - max(done)
     return Verdict(
         "finished",
         "finished-not-ended",
@@ -163,17 +196,23 @@ def _finished_but_alive(state: State) -> Verdict | None:
     )
 
 
-def _process_gone(state: State) -> Verdict | None:
+def _process_gone(state: State, watch: Watch) -> Verdict | None:
+    if not state.gone:
+        return None
     grace = ENDING_GRACE_S if ending(state) else state.settings.engine_grace_s
     for gone in state.gone:
-        since = state.now - gone.t
-        if since < grace or _replaced(state, gone) or _ended_itself(state, gone):
+        if _ended_itself(state, gone) or not watch.over(gone.t, grace) or _replaced(state, gone, watch):
             continue
+        since = state.now - gone.t
         # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
         others: list[str] = sorted(
             {p.role for p in state.processes.values() if (p.key or p.role == "launcher") and p.role != gone.role}
         )
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
+        deeper = _deeper(state, gone.t)
+        if deeper is not None:
+            sentence = f"The {gone.role} died: its process {gone.pid} has been gone for {span(since)}; {deeper[1]}."
+            return Verdict("dead", deeper[0], sentence, act=True)
         if gone.role == "inference":
             noticed = state.errors.get("component-failed")
             if noticed is not None and noticed.t >= gone.t - 1:
@@ -190,10 +229,10 @@ def _process_gone(state: State) -> Verdict | None:
     return None
 
 
-def _replaced(state: State, gone: Gone) -> bool:
+def _replaced(state: State, gone: Gone, watch: Watch) -> bool:
     """A role's process that went while another of the role was started anew by the job itself (an engine restart)."""
     return any(
-        p.role == gone.role and p.key and p.pid > gone.pid and state.now - gone.t > state.settings.startup_s
+        p.role == gone.role and p.key and p.pid > gone.pid and watch.over(gone.t, state.settings.startup_s)
         for p in state.processes.values()
     )
 
@@ -244,67 +283,23 @@ def _from_scratch(state: State) -> Verdict | None:
     )
 
 
-def engine_signals(state: State) -> list[Signal]:
-    """What speaks against the engine now, at most one signal a kind."""
-    settings, engine, now = state.settings, state.engine, state.now
-    signals: list[Signal] = []
-    look = engine.look
-    fallen = [
-        m for m in state.gpus.values() if m.fallen_since is not None and now - m.fallen_since >= settings.memory_fell_s
-    ]
-    bad_looks = 1 if fallen else BAD_LOOKS
-    if engine.ever_ok and look is not None and engine.bad_since is not None and engine.bad_looks >= bad_looks:
-        does = "has answered with an error" if look.health == "bad" else "has refused connections"
-        signals.append(Signal("http", f"its port {does} for {span(now - engine.bad_since)}"))
-    elif (
-        engine.ever_ok
-        and engine.slow_since is not None
-        and now - max(engine.slow_since, engine.moved_t) >= (0 if fallen else SLOW_S)
-    ):
-        # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart. But a
-        # saturated engine has its memory: where that fell, one look without an answer is the second signal.
-        signals.append(Signal("slow", f"its port has accepted and not answered for {span(now - engine.slow_since)}"))
-    if fallen:
-        memory = fallen[0]
-        to = f"{size(memory.gpu.used_bytes)} from {size(memory.plateau_bytes)}"
-        signals.append(Signal("memory", f"memory on GPU {memory.gpu.index} fell to {to}"))
-    # Counted up to the last reading: an engine whose counters nobody could read did not stand still.
-    frozen_s = engine.counted_t - engine.moved_t
-    waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
-    counting = _counting(state)
-    still = not counting or frozen_s >= settings.hang_s / 2
-    if counting and frozen_s >= settings.hang_s and waits_s >= settings.hang_s:
-        signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
-    if engine.liveness_misses >= BAD_LOOKS and still:
-        signals.append(Signal("request", f"/liveness failed {engine.liveness_misses} times in a row"))
-    elif engine.canary_misses >= 1 and still:
-        signals.append(Signal("request", "a one-token request was not answered"))
-    work = state.work
-    if work is not None and work.inflight > 0 and now - work.moved_t >= settings.hang_s and now - work.t < 60:
-        signals.append(
-            Signal("rollouts", f"{work.inflight} rollouts in flight did not move for {span(now - work.moved_t)}")
-        )
-    for signature in ("engine-dead", "connection-error"):
-        error = state.errors.get(signature)
-        if error and now - error.t < FRESH_S and error.t > state.progress.t:
-            signals.append(Signal("log", f"the {error.role} logs: {error.text}"))
-            break
-    late = _soft_overdue(state)
-    if late:
-        signals.append(late)
-    return signals
-
-
-def _counting(state: State) -> bool:
-    """Are the engine's counters known at present?"""
-    engine = state.engine
-    return engine.count is not None and engine.ever_ok and state.now - engine.counted_t < FRESH_S
-
-
-def _engine_dead(state: State) -> Verdict | None:
-    if not state.settings.has_engine or ending(state):
+def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
+    """A GPU that needs a reset, and something that shows that the job has lost it."""
+    trouble = lost_gpu(state)
+    if trouble is None:
         return None
-    signals = engine_signals(state)
+    signal = gpu_signal(state, watch)
+    late = soft_overdue(state, watch)
+    error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and "gpu" in e.signature), None)
+    second = late or (Signal("log", f"the {error.role} logs: {error.text}") if error else None)
+    if signal is None or second is None:
+        return None
+    return Verdict("dead", "gpu-lost", f"A GPU is lost: {_both([signal, second])}.", act=True, signals=(signal, second))
+
+
+def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
+    if len(signals) < 2:
+        return None
     kinds = {s.kind for s in signals}
     memory = "memory" in kinds
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
@@ -313,18 +308,17 @@ def _engine_dead(state: State) -> Verdict | None:
         return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:
         return Verdict("dead", "engine-unreachable", f"vLLM is dead: {_both(signals)}.", True, tuple(signals))
-    if kinds >= {"slow", "step"} and not excuse(state):
+    if kinds >= {"slow", "step"} and not excuse(state, watch):
         return Verdict("hung", "engine-silent", f"vLLM hangs: {_both(signals)}.", True, tuple(signals))
     return None
 
 
-def _engine_hung(state: State) -> Verdict | None:
-    if not state.settings.has_engine or ending(state):
+def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
+    if len(signals) < 2:
         return None
-    signals = engine_signals(state)
     kinds = {s.kind for s in signals}
     stuck = kinds & {"counters", "request", "rollouts", "step"}
-    if len(stuck) < 2 or not kinds & {"counters", "request"} or excuse(state):
+    if len(stuck) < 2 or not kinds & {"counters", "request"} or excuse(state, watch):
         return None
     answers = "answers /health but " if state.engine.look and state.engine.look.health == "ok" else ""
     return Verdict(
@@ -340,57 +334,90 @@ def _both(signals: list[Signal]) -> str:
     return "; ".join(s.sentence.rstrip(".") for s in signals[:3])
 
 
-def _soft_overdue(state: State) -> Signal | None:
-    if state.mode != "running" or excuse(state):
+def _hopeless(state: State, watch: Watch) -> Verdict | None:
+    """An error that no restart cures is repeated, no rollout ends, and no step was ever made by this attempt."""
+    if state.progress.step is not None:
         return None
-    deadline = step_deadline(state.progress, state.settings)
-    since = state.now - state.progress.t
-    if since < deadline.soft_s:
-        return None
-    return Signal("step", f"no new step for {span(since)} ({deadline.sentence})")
+    for error in state.errors.values():
+        if not error.deterministic or error.count < HOPELESS_TIMES or not watch.over(error.first_t, HOPELESS_S):
+            continue
+        if watch.over(error.t, HOPELESS_S):
+            continue
+        still = still_rollouts(state, watch)
+        if still is None or not watch.over(state.work.moved_t if state.work else state.now, HOPELESS_S):
+            continue
+        log = Signal("log", f"the {error.role} has logged {error.count} times: {error.text}")
+        what = error.sentence or "This error comes again and again, and no restart cures it."
+        return Verdict(
+            "hung", error.signature, f"{what} {_both([log, still])}.", True, (log, still), deterministic=True
+        )
+    return None
 
 
-def _wedged(state: State) -> Verdict | None:
-    """The engine is fine and idle, rollouts do not move, and the step is overdue: the orchestrator is stuck."""
-    late = _soft_overdue(state)
+def _wedged(state: State, watch: Watch) -> Verdict | None:
+    """Nobody works: the step is overdue, and rollouts stand still or the engine is idle."""
+    late = soft_overdue(state, watch)
     if late is None or ending(state):
         return None
-    settings, now, engine = state.settings, state.now, state.engine
-    idle_s = engine.counted_t - engine.moved_t
-    if _counting(state) and idle_s < settings.hang_s:
+    engine = state.engine
+    if counting(state, watch) and engine.counted_t - engine.moved_t < state.settings.hang_s:
         return None  # the engine makes tokens for somebody: a long step, not a stuck one
-    signals = [late]
-    work = state.work
-    if work is not None and now - work.moved_t >= settings.hang_s:
-        signals.append(Signal("rollouts", f"the rollout counters stand still for {span(now - work.moved_t)}"))
-    if _counting(state) and engine.work_since is None:
-        signals.append(Signal("counters", f"the engine is well and nobody asked it anything for {span(idle_s)}"))
+    signals = [late, *_nobody_works(state, watch)]
     if len(signals) < 2:
         return None
+    phase = state.phases.get("trainer")
+    if phase is not None and phase.phase == "training" and phase.t > state.progress.t:
+        lasts = span(state.now - phase.t)
+        sentence = f"The trainer is stuck: it has been training for {lasts} while all others wait for it"
+        return Verdict("hung", "trainer-hang", f"{sentence}; {_both(signals)}.", True, tuple(signals))
     return Verdict("hung", "orchestrator-wedged", f"The orchestrator is stuck: {_both(signals)}.", True, tuple(signals))
 
 
-def _overdue(state: State) -> Verdict | None:
+def _nobody_works(state: State, watch: Watch) -> list[Signal]:
+    if busy_trainer(state, watch):
+        return []
+    return [one for one in (still_rollouts(state, watch), idle_engine(state, watch)) if one is not None]
+
+
+def _overdue(state: State, watch: Watch) -> Verdict | None:
     if state.mode != "running":
         return None
-    deadline = step_deadline(state.progress, state.settings)
-    since = state.now - state.progress.t
+    _, hard = step_limits(state)
     # After the last step come the last save and the way out; a job that hangs there says no more than one that trains.
     ends = state.settings.writing_s + DRAIN_LIMIT_S if _trained(state) else 0.0
-    if since < deadline.hard_s + allowance(state) + ends:
+    limit = hard + allowance(state) + ends
+    if not watch.over(state.progress.t, limit):
         return None
+    if moving(state, watch) and not watch.over(state.progress.t, MOVING_FACTOR * hard + allowance(state) + ends):
+        return None
+    since = span(state.now - state.progress.t)
     return Verdict(
-        "hung", "step-overdue", f"The job hangs: no new step for {span(since)}; {deadline.sentence}.", act=True
+        "hung", "step-overdue", f"The job hangs: no new step for {since}; {step_deadline(state).sentence}.", act=True
     )
 
 
-def _startup_overdue(state: State) -> Verdict | None:
+def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
+    """A start that takes longer than any before it, in which nobody works: deadlocks happen while resuming."""
+    if state.mode != "starting" or not state.engine.ever_ok or not watch.over(started(state), startup_suspect(state)):
+        return None
+    late = Signal("step", f"no step for {span(state.now - state.started)} since the start")
+    if excuse(state, watch):
+        return None
+    others = [s for s in signals if s.kind != "step"] or _nobody_works(state, watch)
+    if not others:
+        return None
+    evidence = [late, *others]
+    sentence = f"The start is stuck: {_both(evidence)}."
+    return Verdict("hung", "start-stuck", sentence, act=True, signals=tuple(evidence))
+
+
+def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
     if state.mode != "starting":
         return None
     budget = startup_budget(state)
-    since = state.now - state.started
-    if since < budget:
+    if not watch.over(started(state), budget):
         return None
+    since = state.now - state.started
     last = max(state.phases.items(), key=lambda item: item[1].t, default=None)
     doing = f" (last seen: the {last[0]} in {last[1].phase})" if last else ""
     return Verdict(
@@ -404,19 +431,23 @@ def _startup_overdue(state: State) -> Verdict | None:
 # ---------------------------------------------------------------- one signal, or none
 
 
-def _suspect(state: State) -> Verdict | None:
+def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
     if ending(state):
         return None
-    fresh = [g for g in state.gone if state.now - g.t < state.settings.engine_grace_s]
+    fresh = [g for g in state.gone if not watch.over(g.t, state.settings.engine_grace_s)]
     if fresh:
         whose = "vLLM" if fresh[0].role == "inference" else f"The {fresh[0].role}"
         return Verdict("suspect", f"{fresh[0].role}-gone", f"{whose}'s process {fresh[0].pid} is gone.")
     if state.scratch and state.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.scratch}")
-    signals = engine_signals(state) if state.settings.has_engine else [s for s in [_soft_overdue(state)] if s]
+    if not state.settings.has_engine:
+        signals = [s for s in (soft_overdue(state, watch),) if s]
+    if not signals:
+        trouble = gpu_signal(state, watch) if lost_gpu(state) else None
+        signals = [trouble] if trouble else []
     if not signals:
         return None
-    subject = "The job" if signals[0].kind in ("step", "rollouts") else "vLLM"
+    subject = {"step": "The job", "rollouts": "The job", "gpu": "A GPU"}.get(signals[0].kind, "vLLM")
     sentence = f"{subject} is under suspicion: {signals[0].sentence.rstrip('.')}; one signal is not enough to act."
     return Verdict("suspect", f"suspect-{signals[0].kind}", sentence, signals=tuple(signals))
 

@@ -176,7 +176,7 @@ def test_silence_of_five_times_the_longest_step_convicts_alone(world: World) -> 
     while not world.said("verdict") and world.t < began + 4000:
         world.t += 10
         world.see(f.Tick())
-    longest = world.state.progress.longest_s
+    longest = world.state.learned.phases["step"].longest_s
     assert 5 * longest <= world.t - began <= 5 * longest + 15
     assert "The job hangs: no new step for 16 min" in world.said("verdict")[0]
 

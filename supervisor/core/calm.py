@@ -1,0 +1,74 @@
+"""Does a fact only say that all goes on? Then, until the next limit passes, no ladder has to be climbed.
+
+Such a fact moves limits into the future and brings none nearer: a counter that moved, memory that stands, a scan that
+found the same. Whatever is not listed here is news. ``tests/core/test_calm.py`` holds this page to that: with and
+without it, the core decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.core import facts as f
+from supervisor.core.retention import disk_critical, disk_over
+from supervisor.core.state import State
+
+
+def only_goes_on(before: State, after: State, fact: f.Fact) -> bool:
+    """True when ``fact``, which led from ``before`` to ``after``, can lead to no conclusion by itself."""
+    look = _LOOKS.get(type(fact))
+    return look is not None and look(before, after, fact)
+
+
+def _always(before: State, after: State, fact: f.Fact) -> bool:
+    return True
+
+
+def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
+    if fact.reason or before.gpu_reason or fact.lost:
+        return False
+    old = before.gpus
+    for uuid, memory in after.gpus.items():
+        known = old.get(uuid)
+        if known is None or memory.fallen_since is not None or known.fallen_since is not None:
+            return False
+    return len(old) == len(after.gpus)
+
+
+def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
+    old, new = before.engine, after.engine
+    if fact.health != "ok" or fact.liveness in ("bad", "timeout") or fact.canary in ("bad", "timeout"):
+        return False
+    if not old.ever_ok or old.bad_since is not None or old.slow_since is not None or old.liveness_misses:
+        return False
+    if new.moved_t != after.now and (new.work_since is not None or new.count is None):
+        return False
+    # An engine that becomes idle, or has work again, changes who is thought to be stuck.
+    if (old.work_since is None) != (new.work_since is None):
+        return False
+    return all(unit.busy_since is None or unit.moved_t == after.now for unit in new.units.values())
+
+
+def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
+    return after.work is not None and after.work.moved_t == after.now
+
+
+def _disk(before: State, after: State, fact: f.DiskLook) -> bool:
+    return not fact.reason and not disk_over(after) and not disk_critical(after)
+
+
+def _steps(before: State, after: State, fact: f.LocalSteps) -> bool:
+    return not fact.settled and not fact.reason and not before.local_reason and before.local == after.local
+
+
+_LOOKS: dict[type, Callable[[State, State, Any], bool]] = {
+    f.Tick: _always,
+    f.Growing: _always,
+    f.ProcessSeen: _always,
+    f.GpuLook: _gpus,
+    f.EngineLook: _engine,
+    f.WorkSeen: _work,
+    f.DiskLook: _disk,
+    f.LocalSteps: _steps,
+}

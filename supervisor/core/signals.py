@@ -1,0 +1,194 @@
+"""What speaks against the run now: signals of several kinds, none of which convicts alone.
+
+A signal is one piece of evidence. Two of different kinds may convict (``verdicts``). Detectors are pure; each compares
+with the clock only through the ``Watch``, so that the core knows when it has to look again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from supervisor.core.deadlines import current, excuse, size, span, step_deadline, step_limits
+from supervisor.core.phases import STEP, limits
+from supervisor.core.state import GpuTrouble, State
+from supervisor.core.watch import Watch
+
+FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
+SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
+BAD_LOOKS = 3  # a server may miss a look or two under load
+UNSEEN_S = 60.0  # a driver that has not answered for so long hangs
+WAITS_FOR_WORK = ("rollouts", "barrier")  # phases in which a role waits for another one
+PHASE_FLOOR_S = 600.0
+SILENT_LONGEST = 3.0
+
+Kind = Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu"]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One piece of evidence. Two of different ``kind`` may convict."""
+
+    kind: Kind
+    sentence: str
+
+
+def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
+    """What speaks against the engine now, at most one signal a kind."""
+    watch = watch or Watch(state.now)
+    settings, engine, now = state.settings, state.engine, state.now
+    signals: list[Signal] = []
+    look = engine.look
+    fallen = [
+        m
+        for m in state.gpus.values()
+        if m.fallen_since is not None and watch.over(m.fallen_since, settings.memory_fell_s)
+    ]
+    if engine.ever_ok and look is not None:
+        bad_looks = 1 if fallen else BAD_LOOKS
+        if engine.bad_since is not None and engine.bad_looks >= bad_looks:
+            does = "has answered with an error" if look.health == "bad" else "has refused connections"
+            signals.append(Signal("http", f"its port {does} for {span(now - engine.bad_since)}"))
+        elif engine.slow_since is not None and watch.over(
+            max(engine.slow_since, engine.moved_t), 0.0 if fallen else SLOW_S
+        ):
+            # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart. But
+            # a saturated engine has its memory: where that fell, one look without an answer is the second signal.
+            signals.append(
+                Signal("slow", f"its port has accepted and not answered for {span(now - engine.slow_since)}")
+            )
+    if fallen:
+        memory = fallen[0]
+        to = f"{size(memory.gpu.used_bytes)} from {size(memory.plateau_bytes)}"
+        signals.append(Signal("memory", f"memory on GPU {memory.gpu.index} fell to {to}"))
+    signals += _standing_still(state, watch)
+    work = state.work
+    if (
+        work is not None
+        and work.inflight > 0
+        and not watch.over(work.t, 60.0)
+        and watch.over(work.moved_t, settings.hang_s)
+    ):
+        signals.append(
+            Signal("rollouts", f"{work.inflight} rollouts in flight did not move for {span(now - work.moved_t)}")
+        )
+    for signature in ("engine-dead", "connection-error"):
+        error = state.errors.get(signature)
+        if error and error.t > state.progress.t and not watch.over(error.t, FRESH_S):
+            signals.append(Signal("log", f"the {error.role} logs: {error.text}"))
+            break
+    late = soft_overdue(state, watch)
+    if late:
+        signals.append(late)
+    return signals
+
+
+def _standing_still(state: State, watch: Watch) -> list[Signal]:
+    """Counters that stand still while work waits, and requests that are not answered meanwhile."""
+    engine, hang_s = state.engine, state.settings.hang_s
+    if not engine.ever_ok:
+        return []
+    signals = []
+    # Counted up to the last reading: an engine whose counters nobody could read did not stand still.
+    frozen_s = engine.counted_t - engine.moved_t
+    is_counting = counting(state, watch)
+    if is_counting:
+        waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
+        if frozen_s >= hang_s and waits_s >= hang_s:
+            signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
+        else:
+            for index, unit in engine.units.items():
+                still_s = unit.t - unit.moved_t
+                # While the others move: a unit without requests of its own may be idle for as long as it likes.
+                if unit.busy_since is not None and still_s >= hang_s and unit.t - unit.busy_since >= hang_s:
+                    of = f"engine {index} of {len(engine.units)}"
+                    signals.append(Signal("counters", f"{of} made no token for {span(still_s)} while the others do"))
+                    break
+    if not is_counting or frozen_s >= hang_s / 2 or signals:
+        if engine.liveness_misses >= BAD_LOOKS:
+            signals.append(Signal("request", f"/liveness failed {engine.liveness_misses} times in a row"))
+        elif engine.canary_misses >= 1:
+            signals.append(Signal("request", "a one-token request was not answered"))
+    return signals
+
+
+def counting(state: State, watch: Watch) -> bool:
+    """Are the engine's counters known at present?"""
+    engine = state.engine
+    return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
+
+
+def soft_overdue(state: State, watch: Watch) -> Signal | None:
+    """The step is later than what this run has taught, and nothing known explains it."""
+    if state.mode != "running":
+        return None
+    soft, _ = step_limits(state)
+    if not watch.over(state.progress.t, soft) or excuse(state, watch):
+        return None
+    since = state.now - state.progress.t
+    return Signal("step", f"no new step for {span(since)} ({step_deadline(state).sentence})")
+
+
+def idle_engine(state: State, watch: Watch) -> Signal | None:
+    """An engine that is well and of which nobody has asked anything for a while: somebody else is stuck."""
+    engine, hang_s = state.engine, state.settings.hang_s
+    idle_s = engine.counted_t - engine.moved_t
+    if not counting(state, watch) or engine.work_since is not None or idle_s < hang_s:
+        return None
+    return Signal("counters", f"the engine is well and nobody asked it anything for {span(idle_s)}")
+
+
+def still_rollouts(state: State, watch: Watch) -> Signal | None:
+    """The orchestrator's own counts stand still."""
+    work = state.work
+    if work is None or not watch.over(work.moved_t, state.settings.hang_s):
+        return None
+    return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
+
+
+def busy_trainer(state: State, watch: Watch) -> bool:
+    """Is the trainer at work, as far as anybody knows, for less than five times the longest it ever took?
+
+    While it is, an idle engine and still rollouts are no evidence against anybody: they wait for it. Its own phases
+    are told at log level "debug" only; at "info" the orchestrator tells that it waits for the trainer ("barrier").
+    Where neither says anything, three times the longest step must have passed.
+    """
+    trainer, orchestrator = state.phases.get("trainer"), state.phases.get("orchestrator")
+    for role, phase in (("trainer", trainer), ("orchestrator", orchestrator)):
+        if phase is None or not current(state, phase):
+            continue
+        if role == "trainer" and phase.phase in WAITS_FOR_WORK:
+            return False
+        if role == "trainer" or phase.phase == "barrier":
+            times = state.learned.phases.get(f"{role}/{phase.phase}")
+            hard = limits(times, PHASE_FLOOR_S, state.settings.step_ceiling_s).hard_s
+            return not watch.over(phase.t, hard)
+    if "trainer/rollouts" in state.learned.phases:
+        return False  # it would say so
+    times = state.learned.phases.get(STEP)
+    return times is not None and not watch.over(state.progress.t, SILENT_LONGEST * times.longest_s)
+
+
+def moving(state: State, watch: Watch) -> bool:
+    """Does something of the step under way still move: rollouts that end, files that grow?"""
+    hang_s = state.settings.hang_s
+    if state.work is not None and state.work.moved_t > state.progress.t and not watch.over(state.work.moved_t, hang_s):
+        return True
+    growth = state.growth.get("rollouts")
+    return growth is not None and growth.t > state.progress.t and not watch.over(growth.t, hang_s)
+
+
+def lost_gpu(state: State) -> GpuTrouble | None:
+    """The newest trouble of a GPU that no restart cures."""
+    return next((one for one in reversed(state.trouble) if one.fatal), None)
+
+
+def gpu_signal(state: State, watch: Watch) -> Signal | None:
+    """A GPU that is lost or faulty, or a driver that does not answer."""
+    trouble = lost_gpu(state)
+    if trouble is not None:
+        return Signal("gpu", trouble.text)
+    since = state.gpu_unseen_since
+    if since is not None and state.gpus and watch.over(since, UNSEEN_S):
+        return Signal("gpu", f"the GPU driver has not answered for {span(state.now - since)} ({state.gpu_reason})")
+    return None

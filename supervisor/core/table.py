@@ -1,0 +1,112 @@
+"""The recovery policy: which cause, at which place, with which history, leads to what. The first row that fits decides.
+
+Causes are the names of verdicts (``verdicts``) and of signatures (``supervisor.signatures``). Places: ``start`` is
+before an attempt's first new step, ``run`` after it. ``docs/decisions.md`` explains each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from supervisor.core.state import State
+from supervisor.core.verdicts import Verdict
+
+Do = Literal["give-up", "unfit", "wait", "step-back", "engine-alone", "job-alone", "restart"]
+MOST_WAITS = 12  # with waits that double from 30 s to 10 min: about an hour and a half
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the policy. ``causes``: patterns as of a shell; ``why`` is said with the decision."""
+
+    causes: tuple[str, ...]
+    place: Literal["any", "start", "run"]
+    history: str
+    do: Do
+    why: str
+
+
+ENGINE = ("engine-*",)
+NETWORK = ("wandb-unreachable", "hub-unreachable", "hub-rate-limited", "network-*")
+DAMAGED = ("checkpoint-damaged", "checkpoint-missing")
+
+TABLE = (
+    # causes, place, history -> what follows, and why
+    Row(("gpu-lost",), "any", "any", "unfit", "A lost GPU comes back with another pod, not with a restart."),
+    Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then run supervisorctl start."),
+    Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
+    Row(("*",), "any", "no progress", "give-up", "No new complete step in {tries} restarts: all is kept as it is."),
+    Row(DAMAGED, "start", "lower step", "step-back", "The job could not read the checkpoint of step {step}."),
+    Row(("*",), "any", "same twice", "step-back", "The same failure twice after resuming at step {step}."),
+    Row(ENGINE, "run", "engine first", "engine-alone", "Only the inference server failed: the job goes on without it."),
+    Row(("*",), "any", "engine well", "job-alone", "The inference server is well and is kept warm."),
+    Row(("startup-overdue",), "start", "any", "restart", "The next start is given twice the time."),
+    Row(("*",), "any", "any", "restart", ""),
+)
+
+
+def row_for(state: State, verdict: Verdict) -> Row:
+    """The row that decides about ``verdict``; ``state`` counts this failure already."""
+    place = "start" if state.mode == "starting" or state.progress.step is None else "run"
+    for row in TABLE:
+        fits = row.place in ("any", place) and any(fnmatchcase(verdict.cause, cause) for cause in row.causes)
+        if fits and HISTORY[row.history](state, verdict):
+            return row
+    raise AssertionError("the last row of the policy fits everything")
+
+
+def why(row: Row, state: State) -> str:
+    """The row's reason with the run's own numbers."""
+    return row.why.format(tries=state.barren - 1, step=state.resume_step)
+
+
+# ---------------------------------------------------------------- histories
+
+
+def lower_good_step(state: State) -> int | None:
+    """The good step below the resume step, when the run may go back once and the resume step is still good."""
+    step, good = state.resume_step, {*state.good_local(), *state.good_stored()}
+    if state.stepped_back or step is None or step not in good:
+        return None
+    return max((s for s in good if s < step), default=None)
+
+
+def _same_twice(state: State, verdict: Verdict) -> bool:
+    if len(state.failures) < 2 or lower_good_step(state) is None:
+        return False
+    last, before = state.failures[-1], state.failures[-2]
+    return (last.signature, last.step) == (before.signature, before.step)
+
+
+def _own_engine(state: State) -> bool:
+    return state.settings.inference == "own-role" and state.own.alive
+
+
+def _first_try(state: State) -> bool:
+    """Is this the first thing that is tried in this incident? Half a restart that did not help is not repeated."""
+    return state.incident is not None and state.incident.decided == state.now
+
+
+def _engine_first(state: State, verdict: Verdict) -> bool:
+    own = state.settings.inference == "own-role" and state.own.number > 0
+    return own and state.settings.engine_alone and _first_try(state)
+
+
+def _engine_well(state: State, verdict: Verdict) -> bool:
+    well = _own_engine(state) and state.settings.engine_warm and state.engine.ever_ok and not state.own.asked
+    return well and not any(fnmatchcase(verdict.cause, cause) for cause in ENGINE) and _first_try(state)
+
+
+HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
+    "any": lambda state, verdict: True,
+    "incurable": lambda state, verdict: verdict.deterministic,
+    "patient": lambda state, verdict: state.waits < MOST_WAITS,
+    "no progress": lambda state, verdict: state.barren > state.settings.max_restarts,
+    "lower step": lambda state, verdict: lower_good_step(state) is not None,
+    "same twice": _same_twice,
+    "engine first": _engine_first,
+    "engine well": _engine_well,
+}

@@ -1,0 +1,76 @@
+"""What people should hear about the machine before it is a failure. Nothing is done about it; each is said once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from supervisor.core.deadlines import size, span
+from supervisor.core.evolve import replace
+from supervisor.core.moves import Actions, say
+from supervisor.core.state import State
+
+LITTLE_MEMORY = 0.05
+HIGH_PRESSURE = 40.0  # percent of the last ten seconds
+MANY_FILES = 0.85
+LITTLE_SHM = 0.05
+BLIND_S = 120.0
+GONE_BELOW = 0.8  # a warning is taken back only well below its threshold, so that it is not said again and again
+
+
+def warn(before: State, state: State) -> tuple[State, Actions]:
+    """Say what is new about host and GPUs, and take back what is over."""
+    present = dict(_host(state, tuple(state.warned)))
+    present.update(_gpus(state))
+    acts: Actions = [
+        say("warning", sentence, "warning") for name, sentence in present.items() if name not in state.warned
+    ]
+    acts += [say("cleared", _OVER[name.partition(":")[0]]) for name in state.warned if name not in present]
+    if state.oom_t == state.now and before.oom_t != state.oom_t:
+        acts.append(say("warning", "The kernel ended a process because memory was full (OOM kill).", "warning"))
+    return (replace(state, warned=tuple(present)) if acts else state), acts
+
+
+_OVER = {
+    "memory": "The host has memory again.",
+    "pressure": "The host's tasks no longer wait for memory.",
+    "files": "Open files are well below their limit again.",
+    "shm": "Shared memory has room again.",
+    "blind": "The GPU driver answers again.",
+    "gpu": "A new attempt: what was said of its GPU is no longer held against it.",
+}
+
+
+def _host(state: State, warned: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    host = state.host
+    if host is None:
+        return
+
+    def beyond(name: str, value: float, limit: float) -> bool:
+        return value >= (limit * GONE_BELOW if name in warned else limit)
+
+    if host.memory_total_bytes and host.memory_available_bytes is not None:
+        used = 1 - host.memory_available_bytes / host.memory_total_bytes
+        if beyond("memory", used, 1 - LITTLE_MEMORY):
+            left = f"{size(host.memory_available_bytes)} of {size(host.memory_total_bytes)}"
+            yield "memory", f"The host has little memory left ({left}): the kernel will end a process when it is full."
+    if host.memory_pressure is not None and beyond("pressure", host.memory_pressure, HIGH_PRESSURE):
+        yield "pressure", f"The host's tasks waited for memory {host.memory_pressure:.0f} % of the last 10 s."
+    limit = host.open_files_limit
+    if host.open_files is not None and limit and beyond("files", host.open_files / limit, MANY_FILES):
+        whose = f" by {host.open_files_of}" if host.open_files_of else ""
+        text = f"{host.open_files} of {limit} files are open{whose}: at the limit each new connection fails."
+        yield "files", f"{text} Raise job.nofile and restart at a good moment."
+    if host.shm_total_bytes and host.shm_free_bytes is not None:
+        used = 1 - host.shm_free_bytes / host.shm_total_bytes
+        if beyond("shm", used, 1 - LITTLE_SHM):
+            room = f"{size(host.shm_free_bytes)} of {size(host.shm_total_bytes)} free"
+            text = f"Shared memory (/dev/shm) is nearly full ({room}): vLLM and data loaders stall or die when it is."
+            yield "shm", f"{text} Give the container more (docker run --shm-size)."
+
+
+def _gpus(state: State) -> Iterator[tuple[str, str]]:
+    since = state.gpu_unseen_since
+    if since is not None and state.gpus and state.now - since >= BLIND_S:
+        yield "blind", f"The GPU driver has not answered for {span(state.now - since)}: {state.gpu_reason}"
+    for trouble in state.trouble:
+        yield f"gpu:{trouble.text}", f"The driver reports: {trouble.text}."
