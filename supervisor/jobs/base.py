@@ -95,6 +95,17 @@ class StepCheck:
     changed_wall: float = 0.0
 
 
+GrowthKind = Literal["download", "rollouts", "checkpoint"]
+
+
+@dataclass(frozen=True)
+class Grows:
+    """Folders in which a phase can be seen to go on by bytes, and the step they belong to (0 where there is none)."""
+
+    trees: Sequence[Path]
+    step: int = 0
+
+
 @dataclass(frozen=True)
 class StepFile:
     """One file of a step: ``source`` on disk, ``name`` below ``{run_id}/step_N/`` in the store (POSIX, relative).
@@ -173,6 +184,12 @@ class Job(Protocol):
         """Role of a process by its command line and /proc comm (15 characters), and whether its end is proof.
 
         None: a helper of no interest. ("inference", True) is an engine process whose end means the engine is dead.
+        """
+
+    def growing(self, what: GrowthKind) -> Grows | None:
+        """Where ``what`` can be seen to grow at this moment: the newest step's folders, or where downloads arrive.
+
+        None when there is nothing (yet). Raises OSError when that cannot be said.
         """
 
     def steps(self) -> Sequence[int]:

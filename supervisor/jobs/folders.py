@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from supervisor.checkpoints.completeness import Result, check_markers
 from supervisor.errors import ConfigError
-from supervisor.jobs.base import StepCheck, StepFile
+from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import NUMBER, files_below, judged, safe_name
 
 OTHER_TREES = ".run"
@@ -77,6 +77,11 @@ class StepFolders:
     def steps(self) -> list[int]:
         """Every step with a folder."""
         return sorted(self.main.found(self.output_dir))
+
+    def growing(self) -> Grows | None:
+        """The newest step's folders."""
+        newest = max(self.steps(), default=None)
+        return None if newest is None else Grows(self._parts(newest), newest)
 
     def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
         """Do all markers match, and is nothing still being written?"""

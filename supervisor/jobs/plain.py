@@ -15,6 +15,8 @@ from supervisor.jobs.base import (
     Component,
     Engine,
     GpuPlan,
+    Grows,
+    GrowthKind,
     JobFacts,
     LogSource,
     StartRequest,
@@ -22,6 +24,7 @@ from supervisor.jobs.base import (
     StepFile,
     StopRules,
 )
+from supervisor.jobs.downloads import arriving
 from supervisor.jobs.environment import job_environment
 from supervisor.jobs.folders import StepFolders, StepPath, either
 
@@ -197,6 +200,12 @@ class PlainJob:
         return ("inference", True) if is_engine and self.engine() is not None else None
 
     # ---------------------------------------------------------------- steps
+
+    def growing(self, what: GrowthKind) -> Grows | None:
+        """Downloads and checkpoints; of rollouts a plain command says nothing."""
+        if what == "download":
+            return Grows(arriving(self._environment(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder))
+        return self.folders.growing() if what == "checkpoint" else None
 
     def steps(self) -> Sequence[int]:
         """Every step with a folder."""

@@ -13,6 +13,8 @@ from supervisor.jobs.base import (
     Component,
     Engine,
     GpuPlan,
+    Grows,
+    GrowthKind,
     JobFacts,
     LogSource,
     StartRequest,
@@ -20,6 +22,7 @@ from supervisor.jobs.base import (
     StepFile,
     StopRules,
 )
+from supervisor.jobs.downloads import arriving
 from supervisor.jobs.environment import job_environment
 from supervisor.primerl import command, logs, processes
 from supervisor.primerl import configs as files
@@ -222,6 +225,12 @@ class PrimeRlJob:
         return processes.classify(title, comm, sft_is_trainer=not self.dialect.sft_launcher)
 
     # ---------------------------------------------------------------- steps
+
+    def growing(self, what: GrowthKind) -> Grows | None:
+        """Downloads, rollouts and checkpoints, by this era's layout."""
+        if what == "download":
+            return Grows(arriving(self._environment(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder))
+        return self.layout.growing_rollouts() if what == "rollouts" else self.layout.growing_checkpoint()
 
     def steps(self) -> Sequence[int]:
         """Step numbers with a checkpoint folder."""

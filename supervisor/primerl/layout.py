@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip
-from supervisor.jobs.base import StepCheck, StepFile
+from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import files_below, judged, numbered, safe_name
 from supervisor.primerl.dialect import Dialect
 
@@ -87,6 +87,19 @@ class Layout:
         if not self.weights_on_disk or self.dialect.startup_broadcast:
             return []
         return [self.orchestrator_dir / "broadcasts" / f"step_{step}"]
+
+    # ---------------------------------------------------------------- what grows
+
+    def growing_rollouts(self) -> Grows | None:
+        """The newest step's rollouts: traces that are appended to one by one (monitors/file.py), or rank files."""
+        return _newest(self._rollout_parents())
+
+    def growing_checkpoint(self) -> Grows | None:
+        """The newest checkpoint in both trees, with the weights for people that are saved with it."""
+        newest = _newest(self._checkpoint_parents())
+        if newest is None:
+            return None
+        return Grows([*newest.trees, self.run_dir / "weights" / f"step_{newest.step}"], newest.step)
 
     # ---------------------------------------------------------------- looking
 
@@ -200,6 +213,11 @@ class Layout:
         for parent in self._rollout_parents():
             trees += [tree for number, tree in sorted(numbered(parent).items()) if number >= stale]
         return trees
+
+
+def _newest(parents: Sequence[Path]) -> Grows | None:
+    step = max((number for parent in parents for number in numbered(parent)), default=None)
+    return None if step is None else Grows([parent / f"step_{step}" for parent in parents], step)
 
 
 def _exists(path: Path) -> bool:

@@ -21,6 +21,8 @@ from supervisor.jobs.base import (
     Component,
     Engine,
     GpuPlan,
+    Grows,
+    GrowthKind,
     JobFacts,
     LogSource,
     StartRequest,
@@ -28,6 +30,7 @@ from supervisor.jobs.base import (
     StepFile,
     StopRules,
 )
+from supervisor.jobs.downloads import arriving
 from supervisor.jobs.environment import job_environment
 from supervisor.jobs.folders import StepFolders, StepPath
 from supervisor.primerl import command, logs, processes
@@ -261,6 +264,14 @@ class VerifiersJob:
         return processes.classify(title, comm)
 
     # ---------------------------------------------------------------- steps
+
+    def growing(self, what: GrowthKind) -> Grows | None:
+        """Downloads and checkpoints; rollouts are not written to disk."""
+        if what == "download":
+            return Grows(
+                arriving(self._environment(StartRequest("look", 0, None, {}, "look", Path("/")), ()), self.folder)
+            )
+        return self.folders.growing() if what == "checkpoint" else None
 
     def steps(self) -> Sequence[int]:
         """Every checkpoint-N."""
