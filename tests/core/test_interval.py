@@ -1,0 +1,104 @@
+"""How far apart checkpoints should be: against the exact model, and in words."""
+
+from __future__ import annotations
+
+from math import exp
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.core import goodput as g
+from supervisor.core.goodput import Ledger, Outage
+from supervisor.core.interval import Measured, advise, best_interval_s, loss, measured
+
+HOUR = 3600.0
+
+
+def exact_cost(interval_s: float, save_s: float, between_s: float, recovery_s: float) -> float:
+    """Expected time for each second of training, failures being exponential (Daly 2006, the complete cost function)."""
+    return between_s * exp(recovery_s / between_s) * (exp((interval_s + save_s) / between_s) - 1) / interval_s
+
+
+@given(save_s=st.floats(1, 600), between_s=st.floats(2 * HOUR, 500 * HOUR), recovery_s=st.floats(0, HOUR))
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+def test_the_interval_is_as_good_as_the_exact_optimum(save_s: float, between_s: float, recovery_s: float) -> None:
+    advised = best_interval_s(save_s, between_s, recovery_s)
+    least = min(exact_cost(advised * 1.01**power, save_s, between_s, recovery_s) for power in range(-150, 151))
+    assert exact_cost(advised, save_s, between_s, recovery_s) < least * 1.02
+
+
+def test_youngs_own_case() -> None:
+    assert best_interval_s(60, 12 * HOUR, 0) == pytest.approx((2 * 60 * 43200 + 3600) ** 0.5)
+
+
+def test_the_advice_is_in_steps_and_says_what_it_hangs_on() -> None:
+    advice = advise(Measured(240, 30, failures=3, watched_s=76 * HOUR, interval_steps=60))
+    assert advice.steps == 10, "sqrt(2 * 25 h * 30 s) is 39 minutes"
+    assert advice.sentence == (
+        "Checkpoints come every 60 steps (4 h); every 10 steps (40 min) would cost less, 2.6 % of all time for saves "
+        "and repeated steps instead of 8.2 %: a save takes 30 s, a step 4 min, and something fails about every 25 h "
+        "(3 failures in 76 h, with 1 failure in 24 h assumed before)."
+    ).replace(" %", "%")
+    assert advice.warning == ""
+    assert advice.present_loss is not None and advice.loss is not None and advice.present_loss > advice.loss
+
+
+def test_an_interval_that_is_near_enough_is_left_alone() -> None:
+    advice = advise(Measured(240, 30, failures=3, watched_s=76 * HOUR, interval_steps=8))
+    assert advice.sentence.startswith(
+        "Checkpoints come every 8 steps (32 min), which is as good as the best interval, 10 steps (40 min): "
+    )
+
+
+def test_slow_recovery_and_detection_make_saves_a_little_rarer_and_never_more_frequent() -> None:
+    quick, slow = Measured(10, 30, watched_s=0), Measured(10, 30, watched_s=0, detect_s=HOUR, recover_s=HOUR)
+    first, second = advise(quick).steps, advise(slow).steps
+    assert first is not None and second is not None and first <= second < 1.1 * first
+
+
+def test_an_upload_longer_than_the_interval_is_a_warning_that_names_the_link() -> None:
+    advice = advise(Measured(240, 30, upload_s=56 * 60, interval_steps=5))
+    assert advice.warning == (
+        "An upload takes 56 min, longer than the 20 min between two checkpoints: the link, not the interval, decides "
+        "what a lost pod costs, about 94 min of training. A pod with a faster uplink, or less in a checkpoint, is what "
+        "would help."
+    )
+
+
+def test_what_was_not_measured_is_not_guessed() -> None:
+    assert advise(Measured(None, None)).sentence == ("No advice on the checkpoint interval yet: no step was timed.")
+    assert "no checkpoint save was timed" in advise(Measured(100, None)).sentence
+    assert advise(Measured(100, None)).steps is None
+
+
+def test_a_step_is_the_least_there_is() -> None:
+    assert advise(Measured(7200, 1, failures=50, watched_s=HOUR)).steps == 1
+
+
+def test_a_ledger_says_what_was_measured() -> None:
+    outages = (
+        Outage("engine-gone", 0, 7, 4, 6, 10, 280, 2),
+        Outage("stopped", 0, 9, 500, 0, 0, 0, recovered=False),
+    )
+    run = Ledger(
+        {g.PRODUCTIVE: 36000, g.SAVE: 300, g.STOPPED: 9000},
+        timed=180,
+        timed_s=36000,
+        saves=10,
+        uploads=4,
+        upload_s=400,
+        incidents=2,
+        outages=outages,
+    )
+    found = measured(run, lost_pods=1)
+    assert (found.step_s, found.save_s, found.upload_s) == (200, 30, 100)
+    assert (found.failures, found.watched_s) == (3, 36300)
+    assert (found.detect_s, found.recover_s) == (4, 296)
+    assert found.interval_steps == 18, "seen, where the run file does not say it"
+    assert measured(run, interval_steps=20).interval_steps == 20
+
+
+def test_the_loss_is_least_at_the_best_interval() -> None:
+    best = best_interval_s(30, 20 * HOUR, 0)
+    assert loss(best, 30, 20 * HOUR) < min(loss(best / 2, 30, 20 * HOUR), loss(best * 2, 30, 20 * HOUR))
