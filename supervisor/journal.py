@@ -2,6 +2,9 @@
 
 SQLite in WAL mode on a local disk. A daemon that starts rebuilds the core from the last snapshot and the tail. A full
 disk must not silence it: a ballast file is released first; after that events live in memory and the failure is told.
+
+Older rows are compressed a piece at a time (``supervisor.archive``), so that the last day and the last incidents can be
+replayed: what is read from this file gives the same decisions again.
 """
 
 from __future__ import annotations
@@ -13,18 +16,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor import __version__, archive
 from supervisor.core.actions import Action, Say
 from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide
+from supervisor.core.evolve import replace
 from supervisor.core.facts import Observation, Tick
 from supervisor.core.state import State
 
 SNAPSHOT_EVERY = 500
-KEEP_OBSERVATIONS = 200_000
 KEEP_EVENTS = 100_000
 BALLAST_BYTES = 4 << 20
 FORMAT = 1
@@ -67,6 +71,9 @@ class Journal:
         self._since_snapshot = 0
         self._recent: deque[Event] = deque(maxlen=2000)
         self._last_event = 0
+        self._state: State | None = None  # what the rows lead to
+        self._tick: Observation | None = None  # the last one that changed nothing, not written yet
+        self._lost = False  # turns were lost: the rows no longer lead to the present state
         self.failure = ""
         self.set_aside: Path | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +93,7 @@ class Journal:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA cache_size=-512")
-        database.executescript(_SCHEMA)
+        database.executescript(_SCHEMA + archive.SCHEMA)
         if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             database.close()
             raise sqlite3.DatabaseError("quick_check failed")
@@ -108,7 +115,7 @@ class Journal:
     def rebuild(self) -> tuple[State, int]:
         """The core's state from the last readable snapshot and the observations after it, and how many those were."""
         state, after = State(), 0
-        for number, text in self._db.execute("SELECT observation, state FROM snapshots ORDER BY observation DESC"):
+        for number, text in self._states():
             try:
                 state, after = decode(json.loads(text)), number
                 break
@@ -118,20 +125,53 @@ class Journal:
         for observation in self.observations(after):
             state = decide(state, observation).state
             count += 1
+        self._state = state
+        if self.get("version") != __version__:
+            self._lost = count > 0  # this version may have concluded other things from the same rows
+            self.put("version", __version__)
         return state, count
+
+    def _states(self) -> Iterator[tuple[int, str]]:
+        """Snapshots and the number of the observation that each follows, newest first."""
+        yield from self._db.execute("SELECT observation, state FROM snapshots ORDER BY observation DESC")
+        for piece in reversed(self._chunks()):
+            if piece.state:
+                yield piece.first - 1, piece.state
+
+    def _chunks(self) -> list[archive.Piece]:
+        """What lies before the rows without a gap, at most ``KEEP_OBSERVATIONS``."""
+        found: list[archive.Piece] = []
+        last = self._db.execute("SELECT COALESCE(MAX(id), 0) FROM observations").fetchone()[0]
+        for piece in archive.pieces(self._db):
+            if found and piece.first != found[-1].last + 1:
+                found.clear()
+            if piece.last > last - archive.KEEP_OBSERVATIONS:
+                found.append(piece)
+        return found
 
     def observations(self, after: int = 0) -> Iterator[Observation]:
         """What the core consumed, in order; facts of another version that cannot be read are left out."""
-        query = "SELECT t, wall, source, fact FROM observations WHERE id > ? ORDER BY id"
-        for t, wall, source, text in self._db.execute(query, (after,)):
-            try:
-                yield Observation(t, wall, decode(json.loads(text)), source)
-            except (KeyError, TypeError, ValueError):
-                continue
+        oldest = self._db.execute("SELECT MIN(id) FROM observations").fetchone()[0]
+        if oldest is not None and after >= oldest - 1:
+            query = "SELECT t, wall, source, fact FROM observations WHERE id > ? ORDER BY id"
+            for t, wall, source, text in self._db.execute(query, (after,)):
+                if (found := _observation(t, wall, source, json.loads(text))) is not None:
+                    yield found
+            return
+        for piece in self._chunks():
+            if piece.first <= after:
+                continue  # states, which name a place to begin, lie between pieces
+            for line in piece.lines.splitlines():
+                value = json.loads(line)
+                if "fact" in value:
+                    found = _observation(value["t"], value["wall"], value["source"], value["fact"])
+                    if found is not None:
+                        yield found
 
     def record(self, observation: Observation, before: State, after: State, actions: Sequence[Action]) -> list[Event]:
         """Write one turn of the loop; returns the events in it with their numbers."""
         if isinstance(observation.fact, Tick) and not actions and _same(before, after):
+            self._state, self._tick = after, observation
             return []
         said = [action for action in actions if isinstance(action, Say)]
         events = []
@@ -143,7 +183,8 @@ class Journal:
                 )
             )
         self._since_snapshot += 1
-        self._try(lambda: self._write(observation, actions, events))
+        self._lost = not self._try(lambda: self._write(observation, before, after, actions, events))
+        self._state, self._tick = after, None
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.snapshot(after)
         if events:
@@ -151,51 +192,95 @@ class Journal:
                 self._recent.extend(events)
         return events
 
-    def _write(self, observation: Observation, actions: Sequence[Action], events: Sequence[Event]) -> None:
+    def _write(
+        self,
+        observation: Observation,
+        before: State,
+        after: State,
+        actions: Sequence[Action],
+        events: Sequence[Event],
+    ) -> None:
         db = self._db
-        db.execute("BEGIN")
-        try:
-            cursor = db.execute(
-                "INSERT INTO observations (t, wall, source, fact) VALUES (?, ?, ?, ?)",
-                (observation.t, observation.wall, observation.source, _dump(observation.fact)),
-            )
-            number = cursor.lastrowid
+        with self._transaction():
+            if self._lost:
+                self._put_snapshot(before, rebased=True)  # only a whole state mends the record
+            number = 0
+            # Of ticks that did nothing the last one is kept: how long nothing happened may matter to what comes next.
+            for seen in (observation,) if self._tick is None else (self._tick, observation):
+                cursor = db.execute(
+                    "INSERT INTO observations (t, wall, source, fact) VALUES (?, ?, ?, ?)",
+                    (seen.t, seen.wall, seen.source, _dump(seen.fact)),
+                )
+                number = cursor.lastrowid or 0
             for event in events:
                 db.execute(
                     "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (event.id, number, event.wall, event.level, event.event, event.sentence, json.dumps(event.fields)),
                 )
+            numbers = iter(events)
             for action in actions:
-                if not isinstance(action, Say):
-                    db.execute(
-                        "INSERT INTO actions (observation, wall, action) VALUES (?, ?, ?)",
-                        (number, observation.wall, _dump(action)),
-                    )
-            db.execute("COMMIT")
+                text = f'{{"said":{next(numbers).id}}}' if isinstance(action, Say) else _dump(action)
+                db.execute(
+                    "INSERT INTO actions (observation, wall, action) VALUES (?, ?, ?)",
+                    (number, observation.wall, text),
+                )
+            if before.incident is not after.incident:
+                self._put_incidents(before, after)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN")
+        try:
+            yield
+            self._db.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
+                self._db.execute("ROLLBACK")
             raise
 
+    def _put_incidents(self, before: State, after: State) -> None:
+        old, new = before.incident, after.incident
+        if old is not None and (new is None or new.id != old.id):
+            self._db.execute("UPDATE incidents SET closed = ? WHERE id = ?", (after.now, old.id))
+        if new is not None:
+            self._db.execute(
+                "INSERT OR REPLACE INTO incidents VALUES (?, ?, NULL, ?, ?, ?)",
+                (new.id, new.opened, new.attempt, new.cause, new.sentence),
+            )
+
     def snapshot(self, state: State) -> None:
-        """Keep the state, and forget what is older than the snapshots and limits need."""
+        """Keep the state, and compress or forget what is older than the snapshots and limits need."""
         self._since_snapshot = 0
-        self._try(lambda: self._snapshot(state))
+        rebased = self._lost or state is not self._state
+        self._lost = not self._try(lambda: self._snapshot(state, rebased=rebased)) and rebased
+        self._state = state
+        # Not being able to compress is no failure to write: the rows stay, and the next snapshot tries again.
+        with self._database, contextlib.suppress(sqlite3.Error, OSError):
+            if archive.compact(self._db):
+                archive.forget(self._db, state.now)
 
-    def _snapshot(self, state: State) -> None:
+    def _snapshot(self, state: State, *, rebased: bool) -> None:
         db = self._db
-        last = db.execute("SELECT COALESCE(MAX(id), 0) FROM observations").fetchone()[0]
-        db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, _dump(state)))
-        db.execute(
-            "DELETE FROM snapshots WHERE observation NOT IN (SELECT observation FROM snapshots "
-            "ORDER BY observation DESC LIMIT 5)"
-        )
-        db.execute("DELETE FROM observations WHERE id <= ?", (last - KEEP_OBSERVATIONS,))
-        db.execute("DELETE FROM actions WHERE observation <= ?", (last - KEEP_OBSERVATIONS,))
-        db.execute("DELETE FROM events WHERE id <= ?", (self._last_event - KEEP_EVENTS,))
+        with self._transaction():
+            last = self._put_snapshot(state, rebased=rebased)
+            # Bounds for a journal that cannot compress for long.
+            db.execute("DELETE FROM observations WHERE id <= ?", (last - archive.KEEP_OBSERVATIONS,))
+            db.execute("DELETE FROM actions WHERE observation <= ?", (last - archive.KEEP_OBSERVATIONS,))
+            db.execute("DELETE FROM snapshots WHERE observation <= ?", (last - archive.KEEP_OBSERVATIONS,))
+            db.execute("DELETE FROM events WHERE id <= ?", (self._last_event - KEEP_EVENTS,))
 
-    def _try(self, write: Any) -> None:
-        """Do ``write``; on a full disk release the ballast and try again; never raise into the loop."""
+    def _put_snapshot(self, state: State, *, rebased: bool) -> int:
+        """``rebased``: the rows before do not lead to this state, so a replay has to take it as it is."""
+        last: int = self._db.execute(
+            "SELECT MAX(COALESCE((SELECT MAX(id) FROM observations), 0), COALESCE((SELECT MAX(last) FROM chunks), 0))"
+        ).fetchone()[0]
+        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, _dump(state)))
+        if rebased:
+            self._db.execute("INSERT OR IGNORE INTO rebased VALUES (?)", (last,))
+        return last
+
+    def _try(self, write: Any) -> bool:
+        """Do ``write``; on a full disk release the ballast and try again; never raise into the loop. Was it done?"""
         for last in (False, True):
             try:
                 with self._database:
@@ -207,9 +292,9 @@ class Journal:
             else:
                 if self.failure:
                     self.failure = ""
-                    self._since_snapshot = SNAPSHOT_EVERY  # turns were lost: only a whole state mends the record
                     self._make_ballast()
-                return
+                return True
+        return False
 
     # ------------------------------------------------------------ meta, events
 
@@ -246,5 +331,12 @@ def _dump(value: Any) -> str:
     return json.dumps(encode(value), separators=(",", ":"))
 
 
+def _observation(t: float, wall: float, source: str, fact: Any) -> Observation | None:
+    try:
+        return Observation(t, wall, decode(fact), source)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def _same(before: State, after: State) -> bool:
-    return replace(after, now=before.now, wall=before.wall) == before
+    return replace(after, now=before.now, wall=before.wall, calm_until=before.calm_until) == before

@@ -102,11 +102,16 @@ def test_ticks_that_change_nothing_are_not_written(tmp_path: Path) -> None:
     world.boot()
     state = _replayed(world, journal)
     for second in range(100):
-        observation = f.Observation(world.t + second, 1.7e9 + second, f.Tick())
+        observation = f.Observation(world.t + 5 + second / 100, 1.7e9 + world.t + second, f.Tick())
         decision = decide(state, observation)
         journal.record(observation, state, decision.state, decision.actions)
         state = decision.state
     assert len(list(journal.observations())) == len(world.log)
+    seen = f.Observation(world.t + 20, 1.7e9 + world.t + 20, f.DiskLook("/ckpt", 100, 50))
+    journal.record(seen, state, decide(state, seen).state, ())
+    kept = list(journal.observations())[len(world.log) :]
+    assert [observation.fact for observation in kept] == [f.Tick(), seen.fact], "how long nothing happened is known"
+    assert kept[0].t == world.t + 5.99
 
 
 def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
@@ -142,6 +147,43 @@ def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_acknowledged(tmp
     state, _ = Journal(tmp_path).rebuild()
     assert state.progress.reward_step is not None
     assert state.progress.reward_step >= acknowledged
+
+
+def test_kill_9_while_old_rows_are_compressed_loses_nothing(tmp_path: Path) -> None:
+    """Compressing goes on all the time here, so most kills come in the middle of it."""
+    script = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from supervisor import archive, journal
+        from supervisor.core.decide import decide
+        from supervisor.core.facts import Observation, StepDone
+        journal.SNAPSHOT_EVERY, archive.PIECE = 3, 2
+        kept = journal.Journal(Path(sys.argv[1]))
+        state = kept.rebuild()[0]
+        begin = (state.progress.reward_step or 0) + 1
+        for number in range(begin, begin + 100000):
+            observation = Observation(float(number), 0.0, StepDone("orchestrator", number, reward=0.5))
+            decision = decide(state, observation)
+            kept.record(observation, state, decision.state, decision.actions)
+            state = decision.state
+            print(number, flush=True)
+        """
+    )
+    for kill in range(5):
+        child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        numbers = [int(child.stdout.readline()) for _ in range(40 + kill)]
+        os.kill(child.pid, signal.SIGKILL)
+        numbers += [int(line) for line in child.stdout if line.strip().isdigit()]
+        child.wait()
+        child.stdout.close()
+        journal = Journal(tmp_path)
+        state, _ = journal.rebuild()
+        assert (state.progress.reward_step or 0) >= numbers[-1]
+        kept = [observation.t for observation in journal.observations()]
+        assert kept == [float(number) for number in range(1, len(kept) + 1)], "each one once and in order"
+        journal.close()
 
 
 def test_a_full_disk_releases_the_ballast_and_never_raises(tmp_path: Path) -> None:

@@ -1,0 +1,205 @@
+"""``rl-supervisor replay`` and ``trace``: what is decided on recorded observations, and how to take them along."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from supervisor import __version__, trace
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.codec import encode
+from supervisor.core.words import span
+from supervisor.replaying import Change, Turn, replay
+
+SHOWN = 400  # characters of one line
+
+
+def replay_file(path: Path, *, config: Path | None, incident: int | None, as_json: bool, every: bool) -> int:
+    """Print the decisions on a trace or journal; 1 when they are not those that were recorded. Raises TraceError."""
+    source = trace.load(path, incident)
+    change = _change(config) if config is not None else None
+    tell = _Json() if as_json else _Text(every)
+    for note in _notes(source):
+        tell.note(note)
+    for turn in replay(source, change):
+        tell.turn(turn, every=every)
+    return tell.end(source, config)
+
+
+def export(path: Path, *, incident: int | None, output: Path | None) -> int:
+    """Write a journal's trace; to standard output without a file."""
+    journal = _journal_of(path)
+    told = trace.export(journal, incident, output)
+    if output is None:
+        sys.stdout.write(told)
+    else:
+        print(told)
+    return 0
+
+
+def _journal_of(path: Path) -> Path:
+    """The journal itself, or that of a run file."""
+    if path.suffix != ".toml":
+        return path
+    from supervisor.run_file import load
+
+    journal = load(path).state_dir / "journal.db"
+    if not journal.exists():
+        raise trace.TraceError(f"The run of {path} has no journal yet ({journal}).")
+    return journal
+
+
+def _change(config: Path) -> Change:
+    from supervisor.core_settings import under
+    from supervisor.run_file import load
+
+    run_file = load(config)
+    return lambda settings: under(run_file, settings) if settings.run_id else settings
+
+
+def _notes(source: trace.Trace) -> Iterator[str]:
+    yield from source.notes
+    others = [version for version in source.versions if version != __version__]
+    if source.decisions and others:
+        yield f"Recorded by version {', '.join(others)}; this is {__version__}, which may decide otherwise."
+
+
+class _Told:
+    def __init__(self) -> None:
+        self.observations = self.decisions = self.compared = self.apart = 0
+        self.first: float | None = None
+        self.last = 0.0
+        self.different_world = False
+        self.differs: Turn | None = None
+        self.different = 0
+
+    def count(self, turn: Turn) -> None:
+        if self.first is None:
+            self.first = turn.observation.t
+        self.last = turn.observation.t
+        self.observations += 1
+        self.decisions += bool(turn.actions)
+        self.different_world = self.different_world or turn.counterfactual
+        self.apart += bool(turn.actions and turn.counterfactual)
+        self.compared += turn.recorded is not None
+        if turn.differs:
+            self.differs = self.differs or turn
+            self.different += 1
+
+    def verdict(self, source: trace.Trace, config: Path | None) -> str:
+        seen = f"{self.observations} observations over {span(self.last - (self.first or 0.0))}, "
+        seen += f"{self.decisions} with decisions"
+        if config is not None:
+            if not self.different_world:
+                return f"{seen}; under {config} the run would have been the same."
+            return (
+                f"{seen}, of these {self.apart} counterfactual: under {config} another action was taken, and what "
+                "really followed is not what would have followed."
+            )
+        if not source.decisions:
+            return f"{seen}; the trace does not say what was decided then."
+        if self.differs is None:
+            return f"{seen}; the same as recorded."
+        return f"{seen}; {self.different} are not as recorded."
+
+
+class _Text(_Told):
+    def __init__(self, every: bool) -> None:
+        super().__init__()
+        self._every = every
+
+    def note(self, sentence: str) -> None:
+        print(f"note: {sentence}")
+
+    def turn(self, turn: Turn, *, every: bool) -> None:
+        self.count(turn)
+        if turn.instead:
+            print(f"-- from here on counterfactual; under the settings of the recording {turn.instead} --")
+        when = _when(turn, self.first or 0.0)
+        mark = "  counterfactual" if turn.counterfactual else ""
+        if every:
+            print(f"{when}{mark}  saw    {_short(turn.observation.fact)}")
+        for action in turn.actions:
+            print(f"{when}{mark}  {_told(action)}")
+        if turn.differs and turn is self.differs:
+            print("-- first difference: recorded was --")
+            for text in turn.recorded or ():
+                print(f"{when}  {_recorded(text)}")
+            print("-- end of what was recorded --" if turn.recorded else "-- nothing --")
+
+    def end(self, source: trace.Trace, config: Path | None) -> int:
+        print(self.verdict(source, config))
+        return 1 if self.differs else 0
+
+
+class _Json(_Told):
+    def note(self, sentence: str) -> None:
+        print(json.dumps({"note": sentence}))
+
+    def turn(self, turn: Turn, *, every: bool) -> None:
+        self.count(turn)
+        if not (every or turn.actions or turn.differs or turn.instead):
+            return
+        seen = turn.observation
+        value: dict[str, Any] = {
+            "t": seen.t,
+            "wall": seen.wall,
+            "seconds": round(seen.t - (self.first or 0.0), 3),
+            "source": seen.source,
+            "fact": encode(seen.fact),
+            "mode": turn.mode,
+            "actions": encode(turn.actions),
+            "counterfactual": turn.counterfactual,
+        }
+        if turn.instead:
+            value["instead"] = turn.instead
+        if turn.differs:
+            value["recorded"] = [json.loads(text) for text in turn.recorded or ()]
+        print(json.dumps(value, separators=(",", ":")))
+
+    def end(self, source: trace.Trace, config: Path | None) -> int:
+        same = None if config is not None or not source.decisions else self.differs is None
+        print(
+            json.dumps(
+                {
+                    "summary": self.verdict(source, config),
+                    "observations": self.observations,
+                    "decisions": self.decisions,
+                    "counterfactual": self.apart,
+                    "same": same,
+                }
+            )
+        )
+        return 1 if self.differs else 0
+
+
+def _when(turn: Turn, first: float) -> str:
+    try:
+        wall = datetime.fromtimestamp(turn.observation.wall, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        wall = f"{turn.observation.wall:.0f}"
+    return f"{wall} {turn.observation.t - first:+11.1f} s"
+
+
+def _told(action: a.Action) -> str:
+    if isinstance(action, a.Say):
+        return f"{action.level:<7} {action.event}: {action.sentence}"
+    return f"action  {_short(action)}"
+
+
+def _recorded(text: str) -> str:
+    value = json.loads(text)
+    if value.get("@") == "Say":
+        return f"{value.get('level', ''):<7} {value.get('event')}: {value.get('sentence')}"
+    return f"action  {text}"
+
+
+def _short(value: f.Fact | a.Action) -> str:
+    words = [f"{key}={item!r}" for key, item in vars(value).items() if item not in (None, "", (), False)]
+    text = f"{type(value).__name__}({', '.join(words)})"
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
