@@ -15,9 +15,9 @@ from typing import Any
 
 from supervisor.config import RunFile
 from supervisor.core import facts as f
-from supervisor.core.deadlines import size
 from supervisor.core.retention import safe_locally
 from supervisor.core.state import State
+from supervisor.core.words import size
 from supervisor.effects import aside
 from supervisor.effects.carry_out import whole
 from supervisor.effects.transfers import Transfers, request

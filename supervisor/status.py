@@ -6,11 +6,13 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from supervisor.core.deadlines import allowance, excuse, span, startup_budget, step_deadline
+from supervisor import belief
+from supervisor.core.deadlines import allowance, excuse, startup_budget, step_deadline
 from supervisor.core.phases import STEP
 from supervisor.core.retention import next_to_publish
 from supervisor.core.state import Incident, State
 from supervisor.core.verdicts import judge, progress_sentence
+from supervisor.core.words import span
 
 _STATES = {
     "new": "surveying",
@@ -65,6 +67,8 @@ def status(state: State) -> dict[str, Any]:
         "run": state.settings.run_id,
         "state": state_word(state),
         "paused": state.paused,
+        "mode": state.settings.mode,
+        "would": ledger_of_would(state)[-3:],
         "sentence": headline(state),
         "since": state.since_wall,
         "step": progress.step if progress.step is not None else progress.highest,
@@ -143,46 +147,25 @@ def incident(one: Incident | None, state: State) -> dict[str, Any] | None:
 
 def explain(state: State) -> dict[str, Any]:
     """Why the core thinks what it thinks: the verdict, the evidence with its age, the next deadline, the past."""
-    evidence: list[dict[str, Any]] = []
-
-    def add(name: str, sentence: str, t: float | None = None) -> None:
-        evidence.append({"name": name, "sentence": sentence, "age_s": round(state.now - t, 1) if t else None})
-
-    for process in sorted(state.processes.values(), key=lambda p: (p.role, p.pid)):
-        if process.key:
-            add(f"process {process.role}", f"pid {process.pid} is alive: {process.title}")
-    for gone in state.gone:
-        add(f"process {gone.role}", f"pid {gone.pid} is gone", gone.t)
-    if state.gpu_reason:
-        add("GPUs", f"unknown: {state.gpu_reason}")
-    for memory in state.gpus.values():
-        gpu = memory.gpu
-        text = f"{gpu.role}, {gpu.used_bytes >> 20} MiB used, plateau {memory.plateau_bytes >> 20} MiB"
-        add(f"GPU {gpu.index}", text, memory.fallen_since)
-    engine = state.engine
-    if engine.look is not None:
-        running = "unknown" if engine.look.running is None else f"{engine.look.running:.0f}"
-        text = f"/health {engine.look.health}, /liveness {engine.look.liveness}, requests running: {running}"
-        add("engine", text, engine.look_t)
-        what = "iterations" if engine.look.iterations is not None else "tokens made"
-        add("engine counters", "unknown" if engine.count is None else f"{engine.count:.0f} {what}", engine.moved_t)
-    if state.work is not None:
-        add("rollouts", f"{state.work.inflight} in flight, {state.work.done} done", state.work.moved_t)
-    for role, phase in state.phases.items():
-        add(f"phase {role}", f"{phase.phase} {phase.text}".strip(), phase.t)
-    for error in state.errors.values():
-        add(f"error {error.signature}", f"{error.count} times, last: {error.text}", error.t)
-    if state.progress.step is not None:
-        add("step", progress_sentence(state), state.progress.t)
     verdict = judge(state) if state.live else None
     return {
         "sentence": verdict.sentence if verdict else state.why,
         "verdict": asdict(verdict) if verdict else None,
         "excuse": excuse(state),
-        "evidence": evidence,
+        "mode": state.settings.mode,
+        "paused": state.paused,
+        "would_do": belief.would_do(state, verdict) if verdict and verdict.act else "",
+        "evidence": belief.evidence(state),
+        "forecast": belief.forecast(state),
         "deadline": _deadline(state),
+        "would": ledger_of_would(state),
         "history": [one.sentence for one in state.incidents[-10:]],
     }
+
+
+def ledger_of_would(state: State) -> list[dict[str, Any]]:
+    """What observing kept us from doing, newest last, and how it went on without us. Times are Unix time."""
+    return [asdict(one) for one in state.would]
 
 
 def _deadline(state: State) -> dict[str, Any] | None:

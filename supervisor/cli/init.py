@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervisor.cli.machine import ConfigFound, Machine, look
 from supervisor.config import load
-from supervisor.core.deadlines import size
+from supervisor.core.words import size
 from supervisor.errors import ConfigError
 
 

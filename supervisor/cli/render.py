@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from supervisor.core.deadlines import size, span
+from supervisor.core.words import size, span
 
+WIDTH = 100
 RUNNING = ("setting-up", "surveying", "restoring", "starting", "running", "recovering", "stopping", "publishing")
 NOT_RUNNING = ("stopped", "finished", "gave-up", "unfit")
 
@@ -74,6 +76,7 @@ def headline(
     """One line that says what is and what happened: ``bs4-qwen3  RUNNING  step 412 of 1000, 212 s a step, ...``."""
     state = str(status.get("state") or "unknown")
     word = state.upper().replace("-", " ") + (" (PAUSED)" if status.get("paused") else "")
+    word += " (OBSERVED)" if status.get("mode") == "observe" else ""
     sentence = safe(status.get("sentence") or progress(status))
     for incident in (status.get("incident"), status.get("last_incident")):
         # The core knows no clock; people want to know when it was.
@@ -119,6 +122,8 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
         step = f" with step {last['recovered_step']}" if last.get("recovered_step") is not None else ""
         lasts = span(last.get("seconds") or 0)
         rows.append(("last incident", f"{_incident(last, now)}; over after {lasts}{step}"))
+    for one in status.get("would") or ():
+        rows.append(("not done", _would(one, now)))
     for path in status.get("config_changed") or ():
         rows.append(("changed", f"{path} differs from what runs; take it with: supervisorctl restart --new-config"))
     rows.append(("job", _job(status)))
@@ -251,22 +256,76 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def explanation(answer: Mapping[str, Any]) -> list[str]:
-    """Why the supervisor thinks what it thinks."""
-    lines = [safe(answer.get("sentence") or "")]
+def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str]:
+    """Why the supervisor thinks what it thinks, in lines of at most a hundred columns where words allow it."""
+    lines = _wrapped(str(answer.get("sentence") or ""), "")
+    lines += _not_acting(answer)
     if deadline := answer.get("deadline"):
         left = deadline.get("seconds_left")
         when = "" if left is None else f" ({span(left)} left)" if left >= 0 else f" (overdue by {span(-left)})"
-        lines.append(f"  waits for: {safe(str(deadline.get('sentence')).rstrip('.'))}{when}")
-    rows = []
-    for item in answer.get("evidence") or ():
-        age = item.get("age_s")
-        rows.append((safe(item.get("name")), f"{span(age)} ago" if age is not None else "", safe(item.get("sentence"))))
-    if rows:
-        lines += ["Evidence:", *(f"  {line}" for line in table(rows))]
+        lines += _wrapped(f"waits for: {str(deadline.get('sentence')).rstrip('.')}{when}", "  ")
+    if evidence := answer.get("evidence"):
+        lines += ["Evidence:", *_evidence(evidence)]
+    if forecast := answer.get("forecast"):
+        lines.append("If nothing moved from now on:")
+        for item in forecast:
+            acts = "acted upon" if item.get("act") else "suspected"
+            lines += _wrapped(f"in {span(item['in_s'])}, {acts}: {item.get('sentence')}", "  ")
+    if would := answer.get("would"):
+        lines += ["Not done, since the run is only observed:"]
+        lines += [line for one in would for line in _wrapped(_would(one, now), "  ")]
     if history := answer.get("history"):
         lines += ["Before:", *(f"  {safe(sentence)}" for sentence in history)]
     return lines
+
+
+def _not_acting(answer: Mapping[str, Any]) -> list[str]:
+    """Why nothing is done, and what would be done otherwise."""
+    would = str(answer.get("would_do") or "")
+    lines = []
+    if answer.get("paused"):
+        lines += _wrapped("Paused: nothing is done about it. `supervisorctl resume` lets it act.", "  ")
+    if observed := str(answer.get("observed") or ""):
+        lines += _wrapped(f"{observed[:1].upper()}{observed[1:]}", "  ")
+    if would and (answer.get("paused") or observed or answer.get("mode") == "observe"):
+        lines += _wrapped(f"Otherwise {would}.", "  ")
+    return lines
+
+
+def _evidence(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for what was seen, and below it what it is measured against."""
+    rows = []
+    for item in items:
+        age = item.get("age_s")
+        rows.append((safe(item.get("name")), f"{span(age)} ago" if age is not None else "", safe(item.get("sentence"))))
+    lines = []
+    for line, item in zip(table(rows), items, strict=True):
+        lines += _wrapped(line, "  ", hang=" " * 6, keep=True)
+        if would := item.get("would"):
+            left = item.get("left_s")
+            when = "" if left is None else f" ({span(left)} left)" if left > 0 else f" (passed {span(-left)} ago)"
+            lines += _wrapped(f"{would}{when}", "      ", hang=" " * 6)
+    return lines
+
+
+def _would(one: Mapping[str, Any], now: float | None = None) -> str:
+    """``03:12 Would have restarted the job: vLLM died silently; 03:16 the run went on by itself``."""
+    text = f"{clock(one.get('wall') or 0.0, now)} {str(one.get('sentence')).rstrip('.')}"
+    if outcome := one.get("outcome"):
+        text += f"; {clock(one.get('outcome_wall') or 0.0, now)} {str(outcome).rstrip('.')}"
+    return text
+
+
+def _wrapped(text: str, indent: str, *, hang: str | None = None, keep: bool = False) -> list[str]:
+    """``text`` in lines of at most WIDTH columns, those after the first a little further in."""
+    hang = f"{indent}  " if hang is None else hang
+    text = safe(text)
+    if keep and len(indent) + len(text) <= WIDTH:
+        return [indent + text]  # columns keep their blanks
+    wrapped = textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapped or [indent]
 
 
 def event(item: Mapping[str, Any], paint: Paint = PLAIN) -> str:

@@ -98,7 +98,7 @@ def settled(state: State) -> Ledger:
     if state.mode != "running":
         return _booked(ledger, state, {_category(state): state.now - ledger.mark})
     pending = max(0.0, state.now - ledger.mark)
-    doubtful = min(pending, state.now - _first_sign(state))
+    doubtful = min(pending, state.now - _first_sign(state, state.now))
     saved = min(_saves(ledger, state.now), pending - doubtful)
     productive = pending - doubtful - saved
     step = state.progress.step or 0
@@ -159,7 +159,7 @@ def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
     detection = 0.0
     if after.incident is not None:
         newly = before.incident is None or before.incident.id != after.incident.id
-        sign = after.incident.opened if newly else _first_sign(before)
+        sign = after.incident.opened if newly else _first_sign(before, now)
         detection = min(rest, max(0.0, now - sign))
     rest -= detection
     away = min(ledger.away, rest)
@@ -172,9 +172,9 @@ def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
     return _booked(ledger, after, {g.DETECTION: detection, g.INFRASTRUCTURE: away, g.SAVE: saved, what: rest})
 
 
-def _first_sign(state: State) -> float:
-    """Since when the attempt has been in doubt; now, when it is not."""
-    signs = [state.now if state.suspect_since is None else state.suspect_since]
+def _first_sign(state: State, now: float) -> float:
+    """Since when the attempt has been in doubt; ``now``, when it is not."""
+    signs = [now if state.suspect_since is None else state.suspect_since]
     if state.gone:
         signs.append(state.gone[0].t)
     if state.ended is not None:
@@ -230,6 +230,7 @@ def _outage(incident: Incident, now: float, steps_lost: int) -> Outage:
     stopped = min(end, max(decided, incident.stopped if incident.stopped is not None else end))
     relaunched = min(end, max(stopped, incident.relaunched if incident.relaunched is not None else end))
     return Outage(
+        incident.id,
         incident.cause,
         incident.opened_wall,
         incident.step,

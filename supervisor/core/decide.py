@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from supervisor.core.account import account
 from supervisor.core.actions import Action
 from supervisor.core.calm import only_goes_on
 from supervisor.core.evolve import replace
@@ -15,6 +16,7 @@ from supervisor.core.observe import observe
 from supervisor.core.policy import advance
 from supervisor.core.reactions import react
 from supervisor.core.state import State
+from supervisor.core.upkeep import keep_records
 from supervisor.core.watch import Watch
 
 LONGEST_S = 300.0  # a tick at least so often while an attempt lives
@@ -38,7 +40,8 @@ def decide(state: State, observation: Observation) -> Decision:
     watch = Watch(seen.now)
     seen, acts = react(state, seen, observation.fact)
     seen, more = advance(seen, watch)
-    actions = (*acts, *more)
+    seen, kept = keep_records(replace(seen, ledger=account(state, seen, observation.fact)), watch)
+    actions = (*acts, *more, *kept)
     deadline = _deadline(seen, watch, acted=bool(actions))
     calm = deadline if seen.live and not actions and not seen.suspicion else 0.0
     return Decision(replace(seen, calm_until=calm), actions, deadline)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from supervisor.core.deadlines import span
 from supervisor.core.goodput import SAVE, STOPPED, Ledger
+from supervisor.core.words import span
 
 PRIOR_FAILURES = 1
 PRIOR_S = 24 * 3600.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.deadlines import span
 from supervisor.core.evolve import replace
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
+from supervisor.core.words import span
 
 EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
 WARM = "The inference server ran on and is taken over warm."

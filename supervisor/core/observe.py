@@ -29,6 +29,7 @@ from supervisor.core.state import (
     State,
     Work,
 )
+from supervisor.core.watch import NEVER
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
@@ -390,6 +391,7 @@ def _published(state: State, fact: f.Published) -> State:
         store=stored,
         store_latest=fact.step,
         published=fact.step,
+        records_t=-NEVER,  # what a next pod begins with goes along
         outdated=tuple(step for step in state.outdated if step != fact.step),
         damaged={step: why for step, why in state.damaged.items() if step != str(fact.step)},
         busy=replace(state.busy, publish=None),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core.choose import choose
-from supervisor.core.deadlines import size, span
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     EXIT_OK,
@@ -37,6 +36,7 @@ from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.upkeep import can_free, leave, upkeep
 from supervisor.core.verdicts import Verdict, finished_sentence, judge
 from supervisor.core.watch import Watch
+from supervisor.core.words import size, span
 
 SURVEY_AGAIN_S = 20.0
 DISK_PATIENCE_S = 3600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observed
-from supervisor.core.deadlines import size, span, started
+from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     EXIT_OK,
@@ -31,6 +31,7 @@ from supervisor.core.phases import RESUME, learn
 from supervisor.core.state import BEING_LISTED, ENDED, Next, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
+from supervisor.core.words import size, span
 
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
@@ -42,8 +43,6 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return _command(state, fact)
         case f.AttemptStarted() if fact.attempt == state.attempt:
             return _attempt_started(state, fact)
-        case f.Suppressed():
-            return observed.suppressed(state, fact)
         case f.AttemptAdopted() if observed.newly_attached(state, fact):
             return observed.attached(state, fact)
         case f.AttemptAdopted() if fact.attempt == state.attempt:
@@ -342,6 +341,7 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     """The run is only observed: go on with what is true, which is that nothing was done."""
     if fact.action == "Start" and fact.number == state.attempt:
         sentence = f"Nothing is started: {fact.why} Attach a job that you started: rl-supervisor attach"
+        state = replace(state, attempt=state.attempt - 1, restarts=max(0, state.restarts - 1))
         return enter(state, "stopped", sentence), [say("observing", sentence)]
     if fact.action == "Stop" and state.mode == "stopping":
         if state.ended is not None or state.after_stop in ("finish", "shutdown"):

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core.deadlines import current, excuse, size, span, step_deadline, step_limits
+from supervisor.core.deadlines import current, excuse, step_deadline, step_limits
 from supervisor.core.phases import STEP, limits
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
+from supervisor.core.words import size, span
 
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)

@@ -241,7 +241,6 @@ class Busy:
     prune_store: int | None = None
     restore: int | None = None
     hook: str | None = None
-    records: float | None = None  # when they were last sent
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core.deadlines import size
+from supervisor.core.account import settled
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
 from supervisor.core.retention import disk_critical, disk_over, next_to_publish, safe_locally, victims_in_store
 from supervisor.core.state import BEING_LISTED, State
 from supervisor.core.watch import Watch
+from supervisor.core.words import size
 
+RECORDS_S = 1800.0
 LEAVE_S = 60.0  # what SIGTERM leaves for the publish in flight, after the job is stopped
 STALE_AGAIN_S = 600.0
 STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
@@ -51,6 +53,17 @@ def _engine(state: State) -> tuple[State, Actions]:
         return state, []
     state = replace(state, own=replace(own, asked="stop", wanted=False))
     return state, [a.StopEngine(own.number, state.why, state.settings.stop_budget_s)]
+
+
+def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
+    """What the run learned and what it cost goes to the store: after each publish, now and then, and at the end."""
+    if not state.settings.has_store or state.store_reason or state.mode == "new" or not state.journal:
+        return state, []
+    last = state.exit_code is not None and state.records_t < state.since
+    if not last and not watch.over(state.records_t, RECORDS_S):
+        return state, []
+    state = replace(state, records_t=state.now)
+    return state, [a.KeepRecords(state.learned, state.journal, settled(state))]
 
 
 def _skipped(state: State, step: int, chosen: int) -> bool:

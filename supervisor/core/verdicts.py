@@ -13,8 +13,6 @@ from typing import Literal
 from supervisor.core.deadlines import (
     allowance,
     excuse,
-    size,
-    span,
     started,
     startup_budget,
     startup_suspect,
@@ -35,6 +33,7 @@ from supervisor.core.signals import (
 )
 from supervisor.core.state import Error, Gone, State
 from supervisor.core.watch import Watch
+from supervisor.core.words import size, span
 
 Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "hung", "finished"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from supervisor.core.deadlines import size, span
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
 from supervisor.core.state import State
+from supervisor.core.words import size, span
 
 LITTLE_MEMORY = 0.05
 HIGH_PRESSURE = 40.0  # percent of the last ten seconds

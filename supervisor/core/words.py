@@ -1,0 +1,27 @@
+"""Durations and sizes as people read them."""
+
+from __future__ import annotations
+
+
+def span(seconds: float) -> str:
+    """A duration for people: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 0:
+        return "0 s"
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def size(count: float) -> str:
+    """A number of bytes for people, in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit in ("B", "KiB") or abs(count) >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} TiB"
