@@ -51,6 +51,7 @@ A step that is under way stands as ``(121, 120, seconds)``: time that may be los
 class Outage:
     """What one incident cost. The four parts, in seconds, add up to its whole time."""
 
+    number: int  # of the incident in its journal
     cause: str
     wall: float  # Unix time at which it began
     step: int | None  # last step before it

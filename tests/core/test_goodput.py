@@ -230,7 +230,7 @@ def test_spans_stay_few_and_lose_no_second(steps: int, resume: int) -> None:
 
 def test_a_ledger_of_a_long_bad_run_stays_small(world: World) -> None:
     world.running_at(5)
-    many = tuple(Outage("engine-gone", 1.7e9 + number, 10**6, 1.5, 2.5, 3.5, 4.5, 7) for number in range(200))
+    many = tuple(Outage(number, "engine-gone", 1.7e9 + number, 10**6, 1.5, 2.5, 3.5, 4.5, 7) for number in range(200))
     spans = tuple((number, number, 123.456789) for number in range(g.MOST_SPANS))
     ledger = replace(world.state.ledger, outages=many[-g.MOST_OUTAGES :], spans=spans)
     assert len(json.dumps(encode(ledger))) < 32_000

@@ -78,8 +78,8 @@ def test_a_step_is_the_least_there_is() -> None:
 
 def test_a_ledger_says_what_was_measured() -> None:
     outages = (
-        Outage("engine-gone", 0, 7, 4, 6, 10, 280, 2),
-        Outage("stopped", 0, 9, 500, 0, 0, 0, recovered=False),
+        Outage(1, "engine-gone", 0, 7, 4, 6, 10, 280, 2),
+        Outage(2, "stopped", 0, 9, 500, 0, 0, 0, recovered=False),
     )
     run = Ledger(
         {g.PRODUCTIVE: 36000, g.SAVE: 300, g.STOPPED: 9000},
