@@ -217,7 +217,8 @@ class Daemon:
         setup = self._setup and not lives
         # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
         # each age in its state (the last step, the last token) counts that while as silence of the job.
-        started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup)
+        journal = self.effects.journal = self.journal.identity()
+        started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal)
         self._first.extend((fact, "daemon") for fact in (started, *after))
         if adopted is not None and (lives or not after):
             self._attend(adopted, adopting=True)

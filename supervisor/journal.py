@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import sqlite3
 import threading
 import time
@@ -303,6 +304,14 @@ class Journal:
         with self._database:
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
+
+    def identity(self) -> str:
+        """A name of this journal that no other has: hexadecimal, made once."""
+        known = self.get("identity")
+        if known is None:
+            known = secrets.token_hex(8)
+            self.put("identity", known)
+        return known
 
     def put(self, key: str, value: str) -> None:
         """Keep a small value."""

@@ -25,6 +25,8 @@ Request
     delete          step                                            freed_bytes
     put-run-files   files {NAME: base64}                            sent
     get-run-files   -                                               files {NAME: base64}
+    put-record      journal, record base64                          -
+    get-records     -                                               records {JOURNAL: base64}
     sweep           step?                                           cancelled
 
 Answers, one JSON object a line
@@ -56,7 +58,7 @@ from typing import IO, Any
 
 import psutil
 
-from supervisor.checkpoints import catalogue
+from supervisor.checkpoints import catalogue, record_files
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
@@ -169,6 +171,20 @@ def _get_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
     return {"files": {name: base64.b64encode(data).decode() for name, data in files.items()}}
 
 
+def _put_record(store: Store, request: _Request, lines: _Lines) -> Answer:
+    try:
+        data = base64.b64decode(request.get("record", str), validate=True)
+    except binascii.Error as error:
+        raise StoreError("permanent", f"the request's record is not base64: {error}") from error
+    record_files.put_record(store, request.get("run_id", str), request.get("journal", str), data)
+    return {}
+
+
+def _get_records(store: Store, request: _Request, lines: _Lines) -> Answer:
+    found = record_files.get_records(store, request.get("run_id", str))
+    return {"records": {journal: base64.b64encode(data).decode() for journal, data in found.items()}}
+
+
 def _sweep(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, step = request.get("run_id", str), request.get("step", int, None)
     if step is None:
@@ -183,6 +199,8 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "delete": _delete,
     "put-run-files": _put_run_files,
     "get-run-files": _get_run_files,
+    "put-record": _put_record,
+    "get-records": _get_records,
     "sweep": _sweep,
 }
 

@@ -21,7 +21,7 @@ from typing import Any
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import aside
+from supervisor.effects import aside, run_records
 from supervisor.effects.attempts import attempt_dir, digest, read_snapshot, take_snapshot
 from supervisor.effects.evidence import collect, tail_of
 from supervisor.effects.lanes import Lanes
@@ -36,6 +36,7 @@ from supervisor.storage.base import StoreError
 Post = Callable[[f.Fact], None]
 CATALOGUE_FRESH_S = 60.0
 CATALOGUE_STALL_S = 120.0
+LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
@@ -61,6 +62,7 @@ class Effects:
         """
         self.run_file = run_file
         self.job: Job | None = None
+        self.journal = ""  # identity of this daemon's journal
         self.transfers = Transfers(environ, run_file.store.stall_s)
         self._post = post
         self._environ = dict(environ)
@@ -73,6 +75,9 @@ class Effects:
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
         self._catalogue_t = 0.0
+        self._records_read = False
+        self._kept = threading.Event()
+        self._kept.set()
         self._opening = threading.Lock()
         self._setup_runs = False
         self._described = ""  # digest of the run's files that are in the store
@@ -106,6 +111,9 @@ class Effects:
                 self._lanes.put("setup" if self.job is None else "restore", lambda: self._restore(action))
             case a.RunHook():
                 self._lanes.put("hook", lambda: self._hook(action))
+            case a.KeepRecords():
+                self._kept.clear()
+                self._lanes.put("records", lambda: self._keep_records(action))
             case a.Setup():
                 self._setup_runs = True
                 self._lanes.put("setup", self._setup)
@@ -116,6 +124,7 @@ class Effects:
 
     def close(self) -> None:
         """End transfers (they resume where they were) and let each lane finish what it does."""
+        self._kept.wait(LAST_RECORDS_S)
         self.transfers.close()
         self._lanes.close(timeout_s=2.0)
 
@@ -186,6 +195,31 @@ class Effects:
         steps = tuple(f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in answer["steps"])
         latest = answer.get("latest") or {}
         self._post(f.StoreSteps(steps, latest.get("step"), wandb_id=str(latest.get("wandb_run_id") or "")))
+        if not self._records_read:
+            self._read_records()
+
+    def _read_records(self) -> None:
+        """Tell the core, once, what other pods left about this run."""
+        try:
+            answer = self.transfers.run(self._ask("get-records"), stall_s=CATALOGUE_STALL_S)
+        except StoreError:
+            return  # the next look at the store tries again, and says so when the store is away
+        self._records_read = True
+        found = {str(name): base64.b64decode(text) for name, text in answer["records"].items()}
+        learned, ledgers = run_records.of_others(found, self.journal, time.time())
+        if learned is not None:
+            self._post(f.StoreRecords(learned, ledgers))
+
+    def _keep_records(self, action: a.KeepRecords) -> None:
+        record = run_records.Record(action.journal, action.learned, action.ledger)
+        text = base64.b64encode(run_records.to_bytes(record)).decode()
+        try:
+            with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
+                asked = self._ask("put-record", journal=action.journal, record=text)
+                self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
+        finally:
+            if self._lanes.idle("records"):
+                self._kept.set()
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
         return request(self.run_file, do, **more)
