@@ -1,4 +1,4 @@
-"""GPU memory of the run's GPUs through NVML: a look every second, a fact when something moved.
+"""GPU memory of the run's GPUs through NVML, and the faults it reports: a look every second, a fact on change.
 
 "Used" is NVML's, with what the driver itself reserves. GPUs are named by NVML index (PCI bus order, not
 CUDA_VISIBLE_DEVICES) or by UUID; an index is turned into its UUID once and kept so, because NVML counts anew when a
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from supervisor.core.facts import Fact, Gpu, GpuLook
+from supervisor.core.facts import Fact, Gpu, GpuLook, Remark
 from supervisor.jobs.base import GpuPlan
 from supervisor.sensors.base import Clock
+from supervisor.sensors.xid import XidEvents
 
 GpuRole = Literal["inference", "trainer", "shared", "other"]
 
@@ -23,6 +24,7 @@ CHANGE_BYTES = 64 << 20
 CHANGE_PART = 0.005  # of the GPU's total: small GPUs (and simulated ones) move in small steps
 NEAR_ZERO_BYTES = 1 << 30  # a GPU without tenants shows 0 to about 600 MiB, by driver and persistence mode
 NEAR_ZERO_PART = 0.10  # of the highest level seen
+SURE_LOOKS = 3  # in a row, before a GPU about which NVML only says "unknown error" is said to be lost
 
 
 @dataclass
@@ -32,15 +34,23 @@ class _Device:
     role: GpuRole
     highest_bytes: int = 0
     pids: tuple[int, ...] | None = None
+    seen: bool = False  # could it ever be read?
+    failures: int = 0  # looks in a row in which it could not
 
 
 class GpuSensor:
     """Posts ``GpuLook`` for the GPUs of ``plan``; with an empty plan for every GPU, as role "other".
 
     A look is posted when a GPU's memory moved by more than 64 MiB or 0.5 % of its total, when it came near zero or
-    left it, and every ``heartbeat_s``. Anything that keeps even one of the GPUs from being read (no library, no
-    driver, a GPU that fell off the bus, MIG) gives ``GpuLook(reason=...)``; NVML is then opened anew every
-    ``retry_s`` seconds until it works.
+    left it, and every ``heartbeat_s``. Where nothing can be read (no library, no driver, MIG) it is
+    ``GpuLook(reason=...)``, and NVML is opened anew every ``retry_s`` seconds until it works.
+
+    One GPU that cannot be read hides no other one. If it could be read before, it is in ``GpuLook.lost``: at once when
+    NVML says so, after three looks when it says "not found" or "unknown error" while others answer. If it never could
+    (a number in [gpus] that does not exist), a ``Remark`` says so once. While a GPU is lost NVML is opened anew every
+    ``lost_retry_s``, and every ``retry_s`` when no other one is left to look at: a GPU that was reset comes back so.
+
+    Xid events of the run's GPUs are posted as ``GpuFault`` (see ``xid``).
 
     ``pids`` are asked for less often than memory, because that costs the driver a hundred times more; they are None
     where they cannot be trusted: in containers the driver shows no processes, or the host's numbers of them.
@@ -49,17 +59,31 @@ class GpuSensor:
     name = "gpu"
 
     def __init__(
-        self, plan: GpuPlan, *, heartbeat_s: float = 10.0, retry_s: float = 5.0, clock: Clock = time.monotonic
+        self,
+        plan: GpuPlan,
+        *,
+        heartbeat_s: float = 10.0,
+        retry_s: float = 5.0,
+        lost_retry_s: float = 300.0,
+        faults: XidEvents | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._plan = plan
         self._heartbeat_s = heartbeat_s
         self._retry_s = retry_s
+        self._lost_retry_s = lost_retry_s
+        self._faults = faults or XidEvents()
         self._clock = clock
-        self._uuids: dict[int, str] = {}  # index as the person wrote it -> UUID it had at first
+        self._uuids: dict[str, str] = {}  # what the person wrote -> UUID it had at first
         self._devices: dict[str, _Device] = {}
+        self._absent: tuple[str, ...] = ()  # sentences on GPUs that were there and are not enumerated any more
+        self._dumb: dict[int, str] = {}  # index -> what NVML said instead of giving a handle
+        self._notes: list[str] = []  # sentences on GPUs that never could be read
+        self._noted: set[str] = set()
         self._open = False
         self._failure = ""
         self._retry_at = float("-inf")
+        self._reopen_at = float("inf")  # while a GPU is lost
         self._said: GpuLook | None = None
         self._said_at = float("-inf")
 
@@ -70,21 +94,32 @@ class GpuSensor:
         # Here and not at the top: 4 MiB that a machine without GPUs should not pay before it has to.
         import pynvml
 
+        faults: list[Fact] = []
         try:
+            if self._open and now >= self._reopen_at:
+                self._close(pynvml)
             if not self._open:
                 pynvml.nvmlInit()
                 self._open = True
                 self._devices = self._find(pynvml)
-            fact = GpuLook(gpus=tuple(self._read(pynvml, uuid, device) for uuid, device in self._devices.items()))
+                mine = [device for device in self._devices.values() if device.role != "other"]
+                self._faults.watch(pynvml, {f"GPU {device.index}": device.handle for device in mine})
+            faults += self._faults.take(pynvml)
+            fact = self._read_all(pynvml)
         except (pynvml.NVMLError, _UnusableError) as error:
             self._failure = str(error) if isinstance(error, _UnusableError) else _sentence(pynvml, error)
             self._close(pynvml)
             self._retry_at = now + self._retry_s
-            return self._say(GpuLook(reason=self._failure), now)
+            return [*faults, *self._say(GpuLook(reason=self._failure), now)]
         self._failure = ""
+        faults += self._remarks()
+        if fact is None:
+            return faults
+        again_s = self._lost_retry_s if fact.gpus else self._retry_s
+        self._reopen_at = min(self._reopen_at, now + again_s) if fact.lost else float("inf")
         if self._worth_saying(fact, now):
-            return self._say_with_pids(pynvml, fact, now)
-        return ()
+            return [*faults, *self._say_with_pids(pynvml, fact, now)]
+        return faults
 
     def unknown(self, reason: str) -> Sequence[Fact]:
         self._said = None
@@ -93,22 +128,21 @@ class GpuSensor:
     # ------------------------------------------------------------ NVML
 
     def _find(self, nvml: Any) -> dict[str, _Device]:
-        """Handles of the run's GPUs by UUID, in NVML's order."""
+        """Handles of the run's GPUs by UUID, in NVML's order; leaves what is missing in ``_absent`` and ``_notes``."""
         present: dict[str, tuple[Any, int]] = {}
-        lost = ""
+        self._absent, self._notes, self._reopen_at = (), [], float("inf")
+        dumb = ""
+        self._dumb = {}
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 present[nvml.nvmlDeviceGetUUID(handle)] = handle, index
             except nvml.NVMLError as error:
                 # One that fell off the bus, perhaps another run's; NVML answers "lost" or just "unknown error" for it.
-                lost = f" (NVML about GPU {index}: {error})"
-        roles = self._roles(present, lost)
-        devices = {
-            uuid: _Device(handle, index, roles[uuid], highest_bytes=self._highest(uuid))
-            for uuid, (handle, index) in present.items()
-            if uuid in roles
-        }
+                dumb = f" (NVML about GPU {index}: {error})"
+                self._dumb[index] = str(error)
+        roles = self._roles(present, dumb)
+        devices = {uuid: self._device(uuid, *present[uuid], roles[uuid]) for uuid in present if uuid in roles}
         for device in devices.values():
             if _is_split(nvml, device.handle):
                 _give_up(
@@ -117,52 +151,103 @@ class GpuSensor:
                 )
         return devices
 
-    def _highest(self, uuid: str) -> int:
-        return self._devices[uuid].highest_bytes if uuid in self._devices else 0
+    def _device(self, uuid: str, handle: Any, index: int, role: GpuRole) -> _Device:
+        before = self._devices.get(uuid)
+        if before is None:
+            return _Device(handle, index, role)
+        return _Device(handle, index, role, highest_bytes=before.highest_bytes, seen=before.seen)
 
-    def _roles(self, present: Mapping[str, tuple[Any, int]], lost: str) -> dict[str, GpuRole]:
+    def _roles(self, present: Mapping[str, tuple[Any, int]], dumb: str) -> dict[str, GpuRole]:
         if not self._plan.inference and not self._plan.trainer:
-            if lost:
-                _give_up(f"not all of this machine's GPUs can be read{lost}")
+            if dumb:
+                self._notes.append(f"Not all of this machine's GPUs can be read{dumb}.")
             return dict.fromkeys(present, "other")
-        inference = {self._uuid(name, present, lost) for name in self._plan.inference}
-        trainer = {self._uuid(name, present, lost) for name in self._plan.trainer}
+        found: dict[str, str] = {}
+        missing: list[str] = []
+        for name in dict.fromkeys((*self._plan.inference, *self._plan.trainer)):
+            try:
+                found[name] = self._uuid(name, present, dumb)
+            except _LostError as lost:
+                self._absent += (str(lost),)
+            except _MissingError as error:
+                missing.append(str(error))
+        if missing and not found and not self._absent:
+            _give_up("; ".join(missing))
+        self._notes += [f"[gpus]: {sentence}; the others are looked at." for sentence in missing]
+        inference = {found[name] for name in self._plan.inference if name in found}
+        trainer = {found[name] for name in self._plan.trainer if name in found}
         roles: dict[str, GpuRole] = dict.fromkeys(trainer, "trainer")
         roles.update(dict.fromkeys(inference, "inference"))
         roles.update(dict.fromkeys(inference & trainer, "shared"))
         return roles
 
-    def _uuid(self, name: str, present: Mapping[str, tuple[Any, int]], lost: str) -> str:
+    def _uuid(self, name: str, present: Mapping[str, tuple[Any, int]], dumb: str) -> str:
         """UUID of the GPU that a person called ``name``."""
-        if name.isdecimal():
-            here = next((uuid for uuid, (_, index) in present.items() if index == int(name)), None)
-            uuid = self._uuids.get(int(name), here)
-            if uuid is None:
-                _give_up(f"there is no GPU {name}: this machine has {len(present)}, counted from 0{lost}")
-            if uuid not in present:
-                _give_up(f"GPU {name} ({uuid}) is not on the bus any more{lost}")
-            self._uuids[int(name)] = uuid
-            return uuid
         if name.startswith("MIG-"):
             _give_up(f"{name} is a MIG device, and memory of MIG devices is not looked at")
-        # CUDA takes a UUID's beginning when it is the only one that begins so; so do people.
-        found = [uuid for uuid in present if uuid.lower().startswith(name.lower())]
-        if len(found) != 1:
-            _give_up(f"{'no GPU' if not found else 'more than one GPU'} is named {name} on this machine{lost}")
-        return found[0]
+        known = self._uuids.get(name)
+        if known is not None:
+            if known not in present:
+                raise _LostError(f"GPU {name}: it is not on the bus any more{dumb}")
+            return known
+        if name.isdecimal():
+            if int(name) in self._dumb:
+                raise _MissingError(f"GPU {name} cannot be read (NVML: {self._dumb[int(name)]})")
+            here = [uuid for uuid, (_, index) in present.items() if index == int(name)]
+            if not here:
+                raise _MissingError(f"there is no GPU {name}: this machine has {len(present)}, counted from 0{dumb}")
+        else:
+            # CUDA takes a UUID's beginning when it is the only one that begins so; so do people.
+            here = [uuid for uuid in present if uuid.lower().startswith(name.lower())]
+            if len(here) != 1:
+                which = "no GPU" if not here else "more than one GPU"
+                raise _MissingError(f"{which} is named {name} on this machine{dumb}")
+        self._uuids[name] = here[0]
+        return here[0]
+
+    def _read_all(self, nvml: Any) -> GpuLook | None:
+        """All that can be read, and what is lost; None when that is not certain yet. NVMLError when nothing can."""
+        gpus: list[Gpu] = []
+        errors: dict[str, Any] = {}
+        for uuid, device in self._devices.items():
+            try:
+                gpus.append(self._read(nvml, uuid, device))
+            except nvml.NVMLError as failure:
+                errors[uuid] = failure
+        lost, sure = list(self._absent), True
+        for uuid, error in errors.items():
+            device = self._devices[uuid]
+            device.failures += 1
+            gone = error.value == nvml.NVML_ERROR_GPU_IS_LOST
+            if not gone and not gpus:
+                raise error  # nobody answers: that is the driver, and not a GPU
+            if not device.seen or not (gone or error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_UNKNOWN)):
+                self._notes.append(f"GPU {device.index} cannot be read (NVML: {error}); the others are looked at.")
+            elif gone or device.failures >= SURE_LOOKS:
+                lost.append(f"GPU {device.index}: {error}")
+            else:
+                sure = False
+        if not gpus and not lost:
+            _give_up("; ".join(f"GPU {self._devices[u].index} cannot be read (NVML: {e})" for u, e in errors.items()))
+        return GpuLook(gpus=tuple(gpus), lost=tuple(lost)) if sure else None
 
     def _read(self, nvml: Any, uuid: str, device: _Device) -> Gpu:
-        try:
-            memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
-        except nvml.NVMLError_GpuIsLost:
-            _give_up(f"GPU {device.index} ({uuid}) fell off the bus (NVML: GPU is lost); only a reboot brings it back")
+        memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
+        device.seen, device.failures = True, 0
         device.highest_bytes = max(device.highest_bytes, int(memory.used))
         return Gpu(uuid, device.index, int(memory.used), int(memory.total), device.role, device.pids)
+
+    def _remarks(self) -> list[Fact]:
+        fresh = [note for note in dict.fromkeys(self._notes) if note not in self._noted]
+        self._noted.update(fresh)
+        self._notes = []
+        return [Remark("gpu", note) for note in fresh]
 
     def _close(self, nvml: Any) -> None:
         if not self._open:
             return
         self._open = False
+        self._faults.forget(nvml)
         try:
             nvml.nvmlShutdown()
         except nvml.NVMLError:
@@ -175,8 +260,10 @@ class GpuSensor:
         if said is None or said.reason or now - self._said_at >= self._heartbeat_s:
             return True
         before = {gpu.uuid: gpu for gpu in said.gpus}
-        return before.keys() != {gpu.uuid for gpu in fact.gpus} or any(
-            self._moved(before[gpu.uuid], gpu) for gpu in fact.gpus
+        return (
+            said.lost != fact.lost
+            or before.keys() != {gpu.uuid for gpu in fact.gpus}
+            or any(self._moved(before[gpu.uuid], gpu) for gpu in fact.gpus)
         )
 
     def _moved(self, before: Gpu, gpu: Gpu) -> bool:
@@ -192,7 +279,7 @@ class GpuSensor:
             device = self._devices[gpu.uuid]
             device.pids = _pids(nvml, device.handle, gpu.used_bytes)
             gpus.append(Gpu(gpu.uuid, gpu.index, gpu.used_bytes, gpu.total_bytes, gpu.role, device.pids))
-        return self._say(GpuLook(gpus=tuple(gpus)), now, always=True)
+        return self._say(GpuLook(gpus=tuple(gpus), lost=fact.lost), now, always=True)
 
     def _say(self, fact: GpuLook, now: float, *, always: bool = False) -> Sequence[Fact]:
         if not always and fact == self._said and now - self._said_at < self._heartbeat_s:
@@ -202,7 +289,15 @@ class GpuSensor:
 
 
 class _UnusableError(Exception):
-    """A GPU of the run cannot be read; the text is for people."""
+    """No GPU of the run can be read; the text is for people."""
+
+
+class _LostError(Exception):
+    """A GPU that was there is not there any more."""
+
+
+class _MissingError(Exception):
+    """A GPU that a person named has never been there."""
 
 
 def _give_up(sentence: str) -> NoReturn:

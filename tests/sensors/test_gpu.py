@@ -54,14 +54,17 @@ class Probe:
             env={**os.environ, "LD_LIBRARY_PATH": "", "PYTHONPATH": str(Path(__file__).parents[2]), **env},
         )
         self.said: list[Any] = []
+        self.heard: list[Any] = []
 
     def look(self, now: float) -> Any:
-        """What one look at time ``now`` says; None for nothing."""
+        """What one look at time ``now`` says of memory; None for nothing. What else it says is in ``heard``."""
         self._tell(f"look {now}")
         assert self.process.stdout
         facts = json.loads(self.process.stdout.readline())
-        assert len(facts) <= 1
-        return facts[0] if facts else None
+        looks = [fact for fact in facts if fact.pop("kind") == "GpuLook"]
+        self.heard += [fact for fact in facts if fact not in looks]
+        assert len(looks) <= 1
+        return looks[0] if looks else None
 
     def start(self) -> None:
         self._tell("start")
@@ -218,7 +221,7 @@ def test_the_driver_fails_and_comes_back(start: Start, pod: Pod) -> None:
     pod.use(GIB, 0, 0)
     assert used(probe.look(0)) == [(0, "inference", GIB)]
     pod.error(999)
-    assert probe.look(1) == {"gpus": [], "reason": "NVML failed: Unknown Error"}
+    assert probe.look(1) == {"gpus": [], "reason": "NVML failed: Unknown Error", "lost": []}
     pod.error(None)
     assert probe.look(2) is None, "tried again every 5 s"
     assert used(probe.look(6)) == [(0, "inference", GIB)]
@@ -253,7 +256,19 @@ def test_a_gpu_that_is_not_there_is_a_sentence(start: Start, pod: Pod) -> None:
 class States:
     def __init__(self, folder: Path, library: Path) -> None:
         self.file = folder / "states"
-        self.env = {"LD_LIBRARY_PATH": str(library), "NVML_STATES": str(self.file)}
+        self.xids, self.kmsg = folder / "xids", folder / "kmsg"
+        self.kmsg.touch()
+        self.env = {"LD_LIBRARY_PATH": str(library), "NVML_STATES": str(self.file), "KMSG": str(self.kmsg)}
+        self.with_events = {**self.env, "NVML_XIDS": str(self.xids)}
+
+    def xid(self, letter: str, number: int) -> None:
+        with self.xids.open("a") as file:
+            file.write(f"GPU-{letter} {number}\n")
+
+    def log(self, *lines: str) -> None:
+        """The kernel logs something; /dev/kmsg's form."""
+        with self.kmsg.open("a") as file:
+            file.writelines(f"4,1234,5678,-;{line}\n" for line in lines)
 
     def set(self, *states: str) -> None:
         self.file.write_text(
@@ -271,15 +286,159 @@ def test_a_gpu_falls_off_the_bus_and_its_number_never_means_another_one(start: S
     probe = start(GpuPlan(["1"]), **states.env)
     assert probe.look(0)["gpus"][0]["uuid"] == "GPU-b"
     states.set("ok", "lost", "ok")
-    assert probe.look(1)["reason"] == (
-        "GPU 1 (GPU-b) fell off the bus (NVML: GPU is lost); only a reboot brings it back"
-    )
-    assert probe.look(7)["reason"] == "GPU 1 (GPU-b) is not on the bus any more (NVML about GPU 1: GPU is lost)"
-    assert probe.look(12) is None
+    fact = probe.look(1)
+    assert (fact["gpus"], fact["lost"], fact["reason"]) == ([], ["GPU 1: GPU is lost"], "")
+    assert probe.look(2) is None, "said once"
+    off = "GPU 1: it is not on the bus any more"
+    assert probe.look(6)["lost"] == [f"{off} (NVML about GPU 1: GPU is lost)"], "NVML was opened anew"
     states.set("ok", "gone", "ok")
-    assert probe.look(22)["reason"] == "GPU 1 (GPU-b) is not on the bus any more", "GPU-c is number 1 now"
+    assert probe.look(12)["lost"] == [off], "GPU-c is number 1 now"
     states.set("ok", "ok", "ok")
-    assert probe.look(30)["gpus"][0]["uuid"] == "GPU-b"
+    fact = probe.look(20)
+    assert (fact["gpus"][0]["uuid"], fact["lost"]) == ("GPU-b", [])
+
+
+def test_one_lost_gpu_hides_no_other_one(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["0", "1"], ["GPU-c"]), **states.env)
+    probe.look(0)
+    states.set("ok", "lost", "ok")
+    fact = probe.look(1)
+    assert used(fact) == [(0, "inference", GIB), (2, "trainer", GIB)]
+    assert fact["lost"] == ["GPU 1: GPU is lost"]
+    assert probe.look(2) is None
+    assert probe.look(11)["lost"] == ["GPU 1: GPU is lost"], "at the heartbeat, too"
+    states.set("ok", "ok", "ok")
+    fact = probe.look(12)
+    assert [gpu["index"] for gpu in fact["gpus"]] == [0, 1, 2] and fact["lost"] == []
+
+
+def test_a_lost_gpu_that_was_reset_is_found_when_nvml_is_opened_anew(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["0"], ["2"]), **states.env)
+    probe.look(0)
+    states.set("ok", "ok", "lost")
+    assert probe.look(1)["lost"] == ["GPU 2: GPU is lost"]
+    states.set("ok", "ok", "gone")
+    assert probe.look(300)["lost"] == ["GPU 2: GPU is lost"]
+    assert probe.look(301)["lost"] == ["GPU 2: it is not on the bus any more"]
+    states.set("ok", "ok", "ok")
+    assert used(probe.look(602)) == [(0, "inference", GIB), (2, "trainer", GIB)]
+
+
+@pytest.mark.parametrize(("code", "text"), [("999", "Unknown Error"), ("6", "Not Found")])
+def test_an_unknown_error_of_one_gpu_is_asked_again_before_it_is_called_lost(
+    start: Start, states: States, code: str, text: str
+) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["0", "1"]), **states.env)
+    probe.look(0)
+    states.set("ok", code, "ok")
+    assert probe.look(1) is None
+    states.set("ok", "ok", "ok")
+    assert probe.look(2) is None, "it was a hiccup"
+    states.set("ok", code, "ok")
+    assert [probe.look(now) for now in (3, 4)] == [None, None]
+    fact = probe.look(5)
+    assert (used(fact), fact["lost"]) == ([(0, "inference", GIB)], [f"GPU 1: {text}"])
+    assert probe.heard == []
+
+
+def test_an_error_of_all_gpus_is_the_drivers_and_none_is_called_lost(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["0", "1"]), **states.env)
+    probe.look(0)
+    states.set("999", "999", "ok")
+    fact = probe.look(1)
+    assert (fact["gpus"], fact["lost"], fact["reason"]) == ([], [], "NVML failed: Unknown Error")
+
+
+def test_a_number_that_never_existed_is_said_once_and_hides_no_other_gpu(start: Start, pod: Pod) -> None:
+    probe = start(GpuPlan(["0", "9"], ["1"]), **pod.env)
+    fact = probe.look(0)
+    assert [(gpu["index"], gpu["role"]) for gpu in fact["gpus"]] == [(0, "inference"), (1, "trainer")]
+    assert (fact["lost"], fact["reason"]) == ([], "")
+    remark = {
+        "event": "gpu",
+        "sentence": "[gpus]: there is no GPU 9: this machine has 3, counted from 0; the others are looked at.",
+    }
+    assert probe.heard == [remark]
+    pod.error(999)
+    probe.look(10)
+    pod.error(None)
+    assert probe.look(20)["reason"] == ""
+    assert probe.heard == [remark], "not once more when NVML is opened anew"
+
+
+def test_a_gpu_that_was_never_well_is_not_called_lost(start: Start, states: States) -> None:
+    states.set("ok", "lost", "ok")
+    probe = start(GpuPlan(["0", "1"]), **states.env)
+    fact = probe.look(0)
+    assert (used(fact), fact["lost"]) == ([(0, "inference", GIB)], [])
+    (remark,) = probe.heard
+    assert remark["sentence"] == "[gpus]: GPU 1 cannot be read (NVML: GPU is lost); the others are looked at."
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_an_xid_of_the_runs_gpu_is_told_and_another_runs_is_not(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    states.xid("b", 31)
+    probe = start(GpuPlan(["1"], ["2"]), **states.with_events)
+    probe.look(0)
+    assert probe.heard == [], "what was before is not told"
+    states.xid("b", 79)
+    states.xid("a", 13)
+    states.xid("c", 94)
+    states.log("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.")
+    assert probe.look(1) is None
+    assert probe.heard == [{"gpu": "GPU 1", "xid": 79, "text": ""}, {"gpu": "GPU 2", "xid": 94, "text": ""}]
+    probe.look(2)
+    assert len(probe.heard) == 2, "once, though the kernel logs it too"
+
+
+def test_an_xid_is_still_told_when_its_gpu_is_lost_with_it_and_after_nvml_was_opened_anew(
+    start: Start, states: States
+) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["0"], ["1"]), **states.with_events)
+    probe.look(0)
+    states.set("ok", "lost", "ok")
+    states.xid("b", 79)
+    assert probe.look(1)["lost"] == ["GPU 1: GPU is lost"]
+    assert [fault["xid"] for fault in probe.heard] == [79]
+    states.set("ok", "ok", "ok")
+    probe.look(400)
+    states.xid("b", 48)
+    probe.look(401)
+    assert [fault["xid"] for fault in probe.heard] == [79, 48]
+
+
+def test_without_events_the_kernels_log_tells(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    states.log("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=old, an old fault")
+    probe = start(GpuPlan(["1"]), **states.env)
+    probe.look(0)
+    states.log(
+        "usb 1-1: new device",
+        "NVRM: Xid (PCI:0000:3a:00): 79, pid='<unknown>', GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:00000000:3B:00.0): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)",
+    )
+    probe.look(1)
+    assert probe.heard == [
+        {"gpu": "GPU 1", "xid": 79, "text": "pid=1234, name=python3, GPU has fallen off the bus."},
+        {"gpu": "GPU 1", "xid": 154, "text": "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)"},
+    ]
+
+
+def test_without_events_and_without_a_log_nothing_is_said_and_memory_is_looked_at(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["1"]), **{**states.env, "KMSG": "/nonexistent"})
+    assert used(probe.look(0)) == [(1, "inference", GIB)]
+    assert probe.look(1) is None and probe.heard == []
 
 
 def test_another_runs_lost_gpu_is_none_of_our_business(start: Start, states: States) -> None:
