@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import socketserver
 import threading
@@ -163,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_json(self, data: object, status: HTTPStatus = HTTPStatus.OK) -> None:
         """Send ``data`` as JSON, secrets masked: a sentence may quote a command line or a job's own log."""
-        text = json.dumps(masked_all(data), ensure_ascii=False) + "\n"
+        text = json.dumps(_numbers(masked_all(data)), ensure_ascii=False, allow_nan=False) + "\n"
         self.send(status, text.encode("utf-8", "replace"), "application/json")
 
     def send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
@@ -187,3 +188,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not news."""
+
+
+def _numbers(value: object) -> object:
+    """The same with null for what is no number: a loss may be NaN, which JSON cannot say."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_numbers(inner) for inner in value]
+    return value

@@ -1,10 +1,276 @@
-"""Training that runs but is worthless: a warning for people, never a reason to restart."""
+"""Training that runs but is worthless: a warning for people, never a reason to restart.
+
+Each kind of worthlessness is a row of bad steps. A warning is said once, when the row is long enough in steps and in
+time, and taken back when as many good steps as its rule asks for follow each other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from supervisor.core.evolve import replace
+from supervisor.core.facts import ErrorSeen, StepDone
+
+FLAT: Final = 5e-5  # prime-rl writes rewards with four decimals: less than this reads 0.0000
+ERRORS_HIGH: Final = 0.9  # share of rollouts that ended in an error
+SLOW: Final = 1 / 3  # of the learned median of tokens per second
+FAST: Final = 1 / 2  # from here on a warning is taken back
+KEEP_SPEEDS: Final = 32  # steps that the median is taken of; slow ones are not learned
+LEARNED_AFTER: Final = 8  # steps: a median of fewer says little, and the first compile and warm up
+
+# What prime-rl and vLLM say of it, by the names of supervisor/signatures.
+EMPTY: Final = frozenset({"batch-dropped", "batch-empty"})
+MASKED: Final = "empty-loss-mask"
+REFUSED: Final = frozenset({"max-tokens-too-large", "prompt-too-long"})
+_TELLING: Final = EMPTY | REFUSED | {MASKED}
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When a row of bad steps is worth a warning, and when it is over."""
+
+    steps: int
+    seconds: float
+    clear: int  # good steps in a row that take the warning back
+
+
+RULES: Final[dict[str, Patience]] = {
+    # One NaN may be a batch that was left out; after the second the weights are most likely gone.
+    "loss-nan": Patience(2, 0.0, 2),
+    # Zero is where many a run begins, so this one is patient.
+    "reward-flat": Patience(10, 1800.0, 1),
+    # A small batch has equal rewards in all its groups by chance; prime-rl gives up after ten batches (559b44772).
+    "all-masked": Patience(6, 0.0, 2),
+    "rollouts-failing": Patience(3, 0.0, 2),
+    # A checkpoint, an evaluation or a few long rollouts make some steps slow.
+    "throughput-fell": Patience(5, 600.0, 2),
+    # Lines, not steps, and only before the first step: later on, some requests of a healthy run are too long.
+    "requests-refused": Patience(20, 600.0, 1),
+}
+
+
+@dataclass(frozen=True)
+class Streak:
+    """Bad steps in a row, and whether people were told. ``since`` is the time of the first of them."""
+
+    bad: int = 0
+    since: float = 0.0
+    good: int = 0
+    said: str = ""  # the sentence, while the warning stands
+    said_wall: float = 0.0  # when it was said, Unix time
 
 
 @dataclass(frozen=True)
 class Worth:
     """What the last steps said of themselves."""
+
+    rows: dict[str, Streak] = field(default_factory=dict)  # by the names in RULES, only those that had a bad step
+    speeds: tuple[float, ...] = ()  # tokens per second of the newest steps that were not slow
+    rewarded: bool = False  # the reward was above zero at least once
+    stepped: bool = False  # a step was done at least once
+    newest: dict[str, int] = field(default_factory=dict)  # the last step judged, by what it said of itself
+
+
+@dataclass(frozen=True)
+class Finding:
+    """News for people. ``name`` is stable; ``cleared`` takes an earlier one back."""
+
+    name: str
+    sentence: str
+    cleared: bool = False
+
+
+def judged(worth: Worth, fact: StepDone | ErrorSeen, t: float, wall: float) -> tuple[Worth, tuple[Finding, ...]]:
+    """Take in one fact, seen at ``t`` (seconds of the core's clock; ``wall`` is Unix time), and say what is new.
+
+    A fact that says nothing of worth gives back ``worth`` itself.
+    """
+    if isinstance(fact, ErrorSeen) and fact.signature not in _TELLING:
+        return worth, ()
+    judge = _Judge(worth, t, wall)
+    if isinstance(fact, ErrorSeen):
+        _error(judge, fact)
+    else:
+        _step(judge, fact)
+    return judge.worth, tuple(judge.findings)
+
+
+def present(worth: Worth) -> tuple[str, ...]:
+    """The sentences of the warnings that stand, in the order of ``RULES``; for status and explain."""
+    return tuple(row.said for name in RULES if (row := worth.rows.get(name)) is not None and row.said)
+
+
+class _Judge:
+    """One call of ``judged``: the worth so far, and what it found."""
+
+    def __init__(self, worth: Worth, t: float, wall: float) -> None:
+        self.worth = worth
+        self.t = t
+        self.wall = wall
+        self.findings: list[Finding] = []
+
+    def new(self, what: str, step: int) -> bool:
+        """Is ``what`` of this step not judged yet? A log and metrics.jsonl both tell of it, one after the other."""
+        if self.worth.newest.get(what) == step:
+            return False
+        self.worth = replace(self.worth, newest={**self.worth.newest, what: step})
+        return True
+
+    def bad(self, name: str) -> Streak | None:
+        """Count a bad step; the row where it is now long enough and nobody was told."""
+        old = self.worth.rows.get(name, Streak())
+        row = replace(old, bad=old.bad + 1, since=self.t if old.bad == 0 else old.since, good=0)
+        self._keep(name, row)
+        rule = RULES[name]
+        # A clock that stepped back gives a negative time, which is no reason to warn early.
+        return row if not row.said and row.bad >= rule.steps and self.t - row.since >= rule.seconds else None
+
+    def stands(self, name: str) -> bool:
+        """Were people told?"""
+        row = self.worth.rows.get(name)
+        return row is not None and bool(row.said)
+
+    def say(self, name: str, row: Streak, sentence: str) -> None:
+        self._keep(name, replace(row, said=sentence, said_wall=self.wall))
+        self.findings.append(Finding(name, sentence))
+
+    def good(self, name: str, sentence: str) -> None:
+        """Count a good step; ``sentence`` is said where it ends a warning."""
+        old = self.worth.rows.get(name)
+        if old is None:
+            return
+        row = replace(old, bad=0, good=old.good + 1)
+        if not row.said or row.good >= RULES[name].clear:
+            self.worth = replace(self.worth, rows={k: v for k, v in self.worth.rows.items() if k != name})
+            if row.said:
+                self.findings.append(Finding(name, sentence, cleared=True))
+            return
+        self._keep(name, row)
+
+    def _keep(self, name: str, row: Streak) -> None:
+        self.worth = replace(self.worth, rows={**self.worth.rows, name: row})
+
+
+def _step(judge: _Judge, fact: StepDone) -> None:
+    if not judge.worth.stepped:
+        judge.worth = replace(judge.worth, stepped=True)
+        judge.good("requests-refused", f"Step {fact.step} is done, so requests are served after all.")
+    if fact.role == "orchestrator":
+        if fact.trainable is not None and judge.new("trainable", fact.step):
+            _trainable(judge, fact.step, fact.trainable)
+        if fact.error_rate is not None and judge.new("errors", fact.step):
+            _error_rate(judge, fact.step, fact.error_rate)
+    else:
+        if fact.loss is not None and judge.new("loss", fact.step):
+            _loss(judge, fact.step, fact.loss)
+        if fact.throughput is not None and fact.throughput > 0 and judge.new("throughput", fact.step):
+            _throughput(judge, fact.step, fact.throughput)
+        silent = "trainable" not in judge.worth.newest  # an early prime-rl does not say how many samples counted
+        if silent and "all-masked" in judge.worth.rows and judge.new("step", fact.step):
+            judge.good("all-masked", f"The trainer did step {fact.step}, so its samples are trained on again.")
+    if fact.reward is not None and judge.new("reward", fact.step):
+        _reward(judge, fact.step, fact.reward)
+
+
+def _loss(judge: _Judge, step: int, loss: float) -> None:
+    if math.isfinite(loss):
+        judge.good("loss-nan", f"The loss is a number again at step {step} ({loss:.4g}).")
+    elif row := judge.bad("loss-nan"):
+        judge.say(
+            "loss-nan",
+            row,
+            f"The loss is {loss} for {row.bad} steps, up to step {step}: the weights are most likely lost. "
+            "Go back to a step before it.",
+        )
+
+
+def _reward(judge: _Judge, step: int, reward: float) -> None:
+    # A batch without any reward (NaN) teaches as little as one of zeros.
+    if not math.isnan(reward) and abs(reward) >= FLAT:
+        judge.good("reward-flat", f"The reward moves again: {reward:.4g} at step {step}.")
+        if reward > 0 and not judge.worth.rewarded:
+            judge.worth = replace(judge.worth, rewarded=True)
+        return
+    if row := judge.bad("reward-flat"):
+        before = "it was above zero before" if judge.worth.rewarded else "it was never above zero"
+        judge.say(
+            "reward-flat",
+            row,
+            f"The reward is zero for {row.bad} steps in {_minutes(judge.t - row.since)}, up to step {step}; {before}. "
+            "Look at some answers, at the parser and at the reward function.",
+        )
+
+
+def _trainable(judge: _Judge, step: int, trainable: float) -> None:
+    if trainable > 0:
+        judge.good("all-masked", f"Samples are trained on again: {trainable:.0%} of them at step {step}.")
+    elif row := judge.bad("all-masked"):
+        judge.say(
+            "all-masked",
+            row,
+            f"No sample of the last {row.bad} batches, up to step {step}, carried a gradient: either all rewards of a "
+            "group are equal, or the environment marks no token as trainable.",
+        )
+
+
+def _error_rate(judge: _Judge, step: int, rate: float) -> None:
+    if rate < ERRORS_HIGH:
+        judge.good("rollouts-failing", f"Rollouts end well again: {rate:.0%} failed at step {step}.")
+    elif row := judge.bad("rollouts-failing"):
+        judge.say(
+            "rollouts-failing",
+            row,
+            f"{rate:.0%} of the rollouts end in an error, for {row.bad} steps up to step {step}. "
+            "The orchestrator's warnings name the error.",
+        )
+
+
+def _throughput(judge: _Judge, step: int, speed: float) -> None:
+    worth = judge.worth
+    learned = median(worth.speeds) if len(worth.speeds) >= LEARNED_AFTER else None
+    stands = judge.stands("throughput-fell")
+    if learned is None or speed >= learned * (FAST if stands else SLOW):
+        judge.worth = replace(worth, speeds=(*worth.speeds, speed)[-KEEP_SPEEDS:])
+        judge.good("throughput-fell", f"The trainer is fast again: {speed:.0f} tokens/s at step {step}.")
+        return
+    if row := judge.bad("throughput-fell"):
+        judge.say(
+            "throughput-fell",
+            row,
+            f"The trainer makes {speed:.0f} tokens/s, less than a third of its usual {learned:.0f}, for {row.bad} "
+            f"steps in {_minutes(judge.t - row.since)}, up to step {step}. Look at the GPU's clocks, at what "
+            "else runs on it, and at the network between the GPUs.",
+        )
+
+
+def _error(judge: _Judge, fact: ErrorSeen) -> None:
+    if fact.signature == MASKED:
+        # The trainer dies of it, so there is no row of steps to wait for.
+        row = judge.bad("all-masked") or judge.worth.rows["all-masked"]
+        if not row.said:
+            judge.say("all-masked", row, f"All samples of a batch are masked; the trainer logs: {_quoted(fact.text)}.")
+    elif fact.signature in EMPTY:
+        if row_now := judge.bad("all-masked"):
+            judge.say(
+                "all-masked",
+                row_now,
+                f"{row_now.bad} batches held no sample to train on; the {fact.role} logs: {_quoted(fact.text)}.",
+            )
+    elif fact.signature in REFUSED and not judge.worth.stepped and (row_now := judge.bad("requests-refused")):
+        judge.say(
+            "requests-refused",
+            row_now,
+            f"No step is done, and the engine refused {row_now.bad} requests in {_minutes(judge.t - row_now.since)} "
+            f"({fact.signature}): {_quoted(fact.text)}. {fact.remedy}".rstrip(),
+        )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min"
+
+
+def _quoted(text: str) -> str:
+    return text[:200].rstrip(". ")

@@ -8,8 +8,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from supervisor import signatures
 from supervisor.config import Plain, RunFile
-from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, Role, StepDone
+from supervisor.core.facts import Fact, FinishSeen, Role, StepDone
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import (
     Component,
@@ -32,14 +33,6 @@ PATIENCE_S = 60.0
 LONGEST = 4096  # characters of a line that the person's expressions are tried on: their cost is not ours to bound
 SHOWN = 300
 ANSI = re.compile(r"\x1b\[[0-9;]{0,32}m")
-# At the beginning of a line, as Python ends a traceback. The last flag: no restart cures it.
-_ERRORS = (
-    ("cuda-oom", re.compile(r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b|RuntimeError: CUDA out of memory"), False),
-    ("disk-full", re.compile(r"OSError: \[Errno 28\]|.{0,120}No space left on device"), False),
-    ("module-missing", re.compile(r"(?:ModuleNotFoundError|ImportError): "), True),
-    # Whatever else a traceback ends with: it is what a person wants to read when the command has ended.
-    ("python-error", re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)(?:: |$)"), False),
-)
 
 
 class PlainJob:
@@ -176,10 +169,8 @@ class PlainJob:
                 return facts
         if self.finish_line is not None and self.finish_line.search(text):
             return [FinishSeen("job", text[:SHOWN])]
-        for signature, pattern, deterministic in _ERRORS:
-            if pattern.match(text):
-                return [ErrorSeen("job", signature, text[:SHOWN], deterministic)]
-        return []
+        error = signatures.any_job().error("job", text)
+        return [error] if error else []
 
     @staticmethod
     def _step(found: re.Match[str]) -> list[Fact]:
@@ -187,8 +178,18 @@ class PlainJob:
         step = groups.get("step") or ""
         if not re.fullmatch(r"[0-9]{1,12}", step):
             return []
-        values = {name: _number(groups.get(name)) for name in ("duration", "reward", "loss")}
-        return [StepDone("job", int(step), values["duration"], values["reward"], values["loss"])]
+        values = {name: _number(groups.get(name)) for name in ("reward", "loss", "throughput")}
+        seconds = _number(groups.get("duration"))
+        return [
+            StepDone(
+                "job",
+                int(step),
+                seconds if seconds is not None and math.isfinite(seconds) else None,
+                values["reward"],
+                values["loss"],
+                throughput=values["throughput"],
+            )
+        ]
 
     def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
         """A plain command has no metrics file that we know."""
@@ -247,7 +248,8 @@ def _expression(text: str | None, setting: str) -> re.Pattern[str] | None:
 
 def _number(text: str | None) -> float | None:
     try:
-        value = float(text) if text else math.nan
+        value = float(text) if text else None
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    # Not a number is news about a loss; it is the one NaN that there is, so that equal lines give equal facts.
+    return math.nan if value is not None and math.isnan(value) else value

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from supervisor import signatures
 from supervisor.core.facts import (
-    ErrorSeen,
     Fact,
     FinishSeen,
     FreshStartSeen,
@@ -24,12 +25,13 @@ from supervisor.core.facts import (
     WorkSeen,
 )
 
-LONGEST: Final = 4096  # characters of a text line that are looked at; the longest of ours has some 400
+LONGEST: Final = signatures.LONGEST  # of a text line; the longest of ours has some 400 characters
 LONGEST_JSON: Final = 65536  # a JSON line carries its traceback, and half of one is no JSON
-SHOWN: Final = 300
+SHOWN: Final = signatures.SHOWN
 
 ANSI = re.compile(r"\x1b\[[0-9;]{0,32}m")
-TORCHRUN = re.compile(r"\[[A-Za-z]{1,32}\d{1,6}\]:")
+# Up to two: torchrun's own ("[trainer0]:"), and torch's before the lines of an exception ("[rank0]: ").
+TORCHRUN = re.compile(r"(?:\[[A-Za-z]{1,32}\d{1,6}\]: {0,8}){1,2}")
 LINE = re.compile(r"\d\d:\d\d:\d\d\s{1,10}(DEBUG|INFO|SUCCESS|WARNING|ERROR|CRITICAL)\s(.*)", re.S)
 # vLLM's own format: "(APIServer pid=12) INFO 01-06 03:00:12 [core.py:88] text".
 VLLM = re.compile(
@@ -41,6 +43,9 @@ VLLM = re.compile(
 _DURATION = r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))(?: \d+[hms])?"
 _VALUE = r"(-?[\d.]+(?:e[+-]?\d+)?|-?nan|-?inf)"
 TRAINER_STEP = re.compile(rf"Step (\d{{1,12}}) \| (?:Time: )?\s{{0,10}}({_DURATION}) \| Loss:? {_VALUE}")
+THROUGHPUT = re.compile(r" \| Throughput:? (\d{1,12}(?:\.\d{1,6})?) tokens/s")  # of the trainer; of both before 2026
+ERROR_RATE = re.compile(r" \| Error (\d{1,3}(?:\.\d{1,6})?)%")  # since 38494ccb4, rollouts of all that came in
+TRAINABLE = re.compile(r" \| Trainable (\d{1,9})/(\d{1,9}) \(")  # since 38494ccb4, samples of those that were sent
 ORCHESTRATOR_STEP = re.compile(rf"Step (\d{{1,12}}) \| (?:Time: )?\s{{0,10}}({_DURATION}) \| Reward:? {_VALUE}")
 BATCH = re.compile(r"Train batch (\d{1,9})/(\d{1,9}) \(")
 INFLIGHT = re.compile(r"\b(\d{1,9}) inflight (?:rollouts|episodes)\b")
@@ -82,107 +87,8 @@ _DEBUG_TAIL = re.compile(r"\s{0,4}\[[\w./<>-]{1,120}::\d{1,6}\]\s*$")
 _FRESH = re.compile(r"Training from scratch|No checkpoints found in .{1,400}\. Starting from scratch\.")
 
 
-class _Error:
-    """A known error: from whom, how its message begins, and what it is called."""
-
-    def __init__(
-        self, signature: str, pattern: str, roles: Sequence[Role] = (), *, deterministic: bool = False
-    ) -> None:
-        self.signature = signature
-        self.matches: Callable[[str], object] = re.compile(pattern).match
-        self.roles = frozenset(roles)
-        self.deterministic = deterministic
-
-
-# "deterministic": no restart cures it, a person has to do something.
-_ERRORS: tuple[_Error, ...] = (
-    _Error(
-        "engine-dead",
-        r"EngineCore encountered (?:a fatal error|an issue)|EngineCore failed to start|AsyncLLM output_handler failed"
-        r"|Engine core proc \S{1,60} died unexpectedly|Worker proc \S{1,60} died unexpectedly"
-        r"|(?:[\w.]{1,80}\.)?EngineDeadError",
-        ("inference",),
-    ),
-    _Error("engine-stalled", r"No available shared memory broadcast block found in \d{1,6} seconds", ("inference",)),
-    _Error(
-        "gpu-memory-taken",
-        r"(?:ValueError: )?Free memory on device .{0,80}less than desired GPU memory utilization"
-        r"|(?:RuntimeError: )?Existing processes found on GPUs",
-    ),
-    _Error("cuda-oom", r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b|(?:RuntimeError: )?CUDA out of memory"),
-    _Error("disk-full", r"(?:OSError: )?\[Errno 28\]|.{0,120}No space left on device"),
-    _Error(
-        "port-in-use",
-        r"(?:OSError: )?\[Errno 98\]|.{0,80}[Aa]ddress already in use",
-        ("inference", "launcher", "orchestrator", "trainer"),
-    ),
-    _Error(
-        "run-folder-used",
-        r"FileExistsError: (?:(?:Run|Checkpoint|Output) d|D)irectory .{0,400}already contains",
-        ("launcher",),
-        deterministic=True,
-    ),
-    _Error(
-        "config-invalid",
-        r"(?:[\w.]{1,80}\.)?(?:ValidationError|ConfigError|SettingsError|CLIError): "
-        r"|\d{1,4} validation errors? for \w{1,60}|(?:rl|sft): error: |error: unrecognized arguments"
-        r"|Shared config conflicts with matching sub-config|Failed to validate config|Value error, "
-        r"|Unrecognized (?:option|arg)|\u256d\u2500 [\w ]{1,40} error ",
-        ("launcher", "trainer", "orchestrator"),
-        deterministic=True,
-    ),
-    _Error(
-        "module-missing",
-        r"(?:ModuleNotFoundError|ImportError): ",
-        ("launcher", "trainer", "orchestrator", "inference"),
-        deterministic=True,
-    ),
-    _Error(
-        "key-missing",
-        r"(?:[\w.]{1,80}\.)?GatedRepoError|(?:[\w.]{1,80}\.)?RepositoryNotFoundError"
-        r"|wandb\.errors\.(?:[\w.]{1,40}\.)?(?:UsageError|AuthenticationError)|.{0,60}[Aa]pi_key not configured",
-        ("launcher", "trainer", "orchestrator", "inference"),
-        deterministic=True,
-    ),
-    _Error(
-        "checkpoint-other-version",
-        r"KeyError: 'train_source'|(?:RuntimeError: |[\w.]{1,80}: )?Missing key in checkpoint state_dict",
-        ("trainer", "orchestrator"),
-        deterministic=True,
-    ),
-    _Error(
-        "checkpoint-missing",
-        r"FileNotFoundError: (?:Checkpoint not found at|No weight directory found)",
-        ("trainer", "orchestrator"),
-    ),
-    _Error(
-        "checkpoint-damaged",
-        r"(?:[\w.]{1,80}\.)?CheckpointException|zipfile\.BadZipFile|EOFError: Ran out of input"
-        r"|RuntimeError: PytorchStreamReader failed",
-        ("trainer", "orchestrator"),
-    ),
-    _Error("wandb-unreachable", r"wandb\.errors\.(?:[\w.]{1,40}\.)?CommError", ("launcher", "trainer", "orchestrator")),
-    _Error(
-        "nccl-timeout",
-        r".{0,120}Watchdog caught collective operation timeout|torch\.distributed\.DistBackendError",
-        ("trainer", "inference"),
-    ),
-    _Error(
-        "connection-error",
-        r"(?:(?:Rollout|Episode) (?:task )?(?:failed|error)|Error in (?:rollout|group)|Inference server (?:was|is) not"
-        r"|(?:openai\.)?APIConnectionError|httpx\.(?:ConnectError|ReadTimeout|RemoteProtocolError)).{0,400}?"
-        r"(?:[Cc]onnection error|APIConnectionError|ConnectError|Connection refused|All connection attempts failed"
-        r"|reached|ready|ReadTimeout|RemoteProtocolError|Server disconnected)",
-        ("orchestrator", "env"),
-    ),
-    _Error(
-        "component-failed",
-        r"(?:Error: )?[\w/ -]{1,80} failed with exit code -?\d{1,4}",
-        ("launcher",),
-    ),
-    _Error("fatal-error", r"Fatal error in \w{1,60}", ("trainer", "orchestrator")),
-    _Error("batch-empty", r"\d{1,6} consecutive (?:zero-output batch|empty train batch)", ("orchestrator",)),
-)
+# Found in this order: what prime-rl says of a failure is more than what the library below it says.
+SIGNATURES: Final = signatures.read(Path(__file__).with_name("signatures.toml"), signatures.VLLM, signatures.GENERAL)
 
 
 def parse_line(role: Role, line: str) -> list[Fact]:
@@ -193,12 +99,12 @@ def parse_line(role: Role, line: str) -> list[Fact]:
     text = message[:SHOWN].rstrip()
     if level is None:
         # No logger's line: a traceback's last line may stand here, and nothing else that we believe.
-        return _errors(role, message, text)
+        return _errors(role, message)
     facts: list[Fact] = []
     if level in ("INFO", "SUCCESS", "DEBUG", "WARNING"):
         facts += _progress(role, message, text)
     if level in ("WARNING", "ERROR", "CRITICAL"):
-        facts += _errors(role, message, text)
+        facts += _errors(role, message)
     return facts
 
 
@@ -239,11 +145,7 @@ def _progress(role: Role, message: str, text: str) -> list[Fact]:
         pattern = TRAINER_STEP if role == "trainer" else ORCHESTRATOR_STEP
         found = pattern.match(message)
         if found:
-            value = number(found[3])
-            step, seconds = int(found[1]), duration(found[2])
-            return [
-                StepDone(role, step, seconds, loss=value) if role == "trainer" else StepDone(role, step, seconds, value)
-            ]
+            return [_step(role, found, message)]
     if role == "orchestrator":
         batch = BATCH.match(message)
         inflight = INFLIGHT.search(message) if batch else None
@@ -261,11 +163,26 @@ def _progress(role: Role, message: str, text: str) -> list[Fact]:
     return []
 
 
-def _errors(role: Role, message: str, text: str) -> list[Fact]:
-    for error in _ERRORS:
-        if (not error.roles or role in error.roles) and error.matches(message):
-            return [ErrorSeen(role, error.signature, text, error.deterministic)]
-    return []
+def _step(role: Role, found: re.Match[str], message: str) -> StepDone:
+    # Not a number is news, so it is handed on as it is; what is not said is None.
+    step, seconds, value = int(found[1]), duration(found[2]), _float(found[3])
+    if role == "trainer":
+        speed = THROUGHPUT.search(message)
+        return StepDone(role, step, seconds, loss=value, throughput=float(speed[1]) if speed else None)
+    errors, trainable = ERROR_RATE.search(message), TRAINABLE.search(message)
+    return StepDone(
+        role,
+        step,
+        seconds,
+        value,
+        error_rate=float(errors[1]) / 100 if errors else None,
+        trainable=int(trainable[1]) / int(trainable[2]) if trainable and int(trainable[2]) else None,
+    )
+
+
+def _errors(role: Role, message: str) -> list[Fact]:
+    error = SIGNATURES.error(role, message)
+    return [error] if error else []
 
 
 def parse_metrics(record: Mapping[str, object]) -> list[Fact]:
@@ -279,7 +196,7 @@ def parse_metrics(record: Mapping[str, object]) -> list[Fact]:
     if "time/forward_backward" in record:
         return [StepDone("trainer", step, _finite(record.get("time/step")))]
     if "loss/mean" in record:
-        return [StepDone("trainer", step, loss=_finite(record.get("loss/mean")))]
+        return [StepDone("trainer", step, loss=_value(record.get("loss/mean")))]
     return []
 
 
@@ -294,15 +211,20 @@ def duration(text: str) -> float | None:
     return total
 
 
-def number(text: str) -> float | None:
-    """A finite number, else None."""
+def _float(text: str) -> float | None:
     try:
-        return _finite(float(text))
+        return _value(float(text))
     except ValueError:
         return None
 
 
-def _finite(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+def _value(value: object) -> float | None:
+    """A number, or the one NaN that there is: so two facts of one line are equal."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    return math.nan if math.isnan(value) else float(value)
+
+
+def _finite(value: object) -> float | None:
+    number = _value(value)
+    return number if number is not None and math.isfinite(number) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -107,11 +108,13 @@ def test_lines_are_read_with_the_persons_expressions(tmp_path: Path) -> None:
     assert job.parse_line("job", "\x1b[32mstep 40 loss=0.25 in 12.5s\x1b[0m\n") == [
         StepDone("job", 40, 12.5, None, 0.25)
     ]
-    assert job.parse_line("job", "step 41 loss=nan in 3.0s") == [StepDone("job", 41, 3.0, None, None)]
+    assert job.parse_line("job", "step 41 loss=nan in 3.0s") == [StepDone("job", 41, 3.0, None, math.nan)]
     assert job.parse_line("job", "done training") == [FinishSeen("job", "done training")]
-    assert job.parse_line("job", "ModuleNotFoundError: No module named 'x'") == [
-        ErrorSeen("job", "module-missing", "ModuleNotFoundError: No module named 'x'", deterministic=True)
-    ]
+    (error,) = job.parse_line("job", "ModuleNotFoundError: No module named 'x'")
+    assert isinstance(error, ErrorSeen)
+    assert (error.signature, error.deterministic) == ("module-missing", True)
+    assert error.sentence == "A Python package is missing in the job's interpreter, or does not fit the others."
+    assert "[setup] can do it on each pod" in error.remedy
     assert job.parse_line("job", "x" * 10_000_000) == []
     assert job.facts().finish_line
     assert not plain(tmp_path, finish_line=None).facts().finish_line
@@ -177,7 +180,14 @@ def test_a_symlinked_step_is_refused(tmp_path: Path) -> None:
 
 def test_the_last_line_of_a_traceback_is_kept_for_the_sentence_that_tells_the_end(tmp_path: Path) -> None:
     job = plain(tmp_path)
-    for line in ("RuntimeError: CUDA error: an illegal memory access", "mylib.errors.NoDataError: none"):
-        assert job.parse_line("job", line) == [ErrorSeen("job", "python-error", line)]
+    for line, name in (
+        ("RuntimeError: no batch", "python-error"),
+        ("mylib.errors.NoDataError: none", "python-error"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda-illegal-access"),
+        ("ValueError: 'max_tokens' or 'max_completion_tokens' is too large: 4000.", "max-tokens-too-large"),
+    ):
+        (error,) = job.parse_line("job", line)
+        assert isinstance(error, ErrorSeen)
+        assert (error.signature, error.text, error.deterministic) == (name, line, False)
     for line in ("rollout failed with RuntimeError: x", "Traceback (most recent call last):", "raise ValueError(text)"):
         assert job.parse_line("job", line) == []

@@ -54,6 +54,18 @@ def fetch(address: tuple[str, int], page: str, method: str = "GET") -> tuple[int
 # ---------------------------------------------------------------- pages
 
 
+def test_a_loss_that_is_no_number_is_null_for_json_has_no_other_word(serve: Serve, sockets: Path) -> None:
+    desk = FakeDesk()
+    desk.now |= {"loss": float("nan"), "reward": float("-inf"), "gpus": [{"index": 0, "share": float("nan")}]}
+    serve(desk)
+    answer = raw(sockets / "bs4-qwen3.sock", b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"NaN" not in answer
+    assert b"Infinity" not in answer
+    status = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert (status["loss"], status["reward"], status["gpus"][0]["share"]) == (None, None, None)
+    assert status["step"] == 412
+
+
 def test_status_explain_and_checkpoints_are_the_desks_own_words(serve: Serve, sockets: Path) -> None:
     desk = FakeDesk()
     serve(desk)

@@ -8,13 +8,15 @@ Golden lines are made from the format strings at the commits named, with values 
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 
 import pytest
 
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone, WorkSeen
-from supervisor.primerl.logs import duration, parse_line, parse_metrics
+from supervisor.primerl.logs import SIGNATURES, duration, parse_line, parse_metrics
+from supervisor.signatures import Signature
 from tests.primerl.eras import ERAS
 from tests.primerl.helpers import job_of
 
@@ -31,7 +33,7 @@ TRAINER_STEPS = [
             "Step 12 | Time: 42.17s | Loss: 0.0123 | Entropy: 0.4412 | Importance Ratio: 1.0003 | Grad. Norm: 0.1200 | "
             "LR: 1.00e-06 | Throughput: 8123 tokens/s | MFU: 21.4%"
         ),
-        StepDone("trainer", 12, 42.17, loss=0.0123),
+        StepDone("trainer", 12, 42.17, loss=0.0123, throughput=8123.0),
     ),
     (
         "be0e3d131",
@@ -39,7 +41,7 @@ TRAINER_STEPS = [
             "Step 80 | Time: 212.05s | Loss: -0.0021 | Entropy: 0.3871 | Mismatch KL: 0.0007 | Grad. Norm: 0.0912 | "
             "LR: 1.00e-05 | Throughput: 4410 tokens/s | MFU: 12.9% | Peak Mem.: 61.2 GiB | Max Vio: 0.0100"
         ),
-        StepDone("trainer", 80, 212.05, loss=-0.0021),
+        StepDone("trainer", 80, 212.05, loss=-0.0021, throughput=4410.0),
     ),
     (
         "38494ccb4",
@@ -47,9 +49,13 @@ TRAINER_STEPS = [
             "Step 3 |     45s | Loss 0.0010 | Entropy 0.3000 | Mismatch KL 0.0001 | Grad. Norm 0.1000 | LR 1.00e-06 | "
             "Throughput 9000 tokens/s | MFU 20.0% | Peak Mem. 60.0 GiB"
         ),
-        StepDone("trainer", 3, 45.0, loss=0.001),
+        StepDone("trainer", 3, 45.0, loss=0.001, throughput=9000.0),
     ),
-    ("38494ccb4", "Step 4 |   1m 5s | Loss nan | Entropy 0.3 | LR 1.00e-06", StepDone("trainer", 4, 65.0)),
+    (
+        "38494ccb4",
+        "Step 4 |   1m 5s | Loss nan | Entropy 0.3 | LR 1.00e-06",
+        StepDone("trainer", 4, 65.0, loss=math.nan),
+    ),
     (
         "559b44772",
         "Step 5 |      5m | Loss 0.2000 | Entropy 0.3 | LR 1.00e-06",
@@ -59,7 +65,7 @@ TRAINER_STEPS = [
     (
         "be0e3d131 (sft)",
         "Step 7 | Time: 3.10s | Loss: 1.9000 | Grad. Norm: 0.5 | LR: 1.00e-05 | Throughput: 1 tokens/s",
-        StepDone("trainer", 7, 3.1, loss=1.9),
+        StepDone("trainer", 7, 3.1, loss=1.9, throughput=1.0),
     ),
 ]
 ORCHESTRATOR_STEPS = [
@@ -82,7 +88,20 @@ ORCHESTRATOR_STEPS = [
             "Step 81 |  3m 32s | Reward 0.5000 | Trainable 120/128 (93.8%) | Turns 3.1 | Branches 1.0 | Max Off-Policy 2 | "
             "Error 0.0% | Cancelled 0.0% | Truncation 1.0%"
         ),
-        StepDone("orchestrator", 81, 212.0, 0.5),
+        StepDone("orchestrator", 81, 212.0, 0.5, error_rate=0.0, trainable=120 / 128),
+    ),
+    (
+        "38494ccb4",
+        (
+            "Step 82 |  3m 32s | Reward 0.0000 | Trainable 0/128 (0.0%) | Turns 3.1 | Max Off-Policy 2 | "
+            "Error 100.0% | Truncation 1.0%"
+        ),
+        StepDone("orchestrator", 82, 212.0, 0.0, error_rate=1.0, trainable=0.0),
+    ),
+    (
+        "559b44772 (nothing came in)",
+        "Step 83 |  3m 32s | Reward nan | Trainable 0/0 (0.0%) | Turns nan | Error nan% | Cancelled nan%",
+        StepDone("orchestrator", 83, 212.0, math.nan),
     ),
 ]
 
@@ -105,8 +124,8 @@ def test_a_step_in_json_mode() -> None:
             "line": 603,
         }
     )
-    assert parse_line("trainer", line) == [StepDone("trainer", 3, 45.0, loss=0.001)]
-    assert parse_line("trainer", "[trainer0]:" + line) == [StepDone("trainer", 3, 45.0, loss=0.001)]
+    assert parse_line("trainer", line) == [StepDone("trainer", 3, 45.0, loss=0.001, throughput=9000.0)]
+    assert parse_line("trainer", "[trainer0]:" + line) == [StepDone("trainer", 3, 45.0, loss=0.001, throughput=9000.0)]
     assert parse_line("trainer", line[:-5]) == []
 
 
@@ -225,6 +244,12 @@ def test_the_pipeline_line_says_how_much_work_is_under_way() -> None:
         ("orchestrator", coloured("WARNING", "Rollout task failed in group 3 (gsm8k): APIConnectionError('Connection error.')"), "connection-error", False),
         ("orchestrator", "ModuleNotFoundError: No module named 'wordle'", "module-missing", True),
         ("trainer", "huggingface_hub.errors.GatedRepoError: 401 Client Error.", "key-missing", True),
+        ("trainer", "[default0]:[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "cuda-oom", False),
+        ("trainer", "[rank0]:[E1121 03:00:12.408271257 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4)", "nccl-timeout", False),
+        ("inference", "(APIServer pid=1) ERROR 12-01 05:34:47 [serving_chat.py:264] ValueError: 'max_tokens' or 'max_completion_tokens' is too large: 4000. This model's maximum context length is 4096 tokens and your request has 1297 input tokens (4000 > 4096 - 1297).", "max-tokens-too-large", False),
+        ("inference", "ERROR 04-07 12:31:21 serving_completion.py:110] Error in preprocessing prompt inputs", "", False),
+        ("orchestrator", coloured("WARNING", "Rollout failed in group 3 (wordle): ValueError('already done')"), "", False),
+        ("orchestrator", coloured("WARNING", "Step 5: empty train batch after 128 finalized episodes (consecutive empty batches: 1/10)"), "batch-dropped", False),
         ("orchestrator", "wandb.errors.errors.UsageError: api_key not configured (no-tty)", "key-missing", True),
         ("orchestrator", "KeyError: 'train_source'", "checkpoint-other-version", True),
         ("orchestrator", "FileNotFoundError: No weight directory found for checkpoint step 40", "checkpoint-missing", False),
@@ -239,6 +264,25 @@ def test_known_errors_have_a_name(role: Role, line: str, signature: str, determi
     assert [(fact.signature, fact.deterministic) for fact in facts] == (
         [(signature, deterministic)] if signature else []
     )
+
+
+def test_a_known_error_says_what_it_means_and_what_helps() -> None:
+    line = "ValueError: 'max_tokens' or 'max_completion_tokens' is too large: 4000. This model's maximum context"
+    (error,) = parse_line("inference", line)
+    assert isinstance(error, ErrorSeen)
+    assert error.text == line
+    assert error.sentence == (
+        "vLLM refuses requests: the prompt and the asked-for max_tokens together are longer than max_model_len."
+    )
+    assert error.remedy.startswith("Lower the sampling's max_tokens")
+
+
+@pytest.mark.parametrize("signature", SIGNATURES.signatures, ids=lambda signature: signature.name)
+def test_every_signatures_examples_are_found_in_whole_lines(signature: Signature) -> None:
+    for role, line in signature.examples:
+        for whole in (line, coloured("ERROR", line), f"[trainer0]:[rank0]: {line}"):
+            names = [fact.signature for fact in parse_line(role, whole) if isinstance(fact, ErrorSeen)]
+            assert names == [signature.name], whole
 
 
 def test_an_environment_that_prints_an_error_condemns_nothing() -> None:
@@ -288,11 +332,18 @@ def test_the_metrics_file_gives_steps_once_each() -> None:
         {"step": 7, "time": 1.0, "loss/mean": 0.25},
         {"step": 7, "time": 1.0, "time/step": 42.0, "time/forward_backward": 30.0},
         {"step": "7", "time/forward_backward": 1},
+        {"step": 8, "loss/mean": math.nan},
+        {"step": 8, "time/step": math.inf, "time/forward_backward": 30.0},
         {"step": True, "time/forward_backward": 1},
         {"time/forward_backward": 1},
     ]
     facts: list[Fact] = [fact for record in records for fact in parse_metrics(record)]
-    assert facts == [StepDone("trainer", 7, loss=0.25), StepDone("trainer", 7, 42.0)]
+    assert facts == [
+        StepDone("trainer", 7, loss=0.25),
+        StepDone("trainer", 7, 42.0),
+        StepDone("trainer", 8, loss=math.nan),
+        StepDone("trainer", 8),
+    ]
 
 
 # ---------------------------------------------------------------- where the logs are

@@ -1,0 +1,49 @@
+"""Known failures by their log lines: what each means and what people did about it. The data is in TOML files.
+
+To add one, append a ``[[signature]]`` table to ``general.toml`` (any trainer), ``vllm.toml`` (the engine, whoever
+starts it) or ``primerl/signatures.toml`` (only prime-rl says it)::
+
+    [[signature]]
+    name = "disk-full"                  # short and stable: it is shown, counted, and may be asked for by name
+    kind = "transient"                  # or "deterministic": no restart can ever cure it
+    roles = ["trainer", "job"]          # whose file it counts in; left out: everyone's
+    pattern = ['OSError: \\[Errno 28\\]'] # alternatives, each matched from the beginning of the message
+    sentence = "The disk is full."      # what it means
+    remedy = "Delete old checkpoints."  # what people did about it
+    source = "errno 28 (ENOSPC)"        # where the text was seen
+    examples = [["trainer", "OSError: [Errno 28] No space left on device"]]
+    others = [["trainer", "a line that looks like it and is none"]]  # if any
+
+A message is a logger's line without its time and level, or a raw line (the end of a traceback). The first signature
+that matches counts, so the narrow ones come first. "deterministic" ends the run with exit 93 where the job ended before
+its first step: a wrong one costs the run, so anything that a restart, another pod or waiting could cure is "transient".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from supervisor.signatures.registry import LONGEST, SHOWN, Registry, Signature, SignatureError, parse, read
+
+__all__ = [
+    "GENERAL",
+    "LONGEST",
+    "SHOWN",
+    "VLLM",
+    "Registry",
+    "Signature",
+    "SignatureError",
+    "any_job",
+    "parse",
+    "read",
+]
+
+_FOLDER: Final = Path(__file__).parent
+GENERAL: Final = _FOLDER / "general.toml"
+VLLM: Final = _FOLDER / "vllm.toml"
+
+
+def any_job() -> Registry:
+    """What any trainer on NVIDIA GPUs can say, with vLLM beside it or in it."""
+    return read(VLLM, GENERAL)

@@ -1,0 +1,169 @@
+"""Reads failure signatures from TOML, refuses those that are careless, and finds the one that a log line has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from supervisor.core.facts import ErrorSeen, Role
+
+Kind = Literal["deterministic", "transient"]
+Example = tuple[Role, str]
+
+SHOWN: Final = 300  # characters of the line that are kept
+LONGEST: Final = 4096  # characters of a message that are looked at
+
+_ROLES: Final = frozenset(get_args(Role))
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_KEYS: Final = {"name", "kind", "roles", "pattern", "sentence", "remedy", "source", "examples", "others"}
+# Escapes and character classes, which may hold a literal "*", "+" or "{".
+_LITERALS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+_UNBOUNDED = re.compile(r"[*+]|\{\d*,\}")
+
+
+class SignatureError(ValueError):
+    """A signature that must not be used as it stands; the sentence says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One known failure. ``pattern`` is matched from the beginning of a message; no ``roles``: it counts in all."""
+
+    name: str
+    pattern: re.Pattern[str]
+    roles: frozenset[Role]
+    sentence: str  # what it means
+    remedy: str  # what people did about it
+    kind: Kind
+    source: str  # where the text comes from
+    examples: tuple[Example, ...] = ()  # (role, message) that it must match
+    others: tuple[Example, ...] = ()  # and that it must not
+
+
+class Registry:
+    """Signatures in the order in which they are tried. Immutable, safe in any thread."""
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        """Raises SignatureError where two have one name."""
+        self.signatures = tuple(signatures)
+        self._by_name: dict[str, Signature] = {}
+        for signature in self.signatures:
+            if signature.name in self._by_name:
+                raise SignatureError(f"Two signatures are called {signature.name}: give one of them another name.")
+            self._by_name[signature.name] = signature
+        self._by_role: dict[Role, tuple[Signature, ...]] = {
+            role: tuple(s for s in self.signatures if not s.roles or role in s.roles) for role in get_args(Role)
+        }
+
+    def match(self, role: Role, line: str) -> Signature | None:
+        """The first signature that ``line`` (a message) has in ``role``'s file. Time is bounded by ``LONGEST``."""
+        if len(line) > LONGEST:
+            line = line[:LONGEST]
+        for signature in self._by_role[role]:
+            if signature.pattern.match(line):
+                return signature
+        return None
+
+    def error(self, role: Role, line: str) -> ErrorSeen | None:
+        """The same as a fact, with what it means and what helps."""
+        found = self.match(role, line)
+        if found is None:
+            return None
+        return ErrorSeen(
+            role,
+            found.name,
+            line[:SHOWN].rstrip(),
+            found.kind == "deterministic",
+            sentence=found.sentence,
+            remedy=found.remedy,
+        )
+
+    def get(self, name: str) -> Signature | None:
+        """The signature of that name."""
+        return self._by_name.get(name)
+
+
+@cache
+def read(*paths: Path) -> Registry:
+    """The signatures of these files, in this order. Raises SignatureError, and OSError for a file that is missing."""
+    found: list[Signature] = []
+    for path in paths:
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8")).get("signature", [])
+        except tomllib.TOMLDecodeError as error:
+            raise SignatureError(f"{path.name} is no TOML: {error}. Mend it.") from None
+        found += [parse(table, path.name) for table in tables]
+    return Registry(found)
+
+
+def parse(table: Mapping[str, object], where: str) -> Signature:
+    """One ``[[signature]]`` table. Raises SignatureError."""
+    name = table.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SignatureError(f"{where}: {name!r} is no name: use small letters, digits and single hyphens.")
+    where = f"{where}: signature {name}"
+    if unknown := sorted(set(table) - _KEYS):
+        raise SignatureError(f"{where} has {', '.join(unknown)}, which nothing reads: remove it or mend its spelling.")
+    kind = table.get("kind")
+    if kind not in ("deterministic", "transient"):
+        raise SignatureError(f'{where} has kind {kind!r}: say "deterministic" or "transient".')
+    roles = _texts(table.get("roles", []), f"{where}: roles")
+    if strange := sorted(set(roles) - _ROLES):
+        raise SignatureError(f"{where} names the roles {', '.join(strange)}: use some of {', '.join(sorted(_ROLES))}.")
+    texts = {key: table.get(key) for key in ("sentence", "remedy", "source")}
+    for key, text in texts.items():
+        if not isinstance(text, str) or not text.strip():
+            raise SignatureError(f"{where} has no {key}: write one, people will read it.")
+        if key != "source" and not text.endswith("."):
+            raise SignatureError(f"{where}: its {key} does not end with a full stop: {text!r}.")
+    examples = _examples(table.get("examples", []), f"{where}: examples")
+    if not examples:
+        raise SignatureError(f"{where} has no example: give a line that it matches, as it was seen.")
+    return Signature(
+        name,
+        _compiled(_texts(table.get("pattern", []), f"{where}: pattern"), where),
+        frozenset(roles),  # type: ignore[arg-type]  # checked against the roles above
+        str(texts["sentence"]),
+        str(texts["remedy"]),
+        "deterministic" if kind == "deterministic" else "transient",
+        str(texts["source"]),
+        examples,
+        _examples(table.get("others", []), f"{where}: others"),
+    )
+
+
+def _compiled(patterns: Sequence[str], where: str) -> re.Pattern[str]:
+    if not patterns:
+        raise SignatureError(f"{where} has no pattern: give the beginning of its line.")
+    for pattern in patterns:
+        # Unbounded repeats are what makes an expression take minutes on a line that somebody made for it.
+        if _UNBOUNDED.search(_LITERALS.sub("", pattern)):
+            raise SignatureError(f"{where} repeats without a bound in {pattern!r}: write {{0,80}} instead of * or +.")
+    try:
+        compiled = re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.S)
+    except re.error as error:
+        raise SignatureError(f"{where} is no regular expression: {error}. Mend it.") from None
+    if compiled.match(""):
+        raise SignatureError(f"{where} matches an empty line, so it would match them all: make it say more.")
+    return compiled
+
+
+def _texts(value: object, where: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise SignatureError(f"{where} is no list of texts: write it as [ '...', '...' ].")
+    return value
+
+
+def _examples(value: object, where: str) -> tuple[Example, ...]:
+    found: list[Example] = []
+    for pair in value if isinstance(value, list) else [None]:
+        texts = _texts(pair, where)
+        if len(texts) != 2 or texts[0] not in _ROLES:
+            raise SignatureError(f'{where} holds {pair!r}: write each as ["role", "line"].')
+        found.append((texts[0], texts[1]))  # type: ignore[arg-type]  # a role, checked above
+    return tuple(found)

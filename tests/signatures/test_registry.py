@@ -1,0 +1,197 @@
+"""The registry of failure signatures: its data keep their own promises, and careless data are refused in a sentence."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor import signatures
+from supervisor.core.facts import ErrorSeen, Role
+from supervisor.signatures import Registry, Signature, SignatureError, parse, read
+
+PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
+REGISTRIES = {"prime-rl": read(PRIME_RL, signatures.VLLM, signatures.GENERAL), "any job": signatures.any_job()}
+EVERY = REGISTRIES["prime-rl"].signatures
+ROLES: tuple[Role, ...] = get_args(Role)
+
+# The core, the tests and people's notes use these names.
+NAMES = {
+    "engine-dead", "engine-stalled", "gpu-memory-taken", "cuda-oom", "disk-full", "port-in-use", "run-folder-used",
+    "config-invalid", "module-missing", "key-missing", "checkpoint-other-version", "checkpoint-missing",
+    "checkpoint-damaged", "wandb-unreachable", "nccl-timeout", "connection-error", "component-failed", "fatal-error",
+    "batch-empty", "empty-loss-mask", "max-tokens-too-large", "prompt-too-long",
+}  # fmt: skip
+
+# A restart cannot cure these, wherever it happens. Every other one is given its restarts.
+DETERMINISTIC = {
+    "run-folder-used", "config-invalid", "environment-missing", "checkpoint-other-version", "model-length-too-long",
+    "model-unknown", "module-missing", "key-missing",
+}  # fmt: skip
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "demo",
+        "kind": "transient",
+        "pattern": ["Demo error"],
+        "sentence": "It failed.",
+        "remedy": "Mend it.",
+        "source": "a test",
+        "examples": [["trainer", "Demo error: 1"]],
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("signature", EVERY, ids=lambda signature: signature.name)
+def test_each_example_is_found_and_no_counter_example_is(signature: Signature) -> None:
+    registry = REGISTRIES["prime-rl"]
+    for role, line in signature.examples:
+        assert registry.match(role, line) is signature, (role, line)
+    for role, line in signature.others:
+        assert registry.match(role, line) is not signature, (role, line)
+
+
+def test_the_names_that_others_rely_on_are_there_and_few_end_a_run() -> None:
+    names = {signature.name for signature in EVERY}
+    assert names >= NAMES
+    assert {signature.name for signature in EVERY if signature.kind == "deterministic"} == DETERMINISTIC
+
+
+def test_what_a_model_or_an_environment_prints_ends_no_run() -> None:
+    for signature in EVERY:
+        if signature.kind == "deterministic":
+            assert signature.roles, f"{signature.name} counts from every role"
+            assert "env" not in signature.roles, signature.name
+
+
+def test_a_plain_command_gets_the_general_ones_and_none_of_prime_rls() -> None:
+    registry = REGISTRIES["any job"]
+    found = registry.match("job", "torch.OutOfMemoryError: CUDA out of memory.")
+    assert found is not None
+    assert found.name == "cuda-oom"
+    assert registry.get("run-folder-used") is None
+    last = registry.match("job", "mylib.SomethingError: new")
+    assert last is not None
+    assert last.name == "python-error"
+    assert registry.match("trainer", "mylib.SomethingError: new") is None
+
+
+def test_an_error_carries_what_it_means_and_at_most_300_characters_of_its_line() -> None:
+    error = REGISTRIES["any job"].error("trainer", "OSError: [Errno 28] " + "x" * 1000)
+    assert error == ErrorSeen(
+        "trainer",
+        "disk-full",
+        ("OSError: [Errno 28] " + "x" * 1000)[:300],
+        sentence="The disk is full, or the folder's quota is used up.",
+        remedy=error.remedy if error else "",
+    )
+    assert error.remedy.startswith("Delete old checkpoints")
+    assert REGISTRIES["any job"].error("trainer", "all is well") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"name": "Disk Full"}, "'Disk Full' is no name"),
+        ({"kind": "fatal"}, "has kind 'fatal'"),
+        ({"roles": ["Trainer"]}, "names the roles Trainer"),
+        ({"roles": "trainer"}, "is no list of texts"),
+        ({"sentence": "It failed"}, "sentence does not end with a full stop"),
+        ({"remedy": "Mend it"}, "remedy does not end with a full stop"),
+        ({"remedy": ""}, "has no remedy"),
+        ({"source": ""}, "has no source"),
+        ({"pattern": []}, "has no pattern"),
+        ({"pattern": ["("]}, "is no regular expression"),
+        ({"pattern": ["a.*b"]}, "repeats without a bound"),
+        ({"pattern": ["(?:a{1,})b"]}, "repeats without a bound"),
+        ({"pattern": [r"[*+]\+ x\w+"]}, "repeats without a bound"),
+        ({"pattern": ["a?"]}, "matches an empty line"),
+        ({"examples": []}, "has no example"),
+        ({"examples": [["someone", "Demo error"]]}, "write each as"),
+        ({"examples": [["trainer"]]}, "write each as"),
+        ({"exampels": []}, "has exampels, which nothing reads"),
+    ],
+)
+def test_a_careless_signature_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SignatureError, match=re.escape(sentence)) as refused:
+        parse(table(**changes), "x.toml")
+    assert "x.toml" in str(refused.value)
+
+
+def test_literal_stars_and_bounded_repeats_are_allowed() -> None:
+    signature = parse(table(pattern=[r"[*+{]\* a{1,3} \{2,} Demo{0,9}"]), "x.toml")
+    assert signature.pattern.match("** aa {2,} Demo")
+
+
+def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
+    one = parse(table(), "x.toml")
+    with pytest.raises(SignatureError, match="Two signatures are called demo"):
+        Registry([one, one])
+    (tmp_path / "bad.toml").write_text("[[signature]\n")
+    with pytest.raises(SignatureError, match=r"bad\.toml is no TOML"):
+        read(tmp_path / "bad.toml")
+
+
+def test_the_first_that_matches_counts() -> None:
+    narrow = parse(table(name="narrow", pattern=["Demo error: 1"]), "x.toml")
+    wide = parse(table(name="wide"), "x.toml")
+    assert Registry([narrow, wide]).match("trainer", "Demo error: 1") is narrow
+    assert Registry([narrow, wide]).match("trainer", "Demo error: 2") is wide
+    assert Registry([narrow, wide]).match("trainer", "a Demo error") is None
+
+
+# ---------------------------------------------------------------- time
+
+
+def worst_s(lines: list[str]) -> tuple[float, str, str]:
+    """The longest that one pattern took on one line, best of three, and which."""
+    worst = (0.0, "", "")
+    for signature in EVERY:
+        for line in lines:
+            took = min(_took(signature.pattern, line) for _ in range(3))
+            worst = max(worst, (took, signature.name, line[:60]))
+    return worst
+
+
+def _took(pattern: re.Pattern[str], line: str) -> float:
+    begun = time.process_time()
+    pattern.match(line)
+    return time.process_time() - begun
+
+
+def test_no_pattern_takes_long_on_lines_made_for_it() -> None:
+    pieces = {line for signature in EVERY for _, line in signature.examples}
+    lines = [
+        unit * (4096 // len(unit)) for unit in ("a", "A", "a.", "1", " ", "-", "Error", "Error: ", "A_.", "[", "E.a")
+    ]
+    # The beginnings of real lines, then much that the pattern may take for what comes next.
+    lines += [
+        (piece[:cut] + filler * 4096)[:4096] for piece in pieces for cut in (len(piece) // 2, -1) for filler in "a. "
+    ]
+    took, name, line = worst_s(lines)
+    assert took < 0.005, f"{name} took {took * 1000:.1f} ms on {line!r}..."  # quadratic time would be a second
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(sorted({line[:80] for s in EVERY for _, line in s.examples})),
+            st.text(max_size=40),
+            st.sampled_from(["Rollout failed", "Error", ".", "a" * 200, " " * 200, "1" * 300, "x." * 100]),
+        ),
+        max_size=40,
+    ).map("".join)
+)
+def test_any_line_is_judged_within_milliseconds(line: str) -> None:
+    begun = time.process_time()
+    for role in ROLES:
+        for registry in REGISTRIES.values():
+            registry.match(role, line)
+    assert time.process_time() - begun < 0.25  # 12 times some fifty patterns
