@@ -183,36 +183,35 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:
     now, old = state.now, state.engine
-    new = replace(old, look=fact, look_t=now)
+    new: dict[str, Any] = {"look": fact, "look_t": now}
     if fact.health == "ok":
-        new = replace(new, ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
+        new.update(ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
     elif fact.health == "timeout":
-        new = replace(new, slow_since=old.slow_since if old.slow_since is not None else now)
+        new.update(slow_since=old.slow_since if old.slow_since is not None else now)
     elif fact.health in ("bad", "refused"):
-        new = replace(new, bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
+        new.update(bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
     if fact.liveness in ("ok", "absent"):
-        new = replace(new, liveness_misses=0)
+        new["liveness_misses"] = 0
     elif fact.liveness in ("bad", "timeout") and fact.health != "timeout":  # else the server is slow, whatever is asked
-        new = replace(new, liveness_misses=old.liveness_misses + 1)
+        new["liveness_misses"] = old.liveness_misses + 1
+    if fact.canary in ("timeout", "bad") and fact.health != "timeout":
+        new["canary_misses"] = old.canary_misses + 1
     count = fact.iterations if fact.iterations is not None else fact.generation_tokens
     if count is not None:
-        new = replace(new, counted_t=now)
-    if count is not None and count != old.count:
-        # Backwards means a restarted engine: a new base, and no proof of standing still either.
-        new = replace(new, count=count, moved_t=now, canary_misses=0)
+        new["counted_t"] = now
+        if count != old.count:
+            # Backwards means a restarted engine: a new base, and no proof of standing still either.
+            new.update(count=count, moved_t=now, canary_misses=0)
     if fact.canary == "ok":
-        new = replace(new, canary_misses=0)
-    elif fact.canary in ("timeout", "bad") and fact.health != "timeout":
-        new = replace(new, canary_misses=old.canary_misses + 1)
+        new["canary_misses"] = 0
     if fact.engines or old.units:
-        new = replace(
-            new, units={str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
-        )
+        new["units"] = {str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
     if waiting_work(fact, state.work):
-        new = replace(new, work_since=old.work_since if old.work_since is not None else now)
-    elif count is not None or fact.health != "ok":
-        new = replace(new, work_since=None if fact.health == "ok" else old.work_since)
-    return replace(state, engine=new)
+        if old.work_since is None:
+            new["work_since"] = now
+    elif fact.health == "ok" and count is not None:
+        new["work_since"] = None
+    return replace(state, engine=replace(old, **new))
 
 
 def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
