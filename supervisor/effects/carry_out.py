@@ -212,10 +212,10 @@ class Effects:
 
     def _keep_records(self, action: a.KeepRecords) -> None:
         record = run_records.Record(action.journal, action.learned, action.ledger)
-        text = base64.b64encode(run_records.to_bytes(record)).decode()
         try:
+            text = base64.b64encode(run_records.to_bytes(record)).decode()
+            asked = self._ask("put-record", journal=action.journal, record=text)
             with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
-                asked = self._ask("put-record", journal=action.journal, record=text)
                 self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
         finally:
             if self._lanes.idle("records"):
