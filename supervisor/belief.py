@@ -1,0 +1,260 @@
+"""The present belief in pieces, for people: what was seen, how old it is, against what it is measured, and what then.
+
+``forecast`` says what would change the verdict. It does not repeat the rules in other words: it asks the core itself
+what it would conclude if all stayed as it is now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from supervisor.core.deadlines import allowance, excuse, excuse_limit, startup_budget, step_deadline
+from supervisor.core.evolve import replace
+from supervisor.core.moves import note_failure
+from supervisor.core.observe import NEAR_ZERO, SHARED_DROP, waiting_work
+from supervisor.core.signals import BAD_LOOKS, FRESH_S, SLOW_S
+from supervisor.core.state import GpuMemory, State
+from supervisor.core.table import row_for
+from supervisor.core.verdicts import ENDING_GRACE_S, Verdict, ending, judge, progress_sentence
+from supervisor.core.watch import NEVER, Watch
+from supervisor.core.words import size, span
+
+STEPS_AHEAD = 40  # moments that are tried: each limit that passes may bring a verdict or none
+A_SIGNAL = "would be a signal"
+PRESENT_ERRORS = ("engine-dead", "connection-error")  # signatures that speak against the engine
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of evidence. Ages and limits in seconds; ``would``: what happens once the limit has passed."""
+
+    name: str
+    sentence: str
+    age_s: float | None = None
+    deadline_s: float | None = None
+    left_s: float | None = None
+    would: str = ""
+
+
+def evidence(state: State) -> list[dict[str, Any]]:
+    """Every piece, ready for JSON."""
+    pieces = [*_processes(state), *_gpus(state), *_engine(state), *_rollouts(state), *_words(state), *_step(state)]
+    return [asdict(_rounded(piece)) for piece in pieces]
+
+
+def forecast(state: State) -> list[dict[str, Any]]:
+    """What would be concluded, and in how many seconds, if nothing moved from now on; up to the first that acts."""
+    if not state.live or (known := judge(state)).act:
+        return []
+    found: list[dict[str, Any]] = []
+    ahead = 0.0
+    for _ in range(STEPS_AHEAD):
+        then = _later(state, ahead)
+        watch = Watch(then.now)
+        judge(then, watch)
+        # Counters are measured from reading to reading, which no watch sees: their pieces say how much is left.
+        left = [piece.left_s for piece in (*_engine(then), *_rollouts(then)) if piece.left_s is not None]
+        nearest = min([watch.next - then.now, *(s for s in left if s > 0)])
+        if nearest == NEVER:
+            break
+        ahead += nearest + 0.001
+        verdict = judge(_later(state, ahead))
+        if (verdict.kind, verdict.cause, verdict.act) == (known.kind, known.cause, known.act):
+            continue
+        known = verdict
+        if verdict.act or verdict.kind == "suspect":
+            told = {"in_s": round(ahead, 1), "act": verdict.act, "cause": verdict.cause, "sentence": verdict.sentence}
+            found.append(told)
+        if verdict.act:
+            break
+    return found
+
+
+def would_do(state: State, verdict: Verdict) -> str:
+    """What acting upon ``verdict`` means now: ``the job would be stopped and started again at step 40``."""
+    if verdict.kind == "finished":
+        return "the run would be brought to its end: the last step published, the job stopped if it is still there"
+    do = row_for(note_failure(state, verdict.cause), verdict).do
+    step = f"step {state.last_good}" if state.last_good is not None else "the start"
+    return {
+        "give-up": "the run would be given up, with everything kept, for a person to look at",
+        "unfit": "this pod would be given up for another one",
+        "wait": f"the job would be stopped, and started again at {step} once the network is back",
+        "step-back": "the job would be stopped and started again one good step further back",
+        "engine-alone": "the inference server would be restarted, and the job left as it is",
+        "job-alone": f"the job would be started again at {step} beside the inference server, which stays",
+    }.get(do, f"the job would be stopped and started again at {step}")
+
+
+def _later(state: State, seconds: float) -> State:
+    """The state after ``seconds`` in which everybody looks, and everything reads as it reads now."""
+    now = state.now + seconds
+    engine, work = state.engine, state.work
+    counted = engine.count is not None and state.now - engine.counted_t < FRESH_S
+    engine = replace(
+        engine,
+        look_t=now,
+        counted_t=now if counted else engine.counted_t,
+        units={name: replace(unit, t=now) for name, unit in engine.units.items()},
+        bad_looks=engine.bad_looks + (round(seconds) if engine.bad_since is not None else 0),
+    )
+    work = replace(work, t=now) if work is not None else None
+    return replace(state, now=now, wall=state.wall + seconds, engine=engine, work=work, calm_until=0.0)
+
+
+# ---------------------------------------------------------------- the pieces
+
+
+def _processes(state: State) -> list[Piece]:
+    grace = ENDING_GRACE_S if ending(state) else state.settings.engine_grace_s
+    found = [
+        Piece(
+            f"process {p.role}", f"pid {p.pid} is alive: {p.title}", would=f"its end, seen for {span(grace)}, is proof"
+        )
+        for p in sorted(state.processes.values(), key=lambda p: (p.role, p.pid))
+        if p.key
+    ]
+    for gone in state.gone:
+        since = state.now - gone.t
+        text = "proof: acted upon when nothing else explains it"
+        found.append(Piece(f"process {gone.role}", f"pid {gone.pid} is gone", since, grace, grace - since, text))
+    return found
+
+
+def _gpus(state: State) -> list[Piece]:
+    found = [Piece("GPUs", f"unknown: {state.gpu_reason}", would="unknown is no signal")] if state.gpu_reason else []
+    limit = state.settings.memory_fell_s
+    for memory in sorted(state.gpus.values(), key=lambda m: m.gpu.index):
+        gpu = memory.gpu
+        text = f"{gpu.role}, {size(gpu.used_bytes)} used, plateau {size(memory.plateau_bytes)}"
+        if memory.fallen_since is not None:
+            since = state.now - memory.fallen_since
+            found.append(
+                Piece(f"GPU {gpu.index}", text, since, limit, limit - since, f"so little for so long {A_SIGNAL}")
+            )
+        else:
+            found.append(
+                Piece(f"GPU {gpu.index}", text, deadline_s=_watched(memory, limit), would=_if_it_fell(memory, limit))
+            )
+    return found
+
+
+def _watched(memory: GpuMemory, limit_s: float) -> float | None:
+    return limit_s if memory.gpu.role in ("inference", "shared") and memory.plateau_bytes else None
+
+
+def _if_it_fell(memory: GpuMemory, limit_s: float) -> str:
+    if _watched(memory, limit_s) is None:
+        return ""
+    least = memory.plateau_bytes * (SHARED_DROP if memory.gpu.role == "shared" else NEAR_ZERO)
+    return f"less than {size(least)} for {span(limit_s)} {A_SIGNAL}"
+
+
+def _engine(state: State) -> list[Piece]:
+    engine, now = state.engine, state.now
+    look = engine.look
+    if look is None or not state.live:
+        return []
+    running = "unknown" if look.running is None else f"{look.running:.0f}"
+    text = f"/health {look.health}, /liveness {look.liveness}, requests running: {running}"
+    found = []
+    if engine.slow_since is not None:
+        since = now - max(engine.slow_since, engine.moved_t)
+        would = f"{span(SLOW_S)} without an answer or a token {A_SIGNAL}"
+        found.append(Piece("engine", text, now - engine.look_t, SLOW_S, SLOW_S - since, would))
+    elif engine.bad_since is not None:
+        missing = max(0, BAD_LOOKS - engine.bad_looks)
+        would = f"{missing} more such answers in a row {A_SIGNAL}" if missing else "this is a signal"
+        found.append(Piece("engine", text, now - engine.look_t, would=would))
+    elif not engine.ever_ok:
+        found.append(Piece("engine", text, now - engine.look_t, would="it has not been up yet: no answer is no signal"))
+    else:
+        would = f"{BAD_LOOKS} refused or failed answers in a row {A_SIGNAL}"
+        found.append(Piece("engine", text, now - engine.look_t, would=would))
+    found.append(_counters(state))
+    if engine.liveness_misses:
+        text = f"/liveness failed {engine.liveness_misses} times in a row"
+        would = "with counters that stand still, this is a signal"
+        if engine.liveness_misses < BAD_LOOKS:
+            would = f"at {BAD_LOOKS}, with counters that stand still, it {A_SIGNAL}"
+        found.append(Piece("engine liveness", text, would=would))
+    if engine.canary_misses:
+        text = f"{engine.canary_misses} one-token requests were not answered"
+        found.append(Piece("engine canary", text, would="with counters that stand still, this is a signal"))
+    return found
+
+
+def _counters(state: State) -> Piece:
+    engine, hang_s = state.engine, state.settings.hang_s
+    if engine.count is None or engine.look is None:
+        return Piece("engine counters", "unknown", would="unknown is no signal")
+    what = "iterations" if engine.look.iterations is not None else "tokens made"
+    text, age = f"{engine.count:.0f} {what}", state.now - engine.moved_t
+    if state.now - engine.counted_t >= FRESH_S:
+        return Piece("engine counters", f"{text}, not readable for {span(state.now - engine.counted_t)}", age)
+    rule = f"{span(hang_s)} without a token while work waits {A_SIGNAL}"
+    if engine.work_since is None or not waiting_work(engine.look, state.work):
+        return Piece("engine counters", text, age, hang_s, None, f"{rule}; no work waits now")
+    still = min(engine.counted_t - engine.moved_t, engine.counted_t - engine.work_since)
+    return Piece("engine counters", text, age, hang_s, hang_s - still, rule)
+
+
+def _rollouts(state: State) -> list[Piece]:
+    work, hang_s = state.work, state.settings.hang_s
+    if work is None:
+        return []
+    since = state.now - work.moved_t
+    text = f"{work.inflight} in flight" + (f", {work.done} done" if work.done is not None else "")
+    would = f"{span(hang_s)} without a change while some are in flight {A_SIGNAL}"
+    return [Piece("rollouts", text, since, hang_s, hang_s - since if work.inflight else None, would)]
+
+
+def _words(state: State) -> list[Piece]:
+    """What the job itself said: phases, and error lines."""
+    found = []
+    for role, phase in state.phases.items():
+        since = state.now - phase.t
+        limit = excuse_limit(state, role, phase.phase)
+        text = f"{phase.phase} {phase.text}".strip()
+        if limit > 0 and state.live:
+            would = "then it excuses silence no longer" if since < limit else "it excuses silence no longer"
+            found.append(Piece(f"phase {role}", text, since, limit, limit - since, would))
+        else:
+            found.append(Piece(f"phase {role}", text, since))
+    for error in state.errors.values():
+        since = state.now - error.t
+        text = f"{error.count} {'time' if error.count == 1 else 'times'}, last: {error.text}"
+        if error.deterministic:
+            found.append(Piece(f"error {error.signature}", text, since, would="no restart cures this"))
+        elif error.signature in PRESENT_ERRORS:
+            would = "until then it is a signal, unless a step is done" if since < FRESH_S else "too old to be a signal"
+            found.append(Piece(f"error {error.signature}", text, since, FRESH_S, FRESH_S - since, would))
+        else:
+            found.append(Piece(f"error {error.signature}", text, since, would="it explains an end, and is no signal"))
+    return found
+
+
+def _step(state: State) -> list[Piece]:
+    since = state.now - state.progress.t
+    if state.mode == "starting":
+        budget, begun = startup_budget(state), state.now - state.started
+        return [Piece("start", "no new step yet", begun, budget, budget - begun, "that alone would be acted upon")]
+    if state.mode != "running":
+        return []
+    limits = step_deadline(state)
+    hard = limits.hard_s + allowance(state)
+    if since < limits.soft_s and limits.soft_s < hard:
+        would = f"no new step for so long {A_SIGNAL}; for {span(hard)} it alone would be acted upon"
+        return [Piece("step", progress_sentence(state), since, limits.soft_s, limits.soft_s - since, would)]
+    why = excuse(state)
+    would = f"overdue, and excused: {why}; " if why and since >= limits.soft_s else ""
+    would += f"no new step for {span(hard)} alone would be acted upon"
+    return [Piece("step", progress_sentence(state), since, hard, hard - since, would)]
+
+
+def _rounded(piece: Piece) -> Piece:
+    def short(seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds, 1)
+
+    return replace(piece, age_s=short(piece.age_s), deadline_s=short(piece.deadline_s), left_s=short(piece.left_s))
