@@ -13,13 +13,15 @@ from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.effects.attempts import read_snapshot
 from supervisor.effects.launch import ShimState
-from supervisor.jobs.base import GpuPlan, Job, LogSource
+from supervisor.jobs.base import GpuPlan, GrowthKind, Job, LogSource
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.checkpoints import CheckpointSensor
 from supervisor.sensors.config_watch import ConfigWatch
 from supervisor.sensors.disk import DiskSensor
 from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.gpu import GpuSensor, merged
+from supervisor.sensors.growing import GrowthSensor
+from supervisor.sensors.host import HostSensor
 from supervisor.sensors.logs import LogSensor, end_positions
 from supervisor.sensors.processes import Identity, ProcessWatcher, identity, process_sensors
 from supervisor.sensors.usage import held_bytes
@@ -27,6 +29,8 @@ from supervisor.sensors.usage import held_bytes
 LOG_INTERVAL_S = 1.0
 SCAN_PROCESSES_S = 3.0
 SCANS_WITHOUT_CALL = 4  # the housekeeping calls for scans; should it die, they go on more slowly
+HOST_S = 5.0
+GROWTH_S = 10.0  # what takes long grows for minutes
 LAST_LINES_S = 10.0  # a log on a dead mount must not hide that the job ended
 EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
 
@@ -61,7 +65,7 @@ class Attending:
     # ------------------------------------------------------------ the pod
 
     def watch_pod(self, job: Job | None) -> None:
-        """Look at GPUs and disk; called again once the job is known."""
+        """Look at GPUs, host and disk; called again once the job is known."""
         self._stop(self._pod)
         file = self._run_file
         plan = merged(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
@@ -72,6 +76,7 @@ class Attending:
         self._pod = [
             self._start(GpuSensor(plan), file.supervision.sample, deadline_s=10.0),
             self._start(disk, min(5.0, file.supervision.scan), deadline_s=20.0),
+            self._start(HostSensor(self._processes), min(HOST_S, file.supervision.scan), deadline_s=20.0),
         ]
         if job is not None:
             steps = CheckpointSensor(job, quiet_s=file.supervision.quiet)
@@ -128,8 +133,19 @@ class Attending:
                 work_waits=lambda: (work := self._state().work) is not None and work.inflight > 0,
             )
             self._attempt.append(self._start(sensor, supervision.engine_sample))
+        growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
+        self._attempt.append(self._start(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
         snapshot = read_snapshot(folder)
         self._configs = ConfigWatch(snapshot) if snapshot else None
+
+    def _may_grow(self, what: GrowthKind, attempt: int) -> bool:
+        """A model is downloaded before the first step; what else arrives in that cache later is not ours to judge."""
+        state = self._state()
+        return what != "download" or (state.attempt == attempt and state.progress.step is None)
+
+    def _processes(self) -> list[tuple[int, str]]:
+        """The run's living processes: (pid, role)."""
+        return [(process.pid, process.role) for process in self._state().processes.values()]
 
     def leave(self, attempt: int | None) -> None:
         """Stop looking at the attempt (None: whichever it is)."""
