@@ -192,6 +192,8 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         new.update(bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
     if fact.liveness in ("ok", "absent"):
         new["liveness_misses"] = 0
+        if fact.liveness == "ok":
+            new["lively_t"] = now
     elif fact.liveness in ("bad", "timeout") and fact.health != "timeout":  # else the server is slow, whatever is asked
         new["liveness_misses"] = old.liveness_misses + 1
     if fact.canary in ("timeout", "bad") and fact.health != "timeout":

@@ -95,7 +95,10 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     is_counting = counting(state, watch)
     if is_counting:
         waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
-        if frozen_s >= hang_s and waits_s >= hang_s:
+        # An engine that answers from within does not hang, unless it makes no token for us either: what others call
+        # work in flight may be requests that it refuses at once.
+        lively = engine.lively_t > engine.moved_t + hang_s / 2 and not engine.canary_misses
+        if frozen_s >= hang_s and waits_s >= hang_s and not lively:
             signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
         else:
             for index, unit in engine.units.items():

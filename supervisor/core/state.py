@@ -82,6 +82,7 @@ class EngineMemory:
     counted_t: float = 0.0  # last time a counter could be read
     moved_t: float = 0.0  # last time a counter moved (or was re-based)
     liveness_misses: int = 0
+    lively_t: float = 0.0  # last time that /liveness, which goes through the engine itself, was answered
     canary_misses: int = 0
     work_since: float | None = None  # since when work has been waiting without a break
     units: dict[str, EngineUnit] = field(default_factory=dict)  # by index, where there are several

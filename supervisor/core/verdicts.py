@@ -12,6 +12,7 @@ from typing import Literal
 
 from supervisor.core.deadlines import (
     allowance,
+    current,
     excuse,
     started,
     startup_budget,
@@ -365,7 +366,7 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
     if len(signals) < 2:
         return None
     phase = state.phases.get("trainer")
-    if phase is not None and phase.phase == "training" and phase.t > state.progress.t:
+    if phase is not None and phase.phase == "training" and current(state, phase):
         lasts = span(state.now - phase.t)
         sentence = f"The trainer is stuck: it has been training for {lasts} while all others wait for it"
         return Verdict("hung", "trainer-hang", f"{sentence}; {_both(signals)}.", True, tuple(signals))

@@ -143,7 +143,7 @@ def test_a_frozen_counter_with_work_is_one_signal_and_not_enough(world: World) -
     world.running_at(7)
     for _ in range(60):
         world.t += 5
-        world.engine(iterations=1.0)
+        world.engine(iterations=1.0, liveness="absent")
     assert not world.said("verdict")
     assert world.said("suspect")
 

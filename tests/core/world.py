@@ -12,6 +12,19 @@ from supervisor.core.state import State
 GIB = 1 << 30
 SETTINGS = f.Settings(run_id="bs4", max_steps=1000, keep_local=2, stop_below_bytes=2 * GIB, keep_last=3)
 
+HELD_BACK = (
+    a.Start,
+    a.Stop,
+    a.StartEngine,
+    a.StopEngine,
+    a.PruneLocal,
+    a.PruneStale,
+    a.PruneStore,
+    a.Restore,
+    a.RunHook,
+    a.Setup,
+)
+
 
 class World:
     """Facts in, sentences and actions out. Every effect answers at once unless a test says otherwise."""
@@ -31,6 +44,7 @@ class World:
         self.store_permanent = False
         self.local_reason = ""
         self.answer = True  # effects answer
+        self.suppress = False  # the run is only observed
         self.publish_works = True
         self.damaged: set[int] = set()
         self.memory = {"GPU-0": 70 * GIB, "GPU-1": 60 * GIB}
@@ -60,6 +74,10 @@ class World:
     # ------------------------------------------------------------ effects
 
     def _carry_out(self, action: a.Action) -> None:
+        if self.suppress and isinstance(action, HELD_BACK):
+            number = getattr(action, "attempt", getattr(action, "step", getattr(action, "engine", None)))
+            self.see(f.Suppressed(type(action).__name__, number, "the run is only observed."))
+            return
         match action:
             case a.Survey():
                 self.survey()
@@ -94,6 +112,11 @@ class World:
                     self.see(f.Restored(action.step, GIB, 30.0))
             case a.RunHook():
                 self.see(f.HookDone(action.hook))
+            case a.StartEngine():
+                self.see(f.EngineStarted(action.engine, 50 + action.engine, "inference @ inference.toml"))
+            case a.StopEngine():
+                self.t += 2
+                self.see(f.EngineStopped(action.engine, 2.0, gpu_free=True))
 
     def survey(self) -> None:
         steps = tuple(
