@@ -54,7 +54,7 @@ class Plain(Section):
     markers: list[str] = ["optimizer.pt"]
     """Files (globs) below the step's folder that must all be there and not empty for it to be complete."""
     step_line: str | None = None
-    """Regular expression of the trainer's step line: group `step`; optional: `duration`, `reward`, `loss`, `throughput`."""
+    """Regular expression of the step line: group `step`; optional: `duration`, `reward`, `loss`, `throughput`."""
     finish_line: str | None = None
     """Regular expression of the line that says that training is done; exit 0 is needed as well."""
     log: list[str] = []
