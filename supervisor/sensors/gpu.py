@@ -76,7 +76,8 @@ class GpuSensor:
         self._clock = clock
         self._uuids: dict[str, str] = {}  # what the person wrote -> UUID it had at first
         self._devices: dict[str, _Device] = {}
-        self._absent: tuple[str, ...] = ()  # sentences on GPUs that were there and are not enumerated any more
+        self._absent: dict[str, str] = {}  # UUIDs that were there and are not enumerated any more -> sentence
+        self._lost: dict[str, str] = {}  # what was first said of each lost GPU: it stays the same fact
         self._dumb: dict[int, str] = {}  # index -> what NVML said instead of giving a handle
         self._notes: list[str] = []  # sentences on GPUs that never could be read
         self._noted: set[str] = set()
@@ -130,9 +131,8 @@ class GpuSensor:
     def _find(self, nvml: Any) -> dict[str, _Device]:
         """Handles of the run's GPUs by UUID, in NVML's order; leaves what is missing in ``_absent`` and ``_notes``."""
         present: dict[str, tuple[Any, int]] = {}
-        self._absent, self._notes, self._reopen_at = (), [], float("inf")
+        self._absent, self._dumb, self._notes, self._reopen_at = {}, {}, [], float("inf")
         dumb = ""
-        self._dumb = {}
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -168,7 +168,7 @@ class GpuSensor:
             try:
                 found[name] = self._uuid(name, present, dumb)
             except _LostError as lost:
-                self._absent += (str(lost),)
+                self._absent[lost.uuid] = f"GPU {lost.name}: it is not on the bus any more{dumb}"
             except _MissingError as error:
                 missing.append(str(error))
         if missing and not found and not self._absent:
@@ -188,7 +188,7 @@ class GpuSensor:
         known = self._uuids.get(name)
         if known is not None:
             if known not in present:
-                raise _LostError(f"GPU {name}: it is not on the bus any more{dumb}")
+                raise _LostError(known, name)
             return known
         if name.isdecimal():
             if int(name) in self._dumb:
@@ -214,22 +214,29 @@ class GpuSensor:
                 gpus.append(self._read(nvml, uuid, device))
             except nvml.NVMLError as failure:
                 errors[uuid] = failure
-        lost, sure = list(self._absent), True
+        lost, sure = dict(self._absent), True
         for uuid, error in errors.items():
             device = self._devices[uuid]
             device.failures += 1
             gone = error.value == nvml.NVML_ERROR_GPU_IS_LOST
             if not gone and not gpus:
                 raise error  # nobody answers: that is the driver, and not a GPU
-            if not device.seen or not (gone or error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_UNKNOWN)):
+            if (
+                device.role == "other"
+                or not device.seen
+                or not (gone or error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_UNKNOWN))
+            ):
                 self._notes.append(f"GPU {device.index} cannot be read (NVML: {error}); the others are looked at.")
             elif gone or device.failures >= SURE_LOOKS:
-                lost.append(f"GPU {device.index}: {error}")
+                lost[uuid] = f"GPU {device.index}: {error}"
             else:
                 sure = False
         if not gpus and not lost:
             _give_up("; ".join(f"GPU {self._devices[u].index} cannot be read (NVML: {e})" for u, e in errors.items()))
-        return GpuLook(gpus=tuple(gpus), lost=tuple(lost)) if sure else None
+        if not sure:
+            return None
+        self._lost = {uuid: self._lost.get(uuid, sentence) for uuid, sentence in lost.items()}
+        return GpuLook(gpus=tuple(gpus), lost=tuple(self._lost.values()))
 
     def _read(self, nvml: Any, uuid: str, device: _Device) -> Gpu:
         memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
@@ -294,6 +301,10 @@ class _UnusableError(Exception):
 
 class _LostError(Exception):
     """A GPU that was there is not there any more."""
+
+    def __init__(self, uuid: str, name: str) -> None:
+        super().__init__(uuid, name)
+        self.uuid, self.name = uuid, name
 
 
 class _MissingError(Exception):

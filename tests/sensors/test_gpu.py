@@ -289,10 +289,9 @@ def test_a_gpu_falls_off_the_bus_and_its_number_never_means_another_one(start: S
     fact = probe.look(1)
     assert (fact["gpus"], fact["lost"], fact["reason"]) == ([], ["GPU 1: GPU is lost"], "")
     assert probe.look(2) is None, "said once"
-    off = "GPU 1: it is not on the bus any more"
-    assert probe.look(6)["lost"] == [f"{off} (NVML about GPU 1: GPU is lost)"], "NVML was opened anew"
+    assert probe.look(6) is None, "NVML was opened anew, and nothing is new"
     states.set("ok", "gone", "ok")
-    assert probe.look(12)["lost"] == [off], "GPU-c is number 1 now"
+    assert probe.look(11)["lost"] == ["GPU 1: GPU is lost"], "GPU-c is number 1 now, and none of ours"
     states.set("ok", "ok", "ok")
     fact = probe.look(20)
     assert (fact["gpus"][0]["uuid"], fact["lost"]) == ("GPU-b", [])
@@ -320,10 +319,35 @@ def test_a_lost_gpu_that_was_reset_is_found_when_nvml_is_opened_anew(start: Star
     states.set("ok", "ok", "lost")
     assert probe.look(1)["lost"] == ["GPU 2: GPU is lost"]
     states.set("ok", "ok", "gone")
-    assert probe.look(300)["lost"] == ["GPU 2: GPU is lost"]
-    assert probe.look(301)["lost"] == ["GPU 2: it is not on the bus any more"]
+    assert probe.look(301)["lost"] == ["GPU 2: GPU is lost"], "NVML was opened anew, and it is not even listed now"
     states.set("ok", "ok", "ok")
-    assert used(probe.look(602)) == [(0, "inference", GIB), (2, "trainer", GIB)]
+    assert probe.look(400)["lost"] == ["GPU 2: GPU is lost"], "that takes NVML to be opened anew once more"
+    fact = probe.look(601)
+    assert (used(fact), fact["lost"]) == ([(0, "inference", GIB), (2, "trainer", GIB)], [])
+
+
+def test_a_gpu_that_vanishes_while_the_driver_is_away_is_lost(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(["0"], ["GPU-c"]), **states.env)
+    probe.look(0)
+    states.set("999", "ok", "999")
+    assert probe.look(1)["reason"] == "NVML failed: Unknown Error"
+    states.set("ok", "ok", "gone")
+    fact = probe.look(6)
+    assert (used(fact), fact["lost"]) == ([(0, "inference", GIB)], ["GPU GPU-c: it is not on the bus any more"])
+
+
+def test_without_a_plan_no_gpu_is_the_runs_and_none_is_called_lost(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(), **states.with_events)
+    probe.look(0)
+    states.set("ok", "lost", "ok")
+    states.xid("b", 79)
+    fact = probe.look(1)
+    assert ([gpu["index"] for gpu in fact["gpus"]], fact["lost"]) == ([0, 2], [])
+    assert [heard["sentence"] for heard in probe.heard] == [
+        "GPU 1 cannot be read (NVML: GPU is lost); the others are looked at."
+    ]
 
 
 @pytest.mark.parametrize(("code", "text"), [("999", "Unknown Error"), ("6", "Not Found")])
