@@ -149,7 +149,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             answer = self.server.engine.ask(
-                {"kind": kind, "path": path, "tokens": body.get("max_tokens", 16), "user": body.get("user", "")}
+                {
+                    "kind": kind,
+                    "path": path,
+                    "tokens": body.get("max_tokens", 16),
+                    "user": body.get("user", ""),
+                    "body": body if kind == "admin" else {},
+                }
             )
         except EngineDeadError:
             self._json(

@@ -110,6 +110,21 @@ def example(
     )
 
 
+def without_inference(era: Era, text: str, port: int) -> tuple[str, str]:
+    """An example without its [inference], and that table as the `inference` entry point's own file.
+
+    A person has to say what `rl` then no longer sets up: the model, and past a router the engine's own address.
+    """
+    text, _, table = text.partition("\n[inference.server]\n")
+    if era.engine["router"]:
+        # The client's table is the last one left.
+        text += f'admin_base_url = ["http://localhost:{port + int(era.engine["port_offset"])}/v1"]\n'
+    model = next(line for line in text.split("[model]\n")[1].splitlines() if line.startswith("name ="))
+    new = "vllm*" in era.keys["inference"] or "vllm" in era.keys["inference"]
+    named = f"[vllm]\n{model.replace('name', 'model', 1)}" if new else f"[model]\n{model}"
+    return text, f"[server]\n{table}\n{named}\n"
+
+
 def _module_text(era: Era, path: str, names: list[str]) -> str:
     bodies = "\n\n\n".join(BODIES[name] for name in names)
     title = f"Stands in for {path} of prime-rl at {era.commit}: the names that tell this era from others, no more."

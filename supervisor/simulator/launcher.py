@@ -135,6 +135,7 @@ class Launcher:
         shutil.rmtree(attempt, ignore_errors=True)
         os.environ["PRACTICE_ATTEMPT"] = str(attempt)
         os.environ["PRACTICE_RUN_DIR"] = str(self.run.run_dir.resolve())
+        (self.home / ".practice" / "run-dir").write_text(os.environ["PRACTICE_RUN_DIR"], encoding="utf-8")
         commands = self._commands()
         if self.run.dry_run:
             self.say("success", "dry")
@@ -158,6 +159,8 @@ class Launcher:
                     logs / f"inference{suffix}",
                     {"CUDA_VISIBLE_DEVICES": ",".join(map(str, engines))},
                 )
+            else:
+                self.say("warning", "no_inference")
             for env, command in self._env_commands():
                 file = logs / "envs" / "train" / f"{env}.log"
                 self.say("info", "env_server", split="train", env=env, address="tcp://127.0.0.1:5000")

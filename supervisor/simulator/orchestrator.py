@@ -35,6 +35,7 @@ from supervisor.simulator.settings import Part, part_settings
 from supervisor.simulator.volume import Volume
 
 POLL_S = 0.01
+ADMIN_TRIES = 10
 
 
 class Orchestrator:
@@ -278,8 +279,21 @@ class Orchestrator:
         if self.part.broadcast_kind == "markers":
             (self._stable(step).parent / "NCCL_READY").touch()
         for path in self.era.engine["update_paths"]:
-            self.engine.post(path, {"weight_dir": str(self._stable(step).parent)})
+            self._tell_engine(path, {"weight_dir": str(self._stable(step).parent)})
         self.policy = step
+
+    def _tell_engine(self, path: str, body: dict[str, str]) -> None:
+        """Since 2026-06-10 an update is tried ten times, with waits up to 10 s (utils/client.py, _admin_post)."""
+        tries = ADMIN_TRIES if "pipeline" in self.era.lines["orchestrator"] else 1
+        for number in range(1, tries + 1):
+            try:
+                self.engine.post(path, body)
+            except (OSError, http.client.HTTPException):
+                if number == tries:
+                    raise
+                time.sleep(min(2 ** (number - 1), 10) * self.knobs.patience)
+            else:
+                return
 
     def _await_engine(self) -> None:
         self.say("info", "waiting")

@@ -22,7 +22,7 @@ from typing import Any
 from supervisor.simulator.command_line import toml_value
 from supervisor.simulator.era import Era, load_era
 from supervisor.simulator.gpus import DEFAULT_TOTAL_BYTES, make_gpus
-from supervisor.simulator.install import example, install
+from supervisor.simulator.install import example, install, without_inference
 from supervisor.simulator.knobs import State, read_knobs
 from supervisor.simulator.nvml.build import build
 from supervisor.simulator.processes import registered
@@ -44,6 +44,8 @@ class Practice:
     engine_port: int
     gpus: Path
     gpu_uuids: tuple[str, ...]
+    engine_config: Path | None = None
+    """The inference server's own configuration, where it is not in `config`."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -107,6 +109,11 @@ class Practice:
         file = self.logs() / f"{role}{self.era.layout['log_suffix']}"
         return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
 
+    def answers(self) -> list[dict[str, Any]]:
+        """What the engines answered to rollouts: `step`, `weights` that ended the answer, `pid` of the engine core."""
+        file = self.state.folder / "answers.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
     def trained_steps(self) -> list[int]:
         """The steps that the present attempt's trainer logged as done."""
         return [int(found[1]) for line in self.log("trainer").splitlines() if (found := STEP.match(line))]
@@ -147,10 +154,14 @@ def make_practice(
     gpu_bytes: int = DEFAULT_TOTAL_BYTES,
     inference_gpus: tuple[int, ...] = (0,),
     trainer_gpus: tuple[int, ...] = (1,),
+    own_engine: bool = False,
     faults: Iterable[dict[str, Any]] = (),
     **knobs: Any,
 ) -> Practice:
-    """Makes the install in `folder/prime-rl`, GPUs in `folder/gpus`, knobs beside them, and finds free ports."""
+    """Makes the install in `folder/prime-rl`, GPUs in `folder/gpus`, knobs beside them, and finds free ports.
+
+    `own_engine`: the configuration has no [inference], and the inference server has a file of its own.
+    """
     era = load_era(era_name)
     home = install(folder / "prime-rl", era_name)
     offset = int(era.engine["port_offset"])
@@ -164,6 +175,10 @@ def make_practice(
         inference_gpus=inference_gpus,
         trainer_gpus=trainer_gpus,
     )
+    engine_config = home / "configs" / "inference.toml" if own_engine else None
+    if engine_config is not None:
+        text, engine_text = without_inference(era, text, port)
+        engine_config.write_text(engine_text, encoding="utf-8")
     config.write_text(text, encoding="utf-8")
     uuids = make_gpus(folder / "gpus", gpu_count, gpu_bytes)
     run_dir = home / "outputs" / ("practice" if era.layout["run_dirs"] else "")
@@ -177,6 +192,7 @@ def make_practice(
         engine_port=port + offset,
         gpus=folder / "gpus",
         gpu_uuids=tuple(uuids),
+        engine_config=engine_config,
     )
     practice.set_knobs(faults=faults, **knobs)
     return practice

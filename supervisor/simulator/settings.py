@@ -83,8 +83,8 @@ def resolve(era: Era, config: dict[str, Any]) -> Settings:
     kind = get(config, "weight_broadcast.type")
     if kind is None:
         kind = era.layout["broadcast_kind"]
-        if kind == "markers" and get(config, "trainer.model.lora") is not None:
-            kind = "filesystem"
+        if kind == "markers" and (get(config, "trainer.model.lora") is not None or config.get("inference") is None):
+            kind = "filesystem"  # auto_setup_weight_broadcast
     return Settings(
         output_dir=output_dir,
         run_dir=run_dir,
