@@ -157,7 +157,8 @@ class Job(Owner):
             return INFLIGHT, int(BATCH * self._ahead() * self.progress()), BATCH
         if self.phase in ("load", "resume", ""):
             return 0, 0, BATCH
-        return 0, int(BATCH * self._ahead()), BATCH
+        waits = self.phase == "weight-update" or self.activity == "stuck"
+        return INFLIGHT if waits else 0, int(BATCH * self._ahead()), BATCH
 
     @staticmethod
     def _ahead() -> float:

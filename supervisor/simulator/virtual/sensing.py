@@ -19,10 +19,10 @@ from supervisor.simulator.virtual.pod import ENGINE_GIB, WALL, Pod
 from supervisor.simulator.virtual.scenario import GB, GIB
 
 CHECKPOINT_SCAN_S, QUIET_S, STEPS_HEARTBEAT_S = 15.0, 20.0, 600.0
-DISK_LOOK_S, DISK_HEARTBEAT_S, DISK_CHANGE = 5.0, 300.0, 0.002
-GPU_HEARTBEAT_S, GPU_ODD_S, GPU_DEADLINE_S, GPU_UNKNOWN_S = 60.0, 10.0, 10.0, 30.0
+DISK_LOOK_S, DISK_HEARTBEAT_S, DISK_CHANGE = 5.0, 600.0, 0.002
+GPU_HEARTBEAT_S, GPU_ODD_S, GPU_DEADLINE_S, GPU_UNKNOWN_S = 120.0, 10.0, 10.0, 30.0
 HOST_HEARTBEAT_S = 300.0
-WORK_S, WORK_CALM_S = 10.0, 50.0
+WORK_S, WORK_CALM_S = 10.0, 120.0
 MEMORY_TOTAL = 512 * GIB
 
 Tell = Callable[[f.Fact, str], None]
@@ -142,13 +142,20 @@ class Sensing(Owner):
             return
         if self._engine is not None and self._engine.job is job:
             self._engine.changed()
-        if job.up and job.phase not in ("load", "resume") and self._work_at is None:
+        if job.phase in ("load", "resume"):
+            return
+        # The rhythm of the real lines from the moment at which the numbers may stand still.
+        if self._work_at is None or (job.blocked and self._work_at.t > self.clock.now + WORK_S):
+            if self._work_at is not None:
+                self._work_at.cancel()
             self._work_at = self.clock.at(self._grid(WORK_S), self._look_at_work, self)
 
     def _look_at_work(self) -> None:
         self._work_at = None
         job = self.pod.job
         if job is None or not job.alive or job.exit is not None or job.health["orchestrator"] == "gone":
+            return
+        if job.phase in ("load", "resume"):
             return
         work = job.work()
         still = work == self._work_said and work[0] > 0

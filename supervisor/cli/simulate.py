@@ -1,0 +1,125 @@
+"""``rl-supervisor simulate``: the real decision code against a virtual pod, and what each minute of it was worth."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.core.goodput import CATEGORIES
+from supervisor.errors import ConfigError, SupervisorError
+from supervisor.simulator.virtual import baselines
+from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
+from supervisor.simulator.virtual.run import Report, simulate
+from supervisor.simulator.virtual.scenario import load_scenario
+from supervisor.simulator.virtual.schedule import describe_kinds, load_faults
+from supervisor.simulator.virtual.world import World
+
+POLICIES: dict[str, PolicyFactory] = {"core": CorePolicy, **baselines.POLICIES}
+SHOWN_FALSE = 10
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate once and print. Raises ConfigError for what cannot be simulated."""
+    if options.list_faults:
+        print("\n".join(describe_kinds()))
+        return 0
+    if options.policy not in POLICIES:
+        raise ConfigError(f"There is no policy {options.policy!r}; known are {', '.join(POLICIES)}.")
+    if not 0 < options.hours <= 1e6:
+        raise ConfigError(f"--hours takes a number above 0 and up to a million, not {options.hours:g}.")
+    scenario = load_scenario(options.scenario, options.sets)
+    faults = load_faults(options.faults) if options.faults is not None else None
+    with contextlib.ExitStack() as stack:
+        outcome = simulate(
+            scenario,
+            options.hours,
+            options.seed,
+            POLICIES[options.policy],
+            faults=faults,
+            trace=_writer(options.trace, stack) if options.trace is not None else None,
+        )
+    if options.json:
+        print(json.dumps(outcome.report.as_json(options.price), indent=1))
+        return 0
+    if options.story:
+        print("\n".join(story(outcome.world)) + "\n")
+    print("\n".join(sentences(outcome.report, outcome.world, options.price)))
+    return 0
+
+
+def _writer(path: Path, stack: contextlib.ExitStack) -> Callable[[str], None]:
+    try:
+        file = stack.enter_context(path.open("w", encoding="utf-8"))
+    except OSError as error:
+        raise SupervisorError(f"The trace cannot be written to {path}: {error.strerror}") from error
+    return lambda line: print(line, file=file)
+
+
+QUIET = frozenset(("step", "published", "pruned", "skipped"))
+
+
+def story(world: World) -> list[str]:
+    """What the policy said besides steps and transfers, each with its time."""
+    return [f"{_clock(said.t)}  {said.sentence}" for said in world.said_sentences if said.event not in QUIET]
+
+
+def sentences(report: Report, world: World, price: float | None) -> list[str]:
+    """The report for people."""
+    hours = report.all_s / 3600
+    ended = "the run finished" if report.finished else "the run goes on"
+    lines = [
+        f"{report.policy} for {hours:,.1f} virtual hours of scenario {report.scenario}, seed {report.seed} ({ended}):",
+        "",
+        f"ETTR {100 * report.ettr:.2f} %: time on steps that stayed, of all time",
+        f"     {100 * report.ettr_apart:.2f} % apart from checkpoint saves and from waiting for a pod",
+        "",
+        "Where the time went:",
+    ]
+    for name in CATEGORIES:
+        seconds = report.seconds[name]
+        lines.append(f"  {name:42} {100 * seconds / report.all_s:8.3f} %  {seconds / 3600:10.2f} h")
+    lines.append(
+        f"  {'all':42} {sum(100 * report.seconds[n] / report.all_s for n in CATEGORIES):8.3f} %  {hours:10.2f} h"
+    )
+    lines += ["", *_detections(report), "", *_counts(report, world)]
+    if price is not None:
+        paid, lost = hours * price, hours * (1 - report.ettr) * price
+        lines.append(
+            f"At {price:.2f} dollars an hour: {paid:,.2f} dollars, {lost:,.2f} of them not on steps that stayed."
+        )
+    return lines
+
+
+def _detections(report: Report) -> list[str]:
+    if not report.detection:
+        return ["No fault struck that needs an answer."]
+    lines = [f"{'From fault to act, seconds':28} {'count':>6} {'acted':>6} {'median':>9} {'95th':>9} {'longest':>9}"]
+    for kind, one in report.detection.items():
+        times = " ".join(
+            f"{value:9.1f}" if value is not None else f"{'-':>9}" for value in (one.median_s, one.p95_s, one.longest_s)
+        )
+        lines.append(f"  {kind:26} {one.count:6} {one.detected:6} {times}")
+    return lines
+
+
+def _counts(report: Report, world: World) -> list[str]:
+    struck = ", ".join(f"{kind} {count}" for kind, count in report.struck.items()) or "none"
+    lines = [
+        f"Faults that struck: {struck}.",
+        f"Restarts {report.restarts}, pods {report.pods}, given up {report.gave_up}.",
+        f"Steps done {report.steps_done:,}, lost {report.steps_lost:,}.",
+        f"False restarts: {len(report.false_restarts)}.",
+    ]
+    for t, reason, odd in report.false_restarts[:SHOWN_FALSE]:
+        lines.append(f"  at {_clock(t)}{f' (odd at that time: {odd})' if odd else ''}: {reason}")
+    for fault, why in world.not_struck[:SHOWN_FALSE]:
+        lines.append(f"Not struck: {fault.kind} at {_clock(fault.at)}, since {why}.")
+    return lines
+
+
+def _clock(t: float) -> str:
+    hours, rest = divmod(max(0.0, t), 3600)
+    return f"{hours:.0f}:{int(rest // 60):02d}:{rest % 60:04.1f}"
