@@ -21,6 +21,7 @@ from supervisor.core.state import State
 from supervisor.trace import Line, Trace, TraceError, dump
 
 SOURCE = "replay"  # of observations that are in no trace
+AFTERWARDS_S = 60.0  # for so long ticks and answers go on after the last line of a trace
 AT_LEAST_S = 0.01  # between two ticks, should a deadline have passed
 SAME_S = 1.0  # an action so much earlier or later is the same one
 PID = 4000
@@ -53,7 +54,7 @@ def replay(trace: Trace, change: Change | None = None) -> Iterator[Turn]:
         yield from _Run(trace).turns()
         return
     # The ticks that did nothing are not in a journal; under other settings one of them might have done something.
-    live = replace(trace, named_ticks=True)
+    live = replace(trace, named_ticks=True, until=trace.until if trace.named_ticks else float("-inf"))
     known = [action for turn in _Run(live).turns() for action in _effects(turn)]
     place, apart = 0, False
     for turn in _Run(live, change).turns():
@@ -95,30 +96,47 @@ class _Run:
         self._state = evolve(self._state, settings=self._change(self._state.settings))
         self._waiting: list[tuple[float, int, Line]] = []
         self._number = count()
-        self._answers = Answers(trace.unanswered) if trace.answered else None
+        self._answers = Answers(trace.unanswered, trace.bytes_per_s) if trace.answered else None
         self._wall = 0.0  # wall time of t = 0
         self._deadline = float("inf")
         self._gone: set[int] = set()  # attempts that nobody can look at any more
         self._over = False
+        self._last_line = 0.0  # t of the last observation that came from the trace
 
     def turns(self) -> Iterator[Turn]:
         self._begin()
-        end = self._trace.until if self._trace.until is not None else float("-inf")
-        while not self._over or self._waiting:
+        while True:
+            end = self._trace.until if self._trace.until is not None else self._last_line + AFTERWARDS_S
+            while self._waiting and self._unseen(self._waiting[0][2]):
+                heapq.heappop(self._waiting)
             until = self._waiting[0][0] if self._waiting else end
+            if until > max(end, self._last_line) and self._only_answers():
+                return
             if self._trace.named_ticks and self._deadline < until and not self._over:
                 t = max(self._deadline, self._state.now + AT_LEAST_S)
                 yield from self._see(Line(f.Observation(t, self._wall + t, f.Tick(), SOURCE)))
-                continue
-            if not self._waiting:
+            elif self._waiting:
+                t, _, line = heapq.heappop(self._waiting)
+                if line.observation.source != SOURCE:
+                    self._last_line = t
+                yield from self._see(line)
+            else:
                 return
-            yield from self._see(heapq.heappop(self._waiting)[2])
+
+    def _only_answers(self) -> bool:
+        return all(line.observation.source == SOURCE for _, _, line in self._waiting)
+
+    def _unseen(self, line: Line) -> bool:
+        """Nobody saw it: the attempt had been stopped, or no daemon looked."""
+        return line.attempt is not None and (line.attempt in self._gone or self._over)
 
     def _begin(self) -> None:
         trace = self._trace
         timed = [line for line in trace.lines if line.after_s is None]
-        first = timed[0].observation if timed else f.Observation(0.0, 0.0, f.Tick())
-        self._wall = first.wall - first.t
+        first = f.Observation(0.0, trace.wall or 0.0, f.Tick())
+        if timed and (len(timed) == len(trace.lines) or timed[0].observation.t < 0):
+            first = timed[0].observation
+        self._wall = trace.wall if trace.wall is not None else first.wall - first.t
         kinds = {type(line.observation.fact) for line in trace.lines}
         if trace.settings is not None:
             started = f.DaemonStarted(__version__, trace.settings)
@@ -145,8 +163,6 @@ class _Run:
         observation = line.observation
         if line.state is not None:
             self._state = evolve(line.state, settings=self._change(line.state.settings))
-        if line.attempt is not None and (line.attempt in self._gone or self._over):
-            return  # nobody saw it: that attempt had been stopped
         match observation.fact:
             case f.DaemonStarted() as begun:
                 observation = replace(observation, fact=replace(begun, settings=self._change(begun.settings)))
@@ -158,6 +174,7 @@ class _Run:
         if self._over:
             return  # between two daemons nobody looks
         if self._answers is not None:
+            observation = replace(observation, fact=self._answers.corrected(observation.fact))
             self._answers.note(observation.fact)
         decision = decide(self._state, observation)
         self._state, self._deadline = decision.state, decision.deadline
@@ -191,19 +208,32 @@ class Answers:
     """
 
     STOP_S, SURVEY_S, START_S, PRUNE_S, HOOK_S = 3.0, 0.5, 0.5, 2.0, 1.0
-    BYTES_PER_S = 250e6  # a link of 2 Gbit/s
 
-    def __init__(self, unanswered: frozenset[str] = frozenset()) -> None:
+    def __init__(self, unanswered: frozenset[str], bytes_per_s: float) -> None:
         self._unanswered = unanswered
+        self._bytes_per_s = bytes_per_s  # of the link to the store
+        self._deleted: set[int] = set()
+        self._freed_bytes = 0
+        self._gpus: tuple[f.Gpu, ...] = ()
         self._local: dict[int, f.LocalStep] = {}
         self._store: dict[int, f.StoredStep] = {}
         self._latest: int | None = None
         self._store_reason = ""
-        self._listed: f.LocalSteps | None = None
+
+    def corrected(self, fact: f.Fact) -> f.Fact:
+        """``fact`` in a world in which the answered effects did something: what was deleted is gone."""
+        match fact:
+            case f.DiskLook() if fact.free_bytes is not None:
+                return replace(fact, free_bytes=min(fact.free_bytes + self._freed_bytes, fact.total_bytes or 1 << 60))
+            case f.LocalSteps():
+                return replace(fact, steps=tuple(step for step in fact.steps if step.step not in self._deleted))
+        return fact
 
     def note(self, fact: f.Fact) -> None:
         """Remember what the trace says of the world."""
         match fact:
+            case f.GpuLook() if not fact.reason:
+                self._gpus = fact.gpus
             case f.LocalSteps() if not fact.reason:
                 self._local = {step.step: step for step in fact.steps}
             case f.StoreSteps():
@@ -215,6 +245,9 @@ class Answers:
                 self._latest = fact.step
             case f.Pruned():
                 (self._local if fact.where == "local" else self._store).pop(fact.step, None)
+                if fact.where == "local":
+                    self._deleted.add(fact.step)
+                    self._freed_bytes += fact.freed_bytes
             case f.Restored():
                 self._local[fact.step] = f.LocalStep(fact.step, "complete", "", fact.size_bytes)
 
@@ -233,10 +266,13 @@ class Answers:
                 pid = PID + action.attempt
                 return [(self.START_S, f.AttemptStarted(action.attempt, action.step, pid, "(answered by the replay)"))]
             case a.Stop():
-                return [(self.STOP_S, f.AttemptStopped(action.attempt, self.STOP_S, gpu_free=True))]
+                empty = f.GpuLook(tuple(replace(gpu, used_bytes=0) for gpu in self._gpus))
+                stopped = f.AttemptStopped(action.attempt, self.STOP_S, gpu_free=True)
+                looks: list[tuple[float, f.Fact]] = [(self.STOP_S - 0.5, empty)] if self._gpus else []
+                return [*looks, (self.STOP_S, stopped)]
             case a.Publish():
                 size = self._local[action.step].size_bytes if action.step in self._local else 0
-                seconds = size / self.BYTES_PER_S
+                seconds = size / self._bytes_per_s
                 return [(seconds, f.Published(action.step, size, seconds, size))]
             case a.PruneLocal():
                 size = self._local[action.step].size_bytes if action.step in self._local else 0
@@ -248,7 +284,7 @@ class Answers:
                 return [(self.PRUNE_S, f.Pruned(action.step, "store", size))]
             case a.Restore():
                 size = self._store[action.step].size_bytes if action.step in self._store else 0
-                seconds = size / self.BYTES_PER_S
+                seconds = size / self._bytes_per_s
                 return [(seconds, f.Restored(action.step, size, seconds))]
             case a.RunHook():
                 return [(self.HOOK_S, f.HookDone(action.hook))]

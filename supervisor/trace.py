@@ -32,7 +32,7 @@ KINDS = {name: cls for name, cls in CLASSES.items() if issubclass(cls, f.Fact) a
 Each = Literal["each"]
 HEADER: dict[str, type | tuple[type, ...]] = {
     "format": str, "version": int, "by": str, "about": str, "state": dict, "settings": dict, "ticks": str,
-    "effects": str, "unanswered": list, "decisions": bool, "wall": (int, float), "until": (int, float),
+    "effects": str, "unanswered": list, "bytes_per_s": (int, float), "decisions": bool, "wall": (int, float), "until": (int, float),
     "expect": dict,
 }  # fmt: skip
 
@@ -67,6 +67,8 @@ class Trace:
     named_ticks: bool = False  # the trace holds no ticks of its own: they come when the core wants them
     answered: bool = False  # the trace holds no answers of effects: the replay gives simple ones
     unanswered: frozenset[str] = frozenset()
+    bytes_per_s: float = 250e6  # of the link to the store, where the replay answers: 2 Gbit/s
+    wall: float | None = None  # Unix time of t = 0, where the trace says it
     decisions: bool = False
     until: float | None = None  # ticks go on until this t, seconds
     about: str = ""
@@ -184,7 +186,8 @@ class _Reader:
         trace.decisions = value.get("decisions", False)
         trace.until, trace.about = value.get("until"), value.get("about", "")
         trace.expect = value.get("expect", {})
-        self._wall = value.get("wall")
+        trace.bytes_per_s = max(1.0, float(value.get("bytes_per_s", trace.bytes_per_s)))
+        self._wall = trace.wall = value.get("wall")
         if value.get("state") is not None:
             trace.state = self._a_state(value["state"])
         if "settings" in value:
