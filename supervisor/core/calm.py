@@ -1,8 +1,8 @@
 """Does a fact only say that all goes on? Then, until the next limit passes, no ladder has to be climbed.
 
 Such a fact moves limits into the future and brings none nearer: a counter that moved, memory that stands, a scan that
-found the same. Whatever is not listed here is news. ``tests/core/test_calm.py`` holds this page to that: with and
-without it, the core decides the same.
+found the same, a phase that began while the step is not late. Whatever is not listed here is news.
+``tests/core/test_calm.py`` holds this page to that: with and without it, the core decides the same.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
+from supervisor.core.deadlines import step_limits
 from supervisor.core.retention import disk_critical, disk_over
 from supervisor.core.state import State
 
@@ -19,6 +20,11 @@ def only_goes_on(before: State, after: State, fact: f.Fact) -> bool:
     """True when ``fact``, which led from ``before`` to ``after``, can lead to no conclusion by itself."""
     look = _LOOKS.get(type(fact))
     return look is not None and look(before, after, fact)
+
+
+def _in_time(state: State) -> bool:
+    """While the step is not late, nobody asks for an excuse, or who waits for whom."""
+    return state.mode == "running" and state.now < state.progress.t + step_limits(state)[0]
 
 
 def _always(before: State, after: State, fact: f.Fact) -> bool:
@@ -42,12 +48,19 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
         return False
     if not old.ever_ok or old.bad_since is not None or old.slow_since is not None or old.liveness_misses:
         return False
-    if new.moved_t != after.now and (new.work_since is not None or new.count is None):
+    hang_s = after.settings.hang_s
+    if new.counted_t != after.now or new.canary_misses:
+        return False
+    if new.units and not all(unit.busy_since is None or unit.moved_t == after.now for unit in new.units.values()):
+        return False
+    if new.counted_t - new.moved_t >= hang_s / 2 and new.work_since is not None:
         return False
     # An engine that becomes idle, or has work again, changes who is thought to be stuck.
-    if (old.work_since is None) != (new.work_since is None):
-        return False
-    return all(unit.busy_since is None or unit.moved_t == after.now for unit in new.units.values())
+    return (old.work_since is None) == (new.work_since is None) or _in_time(after)
+
+
+def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:
+    return _in_time(after)
 
 
 def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
@@ -65,6 +78,7 @@ def _steps(before: State, after: State, fact: f.LocalSteps) -> bool:
 _LOOKS: dict[type, Callable[[State, State, Any], bool]] = {
     f.Tick: _always,
     f.Growing: _always,
+    f.PhaseSeen: _phase,
     f.ProcessSeen: _always,
     f.GpuLook: _gpus,
     f.EngineLook: _engine,

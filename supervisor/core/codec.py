@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -45,4 +46,6 @@ def decode(value: Any) -> Any:
             known = _FIELDS[value["@"]]
             return CLASSES[value["@"]](**{key: decode(item) for key, item in value.items() if key in known})
         return {key: decode(item) for key, item in value.items()}
+    if value != value:  # noqa: PLR0124 - one NaN for all, so that a decoded fact equals the one that was encoded
+        return math.nan
     return value

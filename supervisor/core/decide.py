@@ -35,12 +35,15 @@ class Decision(NamedTuple):
 def decide(state: State, observation: Observation) -> Decision:
     """Fold in one observation and climb the ladders."""
     seen = observe(state, observation)
-    if seen.calm_until > seen.now and only_goes_on(state, seen, observation.fact):
+    fact = observation.fact
+    if seen.calm_until > seen.now and only_goes_on(state, seen, fact):
+        if seen.phases is not state.phases:
+            seen = replace(seen, ledger=account(state, seen, fact))
         return Decision(seen, (), seen.calm_until)
     watch = Watch(seen.now)
-    seen, acts = react(state, seen, observation.fact)
+    seen, acts = react(state, seen, fact)
     seen, more = advance(seen, watch)
-    seen, kept = keep_records(replace(seen, ledger=account(state, seen, observation.fact)), watch)
+    seen, kept = keep_records(replace(seen, ledger=account(state, seen, fact)), watch)
     actions = (*acts, *more, *kept)
     deadline = _deadline(seen, watch, acted=bool(actions))
     calm = deadline if seen.live and not actions and not seen.suspicion else 0.0

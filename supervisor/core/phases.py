@@ -26,6 +26,7 @@ from supervisor.core.records import Learned, PhaseTimes
 
 KEEP = 50
 WARM = 5
+EACH_AT_FIRST, THEN_EVERY = 16, 8  # how often the estimate is made anew
 Z_PHI_3 = 3.09  # standard normal quantile of 1 - 10**-3
 LEAST_SPREAD = 0.15  # of the logarithm: no phase is more regular than that for ever
 SOFT_MEDIANS, SOFT_LONGEST, HARD_LONGEST = 3.0, 1.5, 5.0
@@ -46,13 +47,10 @@ def learn(learned: Learned, name: str, seconds: float) -> Learned:
         return learned
     old = learned.phases.get(name, PhaseTimes())
     window = (*old.seconds, round(seconds, 3))[-KEEP:]
-    times = PhaseTimes(
-        seconds=window,
-        longest_s=max(old.longest_s, seconds),
-        count=old.count + 1,
-        median_s=median(window),
-        late_s=_late(window),
-    )
+    times = replace(old, seconds=window, longest_s=max(old.longest_s, seconds), count=old.count + 1)
+    # Fifty logarithms a phase are no work for each time of it; what is unusual counts at once.
+    if times.count <= EACH_AT_FIRST or times.count % THEN_EVERY == 0 or seconds > old.late_s:
+        times = replace(times, median_s=median(window), late_s=_late(window))
     return replace(learned, phases={**learned.phases, name: times})
 
 

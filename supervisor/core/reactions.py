@@ -32,6 +32,7 @@ from supervisor.core.state import BEING_LISTED, ENDED, Next, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import size, span
+from supervisor.core.worth import judged
 
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
@@ -63,7 +64,10 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
         case f.HostLook() | f.GpuLook() | f.GpuFault():
             return warn(before, state)
         case f.StepDone():
-            return _step_done(before, state)
+            state, worth = _worth(state, fact)
+            return with_all(worth, _step_done(before, state))
+        case f.ErrorSeen():
+            return _worth(state, fact)
         case f.Published():
             rate = fact.sent_bytes / fact.seconds if fact.seconds > 0 else 0
             sentence = (
@@ -307,6 +311,15 @@ def _setup_done(state: State, fact: f.SetupDone) -> tuple[State, Actions]:
     return end(state, "gave-up", EXIT_PERSON, f"The pod's [setup] failed: {fact.reason}")
 
 
+def _worth(state: State, fact: f.StepDone | f.ErrorSeen) -> tuple[State, Actions]:
+    """Training that goes on and is worth nothing: said, and never a reason to act."""
+    worth, news = judged(state.worth, fact, state.now, state.wall)
+    if worth is state.worth:
+        return state, []
+    acts: Actions = [say("worth", one.sentence, "info" if one.cleared else "warning", finding=one.name) for one in news]
+    return replace(state, worth=worth), acts
+
+
 def _step_done(before: State, state: State) -> tuple[State, Actions]:
     step = state.progress.step
     if step is None or step == before.progress.step or not state.live:
@@ -339,7 +352,7 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
 
 def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     """The run is only observed: go on with what is true, which is that nothing was done."""
-    if fact.action == "Start" and fact.number == state.attempt:
+    if fact.action == "Start" and fact.number == state.attempt and state.pid is None:  # else one was attached since
         sentence = f"Nothing is started: {fact.why} Attach a job that you started: rl-supervisor attach"
         state = replace(state, attempt=state.attempt - 1, restarts=max(0, state.restarts - 1))
         return enter(state, "stopped", sentence), [say("observing", sentence)]

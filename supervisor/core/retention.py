@@ -7,13 +7,15 @@ from supervisor.core.state import State
 
 def next_to_publish(state: State) -> int | None:
     """The newest complete local step that is newer than everything in the store; skipped ones stay local."""
+    newest = max((s.step for s in state.local if s.state == "complete"), default=None)
+    if newest is None or (newest == state.store_latest == state.published and not state.quarantined):
+        return None  # the usual case, in short
     good = state.good_local()
     if not good:
         return None
-    newest = good[-1]
     # Not those above the pointer: what nobody would resume from is published for nobody.
     above = max(state.good_stored(), default=None)
-    return newest if above is None or newest > above else None
+    return good[-1] if above is None or good[-1] > above else None
 
 
 def safe_locally(state: State, keep: int) -> list[int]:
@@ -55,8 +57,10 @@ def disk_critical(state: State) -> bool:
 
 def victims_in_store(state: State) -> list[int]:
     """Stored steps beyond retention, oldest first; at least two good ones always remain."""
-    good = state.good_stored()
     settings = state.settings
+    if len(state.store) <= max(2, settings.keep_last):
+        return []
+    good = state.good_stored()
     kept = set(good[-max(2, settings.keep_last) :])
     if settings.keep_every:
         kept |= {step for step in good if step % settings.keep_every == 0}

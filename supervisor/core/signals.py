@@ -87,11 +87,12 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
 def _standing_still(state: State, watch: Watch) -> list[Signal]:
     """Counters that stand still while work waits, and requests that are not answered meanwhile."""
     engine, hang_s = state.engine, state.settings.hang_s
-    if not engine.ever_ok:
-        return []
-    signals = []
     # Counted up to the last reading: an engine whose counters nobody could read did not stand still.
     frozen_s = engine.counted_t - engine.moved_t
+    missed = engine.liveness_misses or engine.canary_misses
+    if not engine.ever_ok or (frozen_s < hang_s / 2 and not missed and not engine.units):
+        return []
+    signals = []
     is_counting = counting(state, watch)
     if is_counting:
         waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0

@@ -35,6 +35,7 @@ from supervisor.core.signals import (
 from supervisor.core.state import Error, Gone, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
+from supervisor.core.worth import REFUSED
 
 Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "hung", "finished"]
 
@@ -336,15 +337,18 @@ def _both(signals: list[Signal]) -> str:
 
 def _hopeless(state: State, watch: Watch) -> Verdict | None:
     """An error that no restart cures is repeated, no rollout ends, and no step was ever made by this attempt."""
-    if state.progress.step is not None:
+    if state.progress.step is not None or not state.errors:
         return None
+    look = state.engine.look
+    idle = look is None or not (look.running or look.waiting)
     for error in state.errors.values():
-        if not error.deterministic or error.count < HOPELESS_TIMES or not watch.over(error.first_t, HOPELESS_S):
-            continue
-        if watch.over(error.t, HOPELESS_S):
+        # Some requests of a healthy run are refused, too: it counts only while the engine works for nobody.
+        incurable = error.deterministic or (error.signature in REFUSED and idle)
+        if not incurable or error.count < HOPELESS_TIMES or not watch.over(error.first_t, HOPELESS_S):
             continue
         still = still_rollouts(state, watch)
-        if still is None or not watch.over(state.work.moved_t if state.work else state.now, HOPELESS_S):
+        stands_s = state.now - state.work.moved_t if state.work else 0.0
+        if still is None or watch.over(error.t, HOPELESS_S) or not watch.over(state.now - stands_s, HOPELESS_S):
             continue
         log = Signal("log", f"the {error.role} has logged {error.count} times: {error.text}")
         what = error.sentence or "This error comes again and again, and no restart cures it."
