@@ -86,6 +86,28 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class EngineRole:
+    """What this job allows with an inference server that we start beside it (``recovery.inference = "own-role"``)."""
+
+    problems: Sequence[str] = field(default_factory=tuple)  # sentences; while there are any, it cannot be started so
+    keep_warm: bool = False  # the rest may restart, to resume at a step, while the engine lives on
+    restart_alone: bool = False  # the engine may restart under the rest that lives on
+    why: str = ""  # a sentence on what is not allowed, and why
+
+
+@dataclass(frozen=True)
+class WeightUpdate:
+    """How an engine that was restarted alone is given the weights that the run is at: HTTP calls, in order.
+
+    ``calls``: method POST, each a path below ``url`` and a JSON body.
+    """
+
+    step: int
+    url: str
+    calls: Sequence[tuple[str, Mapping[str, object]]]
+
+
+@dataclass(frozen=True)
 class StepCheck:
     """Is a step's checkpoint loadable? ``reason`` is a sentence for "writing" and "incomplete"."""
 
@@ -161,6 +183,18 @@ class Job(Protocol):
 
     def components(self, request: StartRequest) -> Sequence[Component]:
         """The processes to start, launcher first."""
+
+    def engine_role(self) -> EngineRole:
+        """May the inference server be started by us beside the job, and which half may restart without the other?"""
+
+    def engine_component(self, request: StartRequest) -> Component:
+        """The inference server alone; ``components`` then leaves it out. ConfigError while the role has problems."""
+
+    def engine_stop_rules(self) -> StopRules:
+        """How the inference server alone is stopped."""
+
+    def weight_update(self) -> WeightUpdate | None:
+        """The newest weights that the trainer handed over; None while the run is still at the base model."""
 
     def stop_rules(self) -> StopRules:
         """Signals and patience of this era."""

@@ -26,6 +26,7 @@ from supervisor.jobs.base import (
     StopRules,
 )
 from supervisor.jobs.downloads import arriving
+from supervisor.jobs.engine_role import REFUSED, EngineWithJob
 from supervisor.jobs.environment import job_environment
 from supervisor.jobs.folders import StepFolders, StepPath, either
 
@@ -35,7 +36,7 @@ SHOWN = 300
 ANSI = re.compile(r"\x1b\[[0-9;]{0,32}m")
 
 
-class PlainJob:
+class PlainJob(EngineWithJob):
     """A plain command. Implements ``supervisor.jobs.base.Job``; it is one component, called ``job``."""
 
     def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
@@ -82,7 +83,7 @@ class PlainJob:
 
     def problems(self) -> Sequence[str]:
         """What the two command lines lack."""
-        found = []
+        found = [REFUSED] if self.run.recovery.inference == "own-role" else []
         if not self.plain.start:
             found.append("[job.plain] start is empty: give the command line of a fresh start.")
         if not any("{step}" in word or "{checkpoint}" in word for word in self.plain.resume):

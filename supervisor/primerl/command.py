@@ -190,7 +190,7 @@ def _folders(run: RunFile, dialect: Dialect) -> Iterator[str]:
 
 
 def _gpus(run: RunFile, dialect: Dialect) -> Iterator[str]:
-    inference, trainer = run.gpus.inference, run.gpus.trainer
+    inference, trainer = launchers_gpus(run)
     if dialect.gpus == "ids":
         if inference:
             yield from ("--inference-gpu-ids", ",".join(map(str, inference)))
@@ -279,7 +279,14 @@ def visible_gpus(run: RunFile, dialect: Dialect, *, sft: bool = False) -> list[s
         return [str(gpu) for gpu in run.gpus.trainer]
     if dialect.gpus == "ids" or not (run.gpus.inference and run.gpus.trainer):
         return []
-    return [str(gpu) for gpu in (*run.gpus.inference, *run.gpus.trainer)]
+    inference, trainer = launchers_gpus(run)
+    return [str(gpu) for gpu in (*inference, *trainer)]
+
+
+def launchers_gpus(run: RunFile) -> tuple[list[int | str], list[int | str]]:
+    """The inference and trainer GPUs that the launcher is given; none for an inference server that we start."""
+    own = run.recovery.inference == "own-role"
+    return [] if own else list(run.gpus.inference), list(run.gpus.trainer)
 
 
 def gpu_plan(

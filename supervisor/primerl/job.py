@@ -12,6 +12,7 @@ from supervisor.errors import ConfigError
 from supervisor.jobs.base import (
     Component,
     Engine,
+    EngineRole,
     GpuPlan,
     Grows,
     GrowthKind,
@@ -21,10 +22,11 @@ from supervisor.jobs.base import (
     StepCheck,
     StepFile,
     StopRules,
+    WeightUpdate,
 )
 from supervisor.jobs.downloads import arriving
 from supervisor.jobs.environment import job_environment
-from supervisor.primerl import command, logs, processes
+from supervisor.primerl import command, inference, logs, processes
 from supervisor.primerl import configs as files
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.layout import Layout
@@ -49,8 +51,14 @@ class PrimeRlJob:
         self.dialect = dialect
         self.sft = run.job.kind == "sft"
         self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
-        self.sources = files.sources(run.job)
+        self.own_engine = inference.wanted(run)
+        named = files.sources(run.job)
+        # What the launcher is given, and with the inference server's own file where that is another command's.
+        self.sources = tuple(one for one in named if not (self.own_engine and one.table == "inference"))
+        own = inference.source(run) if self.own_engine else None
+        self.all_sources = self.sources if own is None else (*self.sources, own)
         self.settings = files.load(self.sources, run.job.args)
+        self.everything = self.settings if own is None else files.load(self.all_sources, run.job.args)
         self.output_dir = run.output_dir
         self.layout = Layout(
             output_dir=run.output_dir,
@@ -87,7 +95,7 @@ class PrimeRlJob:
             )
         if not self.sft and wandb and self.dialect.wandb in ("monitor-id", "id"):
             notes.append("This version of prime-rl logs to two W&B runs: their ids end in -trainer and -orchestrator.")
-        if not self.sft and not self.settings.has("inference") and not self.run.job.engine_url:
+        if not self.sft and not self.everything.has("inference") and not self.run.job.engine_url:
             notes.append(
                 "The configuration has no [inference], so prime-rl starts no engine; say where yours answers with "
                 "[job] engine_url, or it is not watched."
@@ -98,11 +106,24 @@ class PrimeRlJob:
             )
         if not self.sft and not self.dialect.liveness:
             notes.append("The engine has no /liveness in this version: a hang is judged by its counters and a canary.")
+        return [*notes, *self._engine_notes()]
+
+    def _engine_notes(self) -> list[str]:
+        if not self.own_engine:
+            return []
+        role = self.engine_role()
+        notes = [role.why] if role.why else []
+        if role.keep_warm and self.dialect.buffer == "none" and self.dialect.titles:
+            # The prefix cache is salted with the number of the weights only (dispatcher.py, cache_salt).
+            notes.append(
+                "An inference server that stays up while the rest resumes may reuse cached prompts of the weights that "
+                "were undone, as it does over each update; its enable_prefix_caching = false would prevent it."
+            )
         return notes
 
     def config_files(self) -> Sequence[Path]:
         """The trainer's configuration files."""
-        return [source.path for source in self.sources]
+        return [source.path for source in self.all_sources]
 
     def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
         """Last step of the run: the configuration's, unless the run file says it. ``configs``: a snapshot."""
@@ -114,8 +135,9 @@ class PrimeRlJob:
     def problems(self) -> Sequence[str]:
         """Everything that we refuse to start with."""
         found = [
-            *files.problems(self.settings, self.dialect),
+            *files.problems(self.everything, self.dialect),
             *command.refused_args(self.run),
+            *self._engine_problems(),
             *command.gpu_problems(self.run, self.dialect, sft=self.sft),
         ]
         if self.sft and any(source.table for source in self.sources):
@@ -125,6 +147,42 @@ class PrimeRlJob:
         except ConfigError as error:
             found.append(str(error))
         return found
+
+    def _engine_problems(self) -> list[str]:
+        job = self.run.job
+        if self.own_engine and self.sft:
+            return ['recovery.inference = "own-role": SFT has no inference server. Take it out of the run file.']
+        if self.own_engine:
+            return list(inference.problems(self.run, self.dialect, self.settings, self.everything))
+        if job.config and job.inference_config:
+            return [
+                '[job] has `config` and `inference_config`: they go together only with recovery.inference = "own-role".'
+            ]
+        return []
+
+    # ---------------------------------------------------------------- the inference server as a role of its own
+
+    def engine_role(self) -> EngineRole:
+        """Which half may restart without the other, in this dialect and with these weights."""
+        return inference.role(self.dialect, self.settings, self._engine_problems())
+
+    def engine_component(self, request: StartRequest) -> Component:
+        """The `inference` entry point with its own file, on its own GPUs."""
+        source = inference.source(self.run)
+        if (problems := self.problems()) or source is None:
+            raise ConfigError("\n".join(problems))
+        words = [*inference.words(self.run), "@", str(request.configs.get(source.path, source.path))]
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.run.gpus.inference))}
+        env = {**self._environment(request), **gpus}
+        return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile)
+
+    def engine_stop_rules(self) -> StopRules:
+        """SIGTERM, and no long patience."""
+        return inference.stop_rules()
+
+    def weight_update(self) -> WeightUpdate | None:
+        """The newest broadcast weights, and the orchestrator's own calls to load them."""
+        return inference.weight_update(self.layout, self.settings, self.engine())
 
     # ---------------------------------------------------------------- starting and stopping
 
@@ -173,27 +231,26 @@ class PrimeRlJob:
     def engine(self) -> Engine | None:
         """vLLM's HTTP side: behind the router where there is one. None when the launcher starts no engine."""
         own = self.run.job.engine_url
-        model = self.settings.get(
-            "model.name", "inference.model.name", "inference.vllm.model", "orchestrator.model.name"
-        )
+        settings = self.everything
+        model = settings.get("model.name", "inference.model.name", "inference.vllm.model", "orchestrator.model.name")
         name = model if isinstance(model, str) else None
         if own:
             return Engine(own.rstrip("/"), self.dialect.liveness, None, name)
-        if self.sft or not self.settings.has("inference"):
+        if self.sft or not settings.has("inference"):
             return None
-        port = self.settings.number("inference.server.port") or DEFAULT_PORT
-        host = self.settings.get("inference.server.host")
+        port = settings.number("inference.server.port") or DEFAULT_PORT
+        host = settings.get("inference.server.host")
         host = host if isinstance(host, str) and host not in ("0.0.0.0", "::", "localhost") else "127.0.0.1"  # noqa: S104
-        router = self.dialect.router and (self.settings.has("inference.router") or not self._no_router())
+        router = self.dialect.router and (settings.has("inference.router") or not self._no_router())
         if not router:
             return Engine(f"http://{host}:{port}", self.dialect.liveness, None, name)
-        engine_port = self.settings.number("inference.backend_port") or port + ROUTER_GAP
+        engine_port = settings.number("inference.backend_port") or port + ROUTER_GAP
         return Engine(f"http://{host}:{engine_port}", self.dialect.liveness, f"http://{host}:{port}", name)
 
     def _no_router(self) -> bool:
         """Did the person switch the router off (``router = "None"``)?"""
-        inference = self.settings.get("inference")
-        return isinstance(inference, Mapping) and inference.get("router") == "None"
+        table = self.everything.get("inference")
+        return isinstance(table, Mapping) and table.get("router") == "None"
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output, the components' files, and metrics.jsonl where this era writes it."""
@@ -205,6 +262,8 @@ class PrimeRlJob:
         if self.sft and not self.dialect.sft_launcher:
             return [LogSource("trainer", captured.path)]
         roles: tuple[Role, ...] = ("trainer",) if self.sft else ("trainer", "orchestrator", "inference")
+        if self.own_engine:
+            roles = ("trainer", "orchestrator")  # its output is captured where it is started
         sources = [captured, *(LogSource(role, str(base / f"{role}.{ending}")) for role in roles)]
         if self.dialect.titles and not self.sft:
             sources.append(LogSource("env", str(base / "envs" / "*" / "*.log")))

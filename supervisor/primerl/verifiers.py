@@ -31,6 +31,7 @@ from supervisor.jobs.base import (
     StopRules,
 )
 from supervisor.jobs.downloads import arriving
+from supervisor.jobs.engine_role import REFUSED, EngineWithJob
 from supervisor.jobs.environment import job_environment
 from supervisor.jobs.folders import StepFolders, StepPath
 from supervisor.primerl import command, logs, processes
@@ -52,7 +53,7 @@ _REWARD = re.compile(r"'reward': '?(-?[\d.]+(?:e[+-]?\d+)?)'?[,}]")
 _FINISHED = re.compile(r"\{'train_runtime': ")
 
 
-class VerifiersJob:
+class VerifiersJob(EngineWithJob):
     """vf-vllm and vf-train. Implements ``supervisor.jobs.base.Job``."""
 
     def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
@@ -103,7 +104,7 @@ class VerifiersJob:
     def problems(self) -> Sequence[str]:
         """What vf-rl itself would refuse, and what would break a promise."""
         where, get = self.settings.where, self.settings.get
-        found = []
+        found = [REFUSED] if self.run.recovery.inference == "own-role" else []
         if len(self.sources) != 1 or self.sources[0].table:
             found.append("vf-rl takes exactly one configuration file: name it in [job] config.")
         if not isinstance(get("model"), str):
