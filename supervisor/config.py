@@ -83,7 +83,7 @@ class Job(Section):
     orchestrator_config: Path | None = None
     """The file after `--orchestrator @`."""
     inference_config: Path | None = None
-    """The file after `--inference @`; with `recovery.inference = "own-role"` the file after `inference @`."""
+    """The file after `--inference @`."""
     output_dir: Path = Path("outputs")
     """Where the job writes, relative to `dir`. One run, one folder."""
     checkpoint_interval: Positive = 10
@@ -132,10 +132,9 @@ class Job(Section):
                 raise ValueError('[job.plain] is only for kind = "command"')
             if not self.config and not any(split):
                 raise ValueError("needs `config`, or `trainer_config`, `orchestrator_config` and `inference_config`")
-            if self.config and any(split[:2]):
+            if self.config and any(split):
                 raise ValueError("has both `config` and the three separate files: keep one of the two")
-            halves = bool(self.trainer_config and self.orchestrator_config)
-            if any(split) and self.kind == "rl" and not (halves or self.config):
+            if any(split) and self.kind == "rl" and not (self.trainer_config and self.orchestrator_config):
                 raise ValueError("needs `trainer_config` and `orchestrator_config` together")
         return self
 
@@ -220,8 +219,7 @@ class Recovery(Section):
     mode: Literal["act", "observe"] = "act"
     """`observe`: publishing goes on, nothing is started, stopped or deleted, and what would have been done is told."""
     inference: Literal["with-job", "own-role"] = "with-job"
-    """`own-role`: the inference server is started beside the job, from `job.inference_config`, and each is restarted
-    without the other where that is safe."""
+    """`own-role`: the inference server is started beside the job, and each is restarted without the other."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """Restarts without a new complete step before giving up (exit 93)."""
     backoff: Annotated[float, Field(ge=0)] = 5
@@ -270,6 +268,13 @@ class Logging(Section):
     """Also write JSON lines here, rotated at 20 MB."""
 
 
+class Report(Section):
+    """What `rl-supervisor report` counts with."""
+
+    dollars_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """What the pod costs an hour. Default: the report counts hours only."""
+
+
 class Supervision(Section):
     """How the daemon itself works."""
 
@@ -302,6 +307,7 @@ class RunFile(Section):
     hooks: Hooks = Hooks()
     api: Api = Api()
     logging: Logging = Logging()
+    report: Report = Report()
     supervision: Supervision = Supervision()
 
     @property

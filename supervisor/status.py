@@ -7,7 +7,9 @@ from statistics import median
 from typing import Any
 
 from supervisor import belief
+from supervisor.core.account import settled
 from supervisor.core.deadlines import allowance, excuse, startup_budget, step_deadline
+from supervisor.core.goodput import PRODUCTIVE, across, merged
 from supervisor.core.phases import STEP
 from supervisor.core.retention import next_to_publish
 from supervisor.core.state import Incident, State
@@ -110,6 +112,7 @@ def status(state: State) -> dict[str, Any]:
         "incident": incident(state.incident, state),
         "last_incident": incident(state.incidents[-1], state) if state.incidents else None,
         "incidents": [incident(one, state) for one in state.incidents],
+        "goodput": goodput(state),
         "config_changed": list(state.config_changed),
         "exit_code": state.exit_code,
     }
@@ -118,6 +121,24 @@ def status(state: State) -> dict[str, Any]:
 def _typical_step(state: State) -> float | None:
     times = state.learned.phases.get(STEP)
     return median(times.seconds[-9:]) if times else state.progress.duration_s
+
+
+def goodput(state: State) -> dict[str, Any] | None:
+    """The run's ledger, all pods together, up to now: seconds by category, and the effective training time ratio."""
+    ledgers = {**state.ledgers, state.journal or "this": settled(state)}
+    run = merged(ledgers)
+    if run.total_s <= 0:
+        return None
+    lost = {name: seconds for name, seconds in run.seconds.items() if name != PRODUCTIVE and seconds > 0}
+    return {
+        "ettr": run.share(PRODUCTIVE),
+        "seconds": run.total_s,
+        "pods": len(across(ledgers)),
+        "categories": {name: round(seconds, 3) for name, seconds in run.seconds.items() if seconds},
+        "lost_most_to": max(lost, key=lambda name: lost[name]) if lost else None,
+        "steps_kept": run.kept,
+        "steps_lost": run.steps_lost,
+    }
 
 
 def incident(one: Incident | None, state: State) -> dict[str, Any] | None:

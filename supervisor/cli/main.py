@@ -76,6 +76,32 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("file", type=Path, metavar="RUN.toml|journal.db", help="the run, or its journal")
     trace.add_argument("--incident", type=_step, metavar="N", help="only what lies around incident N")
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.jsonl or FILE.jsonl.gz; default stdout")
+    report = verb("report", "where the time went, each incident, what was saved, how often to save", _report)
+    report.add_argument("--price", type=_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour")
+    report.add_argument(
+        "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
+    )
+    report.add_argument("--json", action="store_true", help="print JSON")
+    simulate = verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate)
+    simulate.add_argument("--hours", type=float, default=1000.0, help="virtual hours (default 1000)")
+    simulate.add_argument("--seed", type=int, default=1, help="same seed, same output (default 1)")
+    simulate.add_argument("--policy", default="core", metavar="NAME", help="core (default), or another to compare with")
+    simulate.add_argument("--scenario", default="default", metavar="NAME", help="default, no-spot or healthy")
+    simulate.add_argument("--faults", type=Path, metavar="FILE", help="exactly these faults (TOML or JSON), no others")
+    simulate.add_argument("--list-faults", action="store_true", help="print all kinds of faults, then end")
+    simulate.add_argument(
+        "--set", action="append", default=[], dest="sets", metavar="KEY=VALUE", help="change a number of the scenario"
+    )
+    simulate.add_argument("--price", type=_amount, metavar="D", help="dollars an hour: count money, too")
+    simulate.add_argument("--story", action="store_true", help="also print what the policy said, with times")
+    simulate.add_argument("--json", action="store_true", help="print JSON")
+    simulate.add_argument("--trace", type=Path, metavar="FILE", help="write the observations, for replay")
+    report = verb("report", "where the time went, each incident, what was saved, how often to save", _report)
+    report.add_argument("--price", type=_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour")
+    report.add_argument(
+        "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
+    )
+    report.add_argument("--json", action="store_true", help="print JSON")
     verb("version", "print the version", _version)
     return parser
 
@@ -84,6 +110,16 @@ def _step(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
     return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"a number is wanted, not {text!r}")
+    return value
 
 
 def _step_or_latest(text: str) -> int | None:
@@ -145,6 +181,28 @@ def _trace(options: argparse.Namespace) -> int:
     from supervisor.cli import replay
 
     return replay.export(options.file, incident=options.incident, output=options.output)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from supervisor.cli import report
+
+    return report.report(
+        options.run_file, price=options.price, person_every_h=options.person_every, as_json=options.json
+    )
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from supervisor.cli import simulate
+
+    return simulate.run(options)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from supervisor.cli import report
+
+    return report.report(
+        options.run_file, price=options.price, person_every_h=options.person_every, as_json=options.json
+    )
 
 
 def _version(options: argparse.Namespace) -> int:

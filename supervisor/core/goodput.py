@@ -36,6 +36,20 @@ CATEGORIES = (
     STOPPED,
     OTHER,
 )
+WORDS = {
+    PRODUCTIVE: "training: steps that stayed",
+    STARTUP: "starting the job, to its first step",
+    SAVE: "saving checkpoints",
+    RESTORE: "fetching a checkpoint",
+    WASTED: "steps that were lost or cut off",
+    INFRASTRUCTURE: "no pod: lost, replaced or set up",
+    DETECTION: "noticing that something was wrong",
+    STOPPING: "ending what was left of the job",
+    WAITING: "waiting: back-off, store, disk, a person",
+    STOPPED: "stopped by a person, or finished",
+    OTHER: "everything else",
+}
+"""The categories for people."""
 MOST_SPANS = 64
 MOST_OUTAGES = 100
 FROM_SCRATCH = -1  # a fresh start resumes below every step

@@ -108,11 +108,11 @@ def advise(m: Measured) -> Advice:
             sentence = f"{kept}, which is as good as the best interval, {best}: {why}."
         else:
             sentence = (
-                f"{kept}; every {best} would cost less, {least:.1%} of all time for saves and repeated steps instead "
-                f"of {present:.1%}: {why}."
+                f"{kept}; every {best} would cost less, {_percent(least)} of all time for saves and repeated steps "
+                f"instead of {_percent(present)}: {why}."
             )
     else:
-        sentence = f"A checkpoint every {best} costs least, {least:.1%} of all time: {why}."
+        sentence = f"A checkpoint every {best} costs least, {_percent(least)} of all time: {why}."
     return Advice(sentence, _upload_warning(m, interval), steps, interval, least, present)
 
 
@@ -127,6 +127,10 @@ def _upload_warning(m: Measured, best_s: float | None) -> str:
         f"interval, decides what a lost pod costs, about {span(behind)} of training. A pod with a faster uplink, or "
         "less in a checkpoint, is what would help."
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _count(number: int, thing: str) -> str:

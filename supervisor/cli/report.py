@@ -1,0 +1,190 @@
+"""``rl-supervisor report``: where the time of a run went, its incidents, what was saved, how often to save."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor.cli.render import clock, safe, table
+from supervisor.config import load
+from supervisor.core.goodput import CATEGORIES, STOPPED, WORDS
+from supervisor.core.words import span
+
+WIDTH = 100
+MOST_COLUMNS = 4  # pods beside each other in the table
+
+
+def report(path: Path, *, price: float | None, person_every_h: float, as_json: bool) -> int:
+    """Print the report of a run. Raises SupervisorError when nothing is known of it."""
+    from supervisor import run_report
+
+    run_file = load(path)
+    found = run_report.gather(run_file, os.environ)
+    told = run_file.job.model_fields_set  # else the interval is the one that was seen
+    answer = run_report.report(
+        found,
+        price=price if price is not None else run_file.report.dollars_per_hour,
+        person_every_h=person_every_h,
+        interval_steps=run_file.job.checkpoint_interval if "checkpoint_interval" in told else None,
+    )
+    print(json.dumps(answer, indent=2, ensure_ascii=False) if as_json else "\n".join(text(answer)))
+    return 0
+
+
+def text(answer: Mapping[str, Any]) -> list[str]:
+    """The report as a page of text."""
+    lines = [*_head(answer), "", "Where the time went", *_ledger(answer)]
+    if len(answer["pods"]) > 1:
+        lines += ["", "Pods", *_pods(answer["pods"])]
+    lines += ["", *_incidents(answer)]
+    lines += ["", *_saved(answer), "", *_wrapped(answer["interval"]["sentence"])]
+    if answer["interval"]["warning"]:
+        lines += _wrapped(f"Note: {answer['interval']['warning']}")
+    for note in answer["notes"]:
+        lines += _wrapped(f"Note: {note}")
+    return lines
+
+
+def _head(answer: Mapping[str, Any]) -> list[str]:
+    pods = len(answer["pods"])
+    where = f" on {pods} pods" if pods > 1 else ""
+    lost = answer["steps_lost"]
+    told = f"{_count(answer['steps_kept'], 'step')} stayed"
+    told += (
+        f", {lost} {'was' if lost == 1 else 'were'} lost and had to be done again. " if lost else ", none was lost. "
+    )
+    told += f"{_count(answer['incident_count'], 'incident')}, {_count(answer['restarts'], 'restart')}."
+    first = (
+        f"Run {answer['run']}: {_percent(answer['ettr'])} of {span(answer['seconds'])}{where} was "
+        f"effective training (ETTR), {clock(answer['began'])} to {clock(answer['until'])}."
+    )
+    lines = [*_wrapped(first), *_wrapped(told)]
+    if answer["categories"].get(STOPPED, 0.0) > 0.001 * answer["seconds"]:
+        lines += _wrapped(f"Of the time in which nobody had stopped it: {_percent(answer['ettr_while_wanted'])}.")
+    return lines
+
+
+def _ledger(answer: Mapping[str, Any]) -> list[str]:
+    pods = answer["pods"][-MOST_COLUMNS:] if len(answer["pods"]) > 1 else []
+    numbers = range(len(answer["pods"]) - len(pods) + 1, len(answer["pods"]) + 1)
+    shares = [percentages(part["categories"]) for part in (answer, *pods)]
+    rows = [["", "time", "share", *(f"pod {number}" for number in numbers)]]
+    for name in CATEGORIES:
+        seconds = answer["categories"].get(name)
+        if seconds:
+            rows.append([WORDS[name], span(seconds), *(share.get(name, "") for share in shares)])
+    rows.append(["all", span(answer["seconds"]), *("100.0 %" if share else "" for share in shares)])
+    widths = [max(len(row[column]) for row in rows) for column in range(1, len(rows[0]))]
+    aligned = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in rows]
+    return [f"  {line}" for line in table(aligned)]
+
+
+def percentages(seconds: Mapping[str, float]) -> dict[str, str]:
+    """``96.4 %`` of each part, rounded so that they add up to 100.0: the largest remainders are rounded up."""
+    total = sum(seconds.values())
+    if total <= 0:
+        return {}
+    exact = {name: 1000 * part / total for name, part in seconds.items()}
+    tenths = {name: int(value) for name, value in exact.items()}
+    missing = 1000 - sum(tenths.values())
+    for name in sorted(exact, key=lambda one: exact[one] - tenths[one], reverse=True)[:missing]:
+        tenths[name] += 1
+    return {name: f"{value / 10:.1f} %" for name, value in tenths.items()}
+
+
+def _pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [("", "from", "to", "time", "training", "steps", "lost", "incidents")]
+    for number, pod in enumerate(pods, 1):
+        rows.append(
+            (
+                f"pod {number}",
+                clock(pod["began"]),
+                clock(pod["until"]),
+                span(pod["seconds"]),
+                _percent(pod["ettr"]),
+                str(pod["steps_kept"]),
+                str(pod["steps_lost"]),
+                str(pod["incident_count"]),
+            )
+        )
+    return [f"  {line}" for line in table(rows)]
+
+
+def _incidents(answer: Mapping[str, Any]) -> list[str]:
+    incidents = answer["incidents"]
+    if not incidents:
+        return ["No incident."]
+    numbers = {pod["journal"]: number for number, pod in enumerate(answer["pods"], 1)}
+    lines = ["Incidents"]
+    for one in incidents:
+        pod = f"pod {numbers[one['journal']]} " if len(numbers) > 1 and one["journal"] in numbers else ""
+        where = f" (after step {one['step']})" if one["step"] is not None else ""
+        head = f"{pod}#{one['number']}  {clock(one['opened'])}  {safe(one['sentence']).rstrip('.')}{where}"
+        lines += _wrapped(f"{head}  [{safe(one['cause'])}]", "  ", "      ")
+        lines += _wrapped(_took(one), "      ", "      ")
+    missing = answer["incident_count"] - len(incidents)
+    if missing > 0:
+        lines.append(f"  and {missing} older, whose story is no longer kept")
+    return lines
+
+
+def _took(one: Mapping[str, Any]) -> str:
+    if one.get("open"):
+        return f"noticed in {span(one['noticed_s'])}; open for {span(one['seconds'])}"
+    parts = [f"noticed in {span(one['noticed_s'])}"]
+    if one["ended_s"]:
+        parts.append(f"ended in {span(one['ended_s'])}")
+    if one["prepared_s"]:
+        parts.append(f"ready after {span(one['prepared_s'])} more")
+    if one["first_step_s"]:
+        parts.append(f"first step {span(one['first_step_s'])} after the launch")
+    lost = f"; {_count(one['steps_lost'], 'step')} lost" if one["steps_lost"] else "; no step lost"
+    end = f"; {span(one['seconds'])} in all" if one["recovered"] else "; not recovered by itself"
+    return ", ".join(parts) + lost + end
+
+
+def _saved(answer: Mapping[str, Any]) -> list[str]:
+    saved, cost = answer["saved"], answer["cost"]
+    lines: list[str] = []
+    if cost is not None:
+        lines += _wrapped(
+            f"At {_dollars(cost['dollars_per_hour'])} an hour that is {_dollars(cost['dollars'])}, of which "
+            f"{_dollars(cost['training_dollars'])} went into steps that stayed"
+            f"{'; the time between pods is counted as paid.' if len(answer['pods']) > 1 else '.'}"
+        )
+    if not saved["incidents"]:
+        return [*lines, "The supervisor recovered from nothing yet, so it saved nothing yet."]
+    each = f"{_count(saved['incidents'], 'incident')} that it recovered from by itself"
+    baseline = (
+        f"Estimated against this baseline: {saved['baseline']}, so a dead job stands for "
+        f"{saved['person_every_h'] / 2:g} h on average before it is restarted. Lost pods are "
+        "not counted; set another round with --person-every HOURS."
+    )
+    if saved["seconds"] <= 0:
+        return [*lines, *_wrapped(f"By that measure the supervisor saved nothing in the {each}."), *_wrapped(baseline)]
+    worth = f", {_dollars(saved['dollars'])}" if saved["dollars"] is not None else ""
+    told = f"What the supervisor saved: about {span(saved['seconds'])} of pod time{worth}, in the {each}."
+    return [*lines, *_wrapped(told), *_wrapped(baseline)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:,.2f}" if abs(amount) < 1000 else f"${amount:,.0f}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _wrapped(sentence: str, indent: str = "", hang: str = "  ") -> list[str]:
+    words = safe(sentence)
+    return textwrap.wrap(
+        words, WIDTH, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+    )
