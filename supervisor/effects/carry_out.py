@@ -23,7 +23,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import aside, run_records
 from supervisor.effects.attempts import attempt_dir, digest, read_snapshot, take_snapshot
-from supervisor.effects.evidence import collect, tail_of
+from supervisor.effects.evidence import collect, tail_of, trace_command
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch
 from supervisor.effects.stop import stop_attempt
@@ -313,7 +313,8 @@ class Effects:
         pids = [process.pid for process in Belongings(folder, (), self.run_file.run.id).living()]
         target = folder / f"incident-{action.incident}"
         with contextlib.suppress(OSError):  # a full disk must not keep a dead job from its restart
-            collect(target, action.reason, self._log_files(), self._explain(), pids)
+            how = trace_command(self._state_dir / "journal.db", action.incident)
+            collect(target, action.reason, self._log_files(), self._explain(), pids, trace=how)
             self._post(f.Remark("evidence", f"What the job said and did until then is kept in {target}."))
 
     # ------------------------------------------------------------ checkpoints

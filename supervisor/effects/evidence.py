@@ -12,15 +12,32 @@ TAIL_BYTES = 256 << 10
 
 
 def collect(
-    folder: Path, reason: str, logs: Mapping[str, Path], explanation: Mapping[str, Any], pids: list[int]
+    folder: Path,
+    reason: str,
+    logs: Mapping[str, Path],
+    explanation: Mapping[str, Any],
+    pids: list[int],
+    *,
+    trace: str = "",
 ) -> None:
-    """Write a small bundle into ``folder``. Best effort by nature: what cannot be read is named in the bundle."""
+    """Write a small bundle into ``folder``. Best effort by nature: what cannot be read is named in the bundle.
+
+    ``trace``: how to get the observations before, in and after the incident, most of which are still to come.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "reason.txt").write_text(reason + "\n")
+    (folder / "reason.txt").write_text(f"{reason}\n{trace}")
     (folder / "explain.json").write_text(json.dumps(explanation, indent=1, default=str))
     (folder / "processes.txt").write_text("\n".join(describe(pid) for pid in pids) + "\n")
     for role, path in logs.items():
         (folder / f"{role}.log").write_bytes(tail_of(path))
+
+
+def trace_command(journal: Path, incident: int) -> str:
+    """The sentence that stands in the bundle instead of a trace that would end where the incident begins."""
+    return (
+        f"What was observed around it: rl-supervisor trace {journal} --incident {incident} "
+        f"-o incident-{incident}.jsonl.gz\n"
+    )
 
 
 def tail_of(path: Path) -> bytes:
