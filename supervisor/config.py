@@ -83,7 +83,7 @@ class Job(Section):
     orchestrator_config: Path | None = None
     """The file after `--orchestrator @`."""
     inference_config: Path | None = None
-    """The file after `--inference @`."""
+    """The file after `--inference @`; with `recovery.inference = "own-role"` the file after `inference @`."""
     output_dir: Path = Path("outputs")
     """Where the job writes, relative to `dir`. One run, one folder."""
     checkpoint_interval: Positive = 10
@@ -132,9 +132,10 @@ class Job(Section):
                 raise ValueError('[job.plain] is only for kind = "command"')
             if not self.config and not any(split):
                 raise ValueError("needs `config`, or `trainer_config`, `orchestrator_config` and `inference_config`")
-            if self.config and any(split):
+            if self.config and any(split[:2]):
                 raise ValueError("has both `config` and the three separate files: keep one of the two")
-            if any(split) and self.kind == "rl" and not (self.trainer_config and self.orchestrator_config):
+            halves = bool(self.trainer_config and self.orchestrator_config)
+            if any(split) and self.kind == "rl" and not (halves or self.config):
                 raise ValueError("needs `trainer_config` and `orchestrator_config` together")
         return self
 
@@ -219,7 +220,8 @@ class Recovery(Section):
     mode: Literal["act", "observe"] = "act"
     """`observe`: publishing goes on, nothing is started, stopped or deleted, and what would have been done is told."""
     inference: Literal["with-job", "own-role"] = "with-job"
-    """`own-role`: the inference server is started beside the job, and each is restarted without the other."""
+    """`own-role`: the inference server is started beside the job, from `job.inference_config`, and each is restarted
+    without the other where that is safe."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """Restarts without a new complete step before giving up (exit 93)."""
     backoff: Annotated[float, Field(ge=0)] = 5

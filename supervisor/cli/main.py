@@ -82,26 +82,6 @@ def _parser() -> argparse.ArgumentParser:
         "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
     )
     report.add_argument("--json", action="store_true", help="print JSON")
-    simulate = verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate)
-    simulate.add_argument("--hours", type=float, default=1000.0, help="virtual hours (default 1000)")
-    simulate.add_argument("--seed", type=int, default=1, help="same seed, same output (default 1)")
-    simulate.add_argument("--policy", default="core", metavar="NAME", help="core (default), or another to compare with")
-    simulate.add_argument("--scenario", default="default", metavar="NAME", help="default, no-spot or healthy")
-    simulate.add_argument("--faults", type=Path, metavar="FILE", help="exactly these faults (TOML or JSON), no others")
-    simulate.add_argument("--list-faults", action="store_true", help="print all kinds of faults, then end")
-    simulate.add_argument(
-        "--set", action="append", default=[], dest="sets", metavar="KEY=VALUE", help="change a number of the scenario"
-    )
-    simulate.add_argument("--price", type=_amount, metavar="D", help="dollars an hour: count money, too")
-    simulate.add_argument("--story", action="store_true", help="also print what the policy said, with times")
-    simulate.add_argument("--json", action="store_true", help="print JSON")
-    simulate.add_argument("--trace", type=Path, metavar="FILE", help="write the observations, for replay")
-    report = verb("report", "where the time went, each incident, what was saved, how often to save", _report)
-    report.add_argument("--price", type=_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour")
-    report.add_argument(
-        "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
-    )
-    report.add_argument("--json", action="store_true", help="print JSON")
     verb("version", "print the version", _version)
     return parser
 
@@ -181,20 +161,6 @@ def _trace(options: argparse.Namespace) -> int:
     from supervisor.cli import replay
 
     return replay.export(options.file, incident=options.incident, output=options.output)
-
-
-def _report(options: argparse.Namespace) -> int:
-    from supervisor.cli import report
-
-    return report.report(
-        options.run_file, price=options.price, person_every_h=options.person_every, as_json=options.json
-    )
-
-
-def _simulate(options: argparse.Namespace) -> int:
-    from supervisor.cli import simulate
-
-    return simulate.run(options)
 
 
 def _report(options: argparse.Namespace) -> int:
