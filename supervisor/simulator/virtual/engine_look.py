@@ -39,7 +39,8 @@ class EngineEyes:
 
     def changed(self) -> None:
         """Something about the engine may be seen: look on the grid of the real looks."""
-        shape = (self.job.activity, self.job.up, self.job.slow, tuple(e.health for e in self.job.engines))
+        job = self.job
+        shape = (job.activity, job.up, job.slow, bool(job.broken), sum(e.health == "ok" for e in job.engines))
         if shape == self._shape:
             return
         self._shape = shape
@@ -60,7 +61,7 @@ class EngineEyes:
         its = job.iterations()
         moved = its != self._last
         counts = its if health == "ok" else None
-        running, waiting = self._load()
+        running, waiting = self._load() if health == "ok" else (0.0, 0.0)
         connections = self._connections()
         waits = bool(running or waiting or connections)
         canary = self._canary(health, moved or not waits, now)
@@ -85,7 +86,7 @@ class EngineEyes:
             "engine",
         )
         self._ever_up = self._ever_up or job.up
-        calm = health == "ok" and moved and all(e.health == "ok" for e in job.engines)
+        calm = health == "ok" and moved and "inference" not in job.broken
         if calm:
             wait_s = CALM_S
         elif health == "refused" and not self._ever_up:
@@ -107,8 +108,8 @@ class EngineEyes:
         job = self.job
         match job.activity:
             case "working":
-                waiting = 400.0 if job.slow < 1 else float(self.random.randint(0, 4))
-                return float(self.random.randint(INFLIGHT - 16, INFLIGHT)), waiting
+                waiting = 400.0 if job.slow < 1 else float(int(self.random.random() * 5))
+                return float(INFLIGHT - int(self.random.random() * 16)), waiting
             case "paused":
                 return float(INFLIGHT - 8), 0.0
             case "stuck":
@@ -133,7 +134,7 @@ class EngineEyes:
 
     def _answers(self) -> bool:
         """Would a request through all engines come back soon?"""
-        return self.job.up and not self.pod.http_slow and all(e.health == "ok" for e in self.job.engines)
+        return self.job.up and not self.pod.http_slow and "inference" not in self.job.broken
 
     def _liveness(self, health: str, now: float) -> str:
         if not self.pod.physics.liveness:

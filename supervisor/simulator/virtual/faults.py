@@ -226,7 +226,7 @@ def _nvml_hang(world: World, p: Values) -> None:
 
 def _disk_full(world: World, p: Values) -> None:
     pod = world.here()
-    strike = world.struck("disk-full", "room")
+    strike = world.struck("disk-fills", "nothing")  # what it asks for is room, not a restart
     room = max(0.0, pod.disk_free() - float(p["leaves_gb"]) * GB)
     rate = float(p["growth_gb_s"]) * GB
     if rate > 0:
@@ -439,7 +439,7 @@ KINDS: dict[str, Kind] = {
         ),
         _kind("nvml-hang", "nothing", _nvml_hang, "the GPU driver answers nobody", seconds=(600.0, "how long")),
         _kind(
-            "disk-full",
+            "disk-fills",
             "room",
             _disk_full,
             "files of others fill the disk",

@@ -31,16 +31,18 @@ INFLIGHT, BATCH = 64, 256
 ENGINE_UP_PART = 0.75  # of the start-up: then the server listens
 COMMAND = "rl @ rl.toml"
 
-NEEDS: dict[str, tuple[Role, ...]] = {
-    "load": ("inference", "orchestrator", "trainer"),
-    "resume": ("inference", "orchestrator", "trainer"),
-    "rollouts": ("inference", "orchestrator", "env"),
-    "eval": ("inference", "orchestrator", "env"),
-    "training": ("trainer",),
-    "checkpoint": ("trainer",),
-    "weight-update": ("inference", "orchestrator", "trainer"),
+_MODEL: frozenset[Role] = frozenset(("inference", "orchestrator", "trainer"))
+_ROLLOUTS: frozenset[Role] = frozenset(("inference", "orchestrator", "env"))
+_TRAINER: frozenset[Role] = frozenset(("trainer",))
+NEEDS: dict[str, frozenset[Role]] = {
+    "load": _MODEL,
+    "resume": _MODEL,
+    "rollouts": _ROLLOUTS,
+    "eval": _ROLLOUTS,
+    "training": _TRAINER,
+    "checkpoint": _TRAINER,
+    "weight-update": _MODEL,
 }
-STEPPING = frozenset({"rollouts", "eval", "training", "weight-update"})
 
 
 class Line(NamedTuple):
@@ -87,7 +89,8 @@ class Job(Owner):
         self.step = resume_step if resume_step is not None else 0  # last one done
         self.made = 0  # steps done by this attempt
         self.started_at = self.clock.now
-        self.health: dict[Role, Health] = dict.fromkeys(("launcher", "orchestrator", "trainer", "env"), "ok")
+        self.broken: set[Role] = set()  # roles that are stuck or gone
+        self.missing: set[Role] = set()  # those that are gone
         self.engines = [Engine() for _ in range(pod.physics.engines)]
         self.up = False  # the engine's server listens
         self.slow = 1.0  # how fast the engine is of what it could be
@@ -132,16 +135,7 @@ class Job(Owner):
     @property
     def blocked(self) -> bool:
         """Can the present phase not go on?"""
-        return self.exit is not None or self.ending or any(self._of(role) != "ok" for role in NEEDS[self.phase])
-
-    @property
-    def stepping(self) -> bool:
-        return self.phase in STEPPING
-
-    def _of(self, role: Role) -> Health:
-        if role != "inference":
-            return self.health[role]
-        return next((engine.health for engine in self.engines if engine.health != "ok"), "ok")
+        return self.exit is not None or self.ending or not self.broken.isdisjoint(NEEDS[self.phase])
 
     def progress(self) -> float:
         """How much of the present phase is done, 0 to 1."""
@@ -303,7 +297,7 @@ class Job(Owner):
         """Does the orchestrator ask an engine that is not there?"""
         return (
             self.exit is None
-            and self.health["orchestrator"] == "ok"
+            and "orchestrator" not in self.broken
             and self.phase in ("rollouts", "eval", "weight-update", "training")
             and any(engine.health == "gone" for engine in self.engines)
         )
@@ -365,8 +359,7 @@ class Job(Owner):
             for number, one in enumerate(self.engines):
                 if engine in (None, number) and one.health == "ok":
                     one.health = "stuck"
-        elif self.health[role] == "ok":
-            self.health[role] = "stuck"
+        self.broken.add(role)
         self.hung_for_good = True
         self._refresh()
 
@@ -383,8 +376,8 @@ class Job(Owner):
             if all(one.health == "gone" for one in self.engines):
                 self.up = False
             self.clock.after(1.5, lambda: self.pod.memory_of("inference", self.engines_alive()), self)
-        else:
-            self.health[role] = "gone"
+        self.broken.add(role)
+        self.missing.add(role)
         self._refresh()
 
     def crash(self, role: Role, code: int, name: str, text: str) -> None:

@@ -19,7 +19,7 @@ class Strike:
 
     kind: str
     t: float
-    needs: str  # what it takes: "restart", "pod", "room" or "nothing"
+    needs: str  # what it takes of the policy: "restart", "pod" or "nothing"
     detected: float | None = None  # when the policy acted upon it
     natural: float | None = None  # when it was over without the policy's doing
     sentence: str = ""  # why the policy says that it acted

@@ -153,7 +153,7 @@ class Sensing(Owner):
     def _look_at_work(self) -> None:
         self._work_at = None
         job = self.pod.job
-        if job is None or not job.alive or job.exit is not None or job.health["orchestrator"] == "gone":
+        if job is None or not job.alive or job.exit is not None or "orchestrator" in job.missing:
             return
         if job.phase in ("load", "resume"):
             return

@@ -304,7 +304,7 @@ class World:
     def struck(self, kind: str, needs: str) -> Strike:
         """A fault changes the world now. Only a policy that knows everything is told."""
         strike = self.account.struck(kind, self.clock.now, needs)
-        if needs in ("restart", "pod", "room"):
+        if needs in ("restart", "pod"):
             self._open.append(strike)
         if needs in ("restart", "pod") and self._policy.omniscient and self.pod is not None:
             self.clock.after(0.0, lambda: self._tell_oracle(kind), self.pod)
@@ -333,8 +333,8 @@ class World:
         needed = self._answered(reason)
         if needed or pod is None or job is None or job.exit is not None or job.ending or pod.doomed:
             return
-        if any(strike.needs == "room" and strike.natural is None for strike in self.account.strikes[-50:]):
-            return
+        if pod.foreign_bytes > 0:
+            return  # to stop before the disk is full is no mistake
         odd = sorted({s.kind for s in self.account.strikes[-10:] if s.needs == "nothing" and now - s.t < 7200.0})
         self.account.false_restarts.append(FalseRestart(now - START_T, reason, ", ".join(odd)))
 
@@ -351,8 +351,7 @@ class World:
         """Close the books on every fault that was open; were there any that a restart answers?"""
         needed = False
         for strike in self._open:
-            if strike.needs != "room":
-                needed = True
+            needed = True
             if strike.detected is None:
                 strike.detected, strike.sentence = self.clock.now, sentence
         self._open.clear()
