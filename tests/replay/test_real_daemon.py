@@ -1,0 +1,45 @@
+"""What a real daemon wrote while an engine died is replayed to the same decisions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from supervisor import trace
+from supervisor.core import actions as a
+from supervisor.replaying import replay
+from tests.e2e.rig import Pod
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "supervisor.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_journal_of_a_real_run_with_an_engine_death_gives_the_same_decisions(tmp_path: Path) -> None:
+    pod = Pod(tmp_path / "pod", faults=[{"at_step": 5, "kind": "engine-exit-0"}], max_steps=8, step_s=0.5)
+    journal = pod.state_dir / "journal.db"
+    try:
+        pod.start()
+        pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over")
+        file = tmp_path / "incident-1.jsonl.gz"
+        exported = run("trace", str(pod.run_file), "--incident", "1", "-o", str(file))
+        assert exported.returncode == 0, exported.stderr
+        assert pod.daemon is not None
+        assert pod.daemon.poll() is None, "the daemon was still running"
+        assert pod.wait_exit() == 0
+    finally:
+        pod.close()
+    for path in (file, journal):
+        replayed = run("replay", str(path))
+        assert replayed.returncode == 0, replayed.stdout
+        assert "the same as recorded" in replayed.stdout
+        assert "vLLM died silently" in replayed.stdout
+    source = trace.load(journal)
+    turns = list(replay(source))
+    assert sum(len(turn.recorded or ()) for turn in turns) == sum(len(turn.actions) for turn in turns) > 20
+    said = [x.sentence for turn in turns for x in turn.actions if isinstance(x, a.Say) and x.event == "verdict"]
+    assert said == pod.sentences("verdict"), "replay says what the log said"
+    bundle = next((pod.state_dir / "attempts").glob("*/incident-1/reason.txt")).read_text()
+    assert f"rl-supervisor trace {journal} --incident 1" in bundle
