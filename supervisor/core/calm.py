@@ -27,6 +27,16 @@ def _in_time(state: State) -> bool:
     return state.mode == "running" and state.now < state.progress.t + step_limits(state)[0]
 
 
+def only_reacted_to(before: State, after: State, fact: f.Fact) -> bool:
+    """True when ``fact`` may have to be told of, and can change nothing for the ladders of the mode."""
+    match fact:
+        case f.HostLook():
+            return True
+        case f.StepDone():
+            return before.progress.step == after.progress.step and _in_time(after)
+    return False
+
+
 def _always(before: State, after: State, fact: f.Fact) -> bool:
     return True
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from supervisor.core.account import account
-from supervisor.core.actions import Action
-from supervisor.core.calm import only_goes_on
+from supervisor.core.actions import Action, Say
+from supervisor.core.calm import only_goes_on, only_reacted_to
 from supervisor.core.evolve import replace
-from supervisor.core.facts import Observation
+from supervisor.core.facts import Fact, Observation
 from supervisor.core.observe import observe
 from supervisor.core.policy import advance
 from supervisor.core.reactions import react
@@ -36,18 +36,27 @@ def decide(state: State, observation: Observation) -> Decision:
     """Fold in one observation and climb the ladders."""
     seen = observe(state, observation)
     fact = observation.fact
-    if seen.calm_until > seen.now and only_goes_on(state, seen, fact):
-        if seen.phases is not state.phases:
-            seen = replace(seen, ledger=account(state, seen, fact))
-        return Decision(seen, (), seen.calm_until)
-    watch = Watch(seen.now)
+    calm = seen.calm_until > seen.now
+    if calm and only_goes_on(state, seen, fact):
+        return _calm(state, seen, fact)
     seen, acts = react(state, seen, fact)
+    if calm and not acts and only_reacted_to(state, seen, fact):
+        return _calm(state, seen, fact)
+    watch = Watch(seen.now)
     seen, more = advance(seen, watch)
     seen, kept = keep_records(replace(seen, ledger=account(state, seen, fact)), watch)
     actions = (*acts, *more, *kept)
-    deadline = _deadline(seen, watch, acted=bool(actions))
-    calm = deadline if seen.live and not actions and not seen.suspicion else 0.0
-    return Decision(replace(seen, calm_until=calm), actions, deadline)
+    acted = seen.mode != state.mode or any(not isinstance(action, Say) for action in actions)
+    deadline = _deadline(seen, watch, acted=acted)
+    until = deadline if seen.live and not acted and not seen.suspicion else 0.0
+    return Decision(replace(seen, calm_until=until), actions, deadline)
+
+
+def _calm(before: State, after: State, fact: Fact) -> Decision:
+    """Nothing is concluded; only the books are kept."""
+    if after.phases is not before.phases:
+        after = replace(after, ledger=account(before, after, fact))
+    return Decision(after, (), after.calm_until)
 
 
 def _deadline(state: State, watch: Watch, *, acted: bool) -> float:

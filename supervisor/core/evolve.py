@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["replace"]
+__all__ = ["replace", "settle"]
 
 if TYPE_CHECKING:
     from dataclasses import replace
@@ -23,3 +23,12 @@ else:
         fields.update(value.__dict__)
         fields.update(changes)
         return other
+
+
+def settle(own: Any, /, **changes: Any) -> None:
+    """Change ``own`` in place: only for a copy that was made a moment ago and that nobody else has seen yet.
+
+    Folding a fact into the state copies it once to set the time; the handlers of frequent facts finish that copy instead
+    of making another.
+    """
+    own.__dict__.update(changes)

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core.deadlines import GROWS_S
-from supervisor.core.evolve import replace
+from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import STEP, learn, merged
 from supervisor.core.state import (
     BEING_LISTED,
@@ -46,9 +46,10 @@ COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
 
 def observe(state: State, observation: f.Observation) -> State:
     """The state after ``observation``; time never runs backwards."""
-    state = replace(state, now=max(state.now, observation.t), wall=observation.wall)
-    handler = _HANDLERS.get(type(observation.fact))
-    return handler(state, observation.fact) if handler else state
+    t, fact = observation.t, observation.fact
+    state = replace(state, now=t if t > state.now else state.now, wall=observation.wall)
+    handler = _HANDLERS.get(type(fact))
+    return handler(state, fact) if handler else state
 
 
 def fresh_attempt(state: State) -> State:
@@ -146,12 +147,9 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
         new = [text for text in fact.lost if text not in known]
         lost = tuple(GpuTrouble(text.partition(":")[0], text, state.now, fatal=True) for text in new)
         state = replace(state, trouble=(*state.trouble, *lost)[-16:])
-    return replace(
-        state,
-        gpu_reason="",
-        gpu_unseen_since=None,
-        gpus={gpu.uuid: _remember(state, gpu) for gpu in fact.gpus},
-    )
+    gpus = {gpu.uuid: _remember(state, gpu) for gpu in fact.gpus}
+    settle(state, gpu_reason="", gpu_unseen_since=None, gpus=gpus)
+    return state
 
 
 def _gpu_fault(state: State, fact: f.GpuFault) -> State:
@@ -213,7 +211,8 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
             new["work_since"] = now
     elif fact.health == "ok" and count is not None:
         new["work_since"] = None
-    return replace(state, engine=replace(old, **new))
+    settle(state, engine=replace(old, **new))
+    return state
 
 
 def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
@@ -279,7 +278,8 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
         return state  # repeating oneself does not renew an excuse
     state = _phase_over(state, fact.role)
     phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
-    return replace(state, phases={**state.phases, fact.role: phase})
+    settle(state, phases={**state.phases, fact.role: phase})
+    return state
 
 
 def _phase_over(state: State, role: f.Role) -> State:
@@ -288,7 +288,8 @@ def _phase_over(state: State, role: f.Role) -> State:
     if phase is None or not phase.timed:
         return state
     learned = learn(state.learned, f"{role}/{phase.phase}", state.now - phase.t)
-    return replace(state, learned=learned, phases={**state.phases, role: replace(phase, timed=False)})
+    settle(state, learned=learned, phases={**state.phases, role: replace(phase, timed=False)})
+    return state
 
 
 def _growing(state: State, fact: f.Growing) -> State:
@@ -307,7 +308,8 @@ def _work_seen(state: State, fact: f.WorkSeen) -> State:
     old = state.work
     moved = old is None or (old.inflight, old.done) != (fact.inflight, fact.done)
     moved_t = state.now if moved or old is None else old.moved_t
-    return replace(state, work=Work(fact.inflight, fact.done, state.now, moved_t))
+    settle(state, work=Work(fact.inflight, fact.done, state.now, moved_t))
+    return state
 
 
 def _finish_seen(state: State, fact: f.FinishSeen) -> State:
@@ -338,7 +340,8 @@ def _fresh_start_seen(state: State, fact: f.FreshStartSeen) -> State:
 
 
 def _disk_look(state: State, fact: f.DiskLook) -> State:
-    return replace(state, disk_total=fact.total_bytes, disk_free=fact.free_bytes, disk_reason=fact.reason)
+    settle(state, disk_total=fact.total_bytes, disk_free=fact.free_bytes, disk_reason=fact.reason)
+    return state
 
 
 def _local_steps(state: State, fact: f.LocalSteps) -> State:

@@ -43,10 +43,11 @@ class Limits:
 
 def learn(learned: Learned, name: str, seconds: float) -> Learned:
     """``learned`` with one more time of phase ``name``."""
+    seconds = round(seconds, 3)
     if not 0 < seconds < 1e9:
         return learned
     old = learned.phases.get(name, PhaseTimes())
-    window = (*old.seconds, round(seconds, 3))[-KEEP:]
+    window = (*old.seconds, seconds)[-KEEP:]
     times = replace(old, seconds=window, longest_s=max(old.longest_s, seconds), count=old.count + 1)
     # Fifty logarithms a phase are no work for each time of it; what is unusual counts at once.
     if times.count <= EACH_AT_FIRST or times.count % THEN_EVERY == 0 or seconds > old.late_s:

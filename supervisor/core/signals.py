@@ -64,8 +64,10 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         signals.append(Signal("memory", f"memory on GPU {memory.gpu.index} fell to {to}"))
     signals += _standing_still(state, watch)
     work = state.work
+    # A rollout may take its time: that none ends says something only beside other evidence against the engine.
     if (
-        work is not None
+        signals
+        and work is not None
         and work.inflight > 0
         and not watch.over(work.t, 60.0)
         and watch.over(work.moved_t, settings.hang_s)
