@@ -30,6 +30,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
+from supervisor.core_settings import of_run_file
 from supervisor.effects import aside
 from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_attempt
 from supervisor.effects.carry_out import Effects
@@ -343,34 +344,15 @@ class Daemon:
 
     def settings(self, job: Job | None) -> f.Settings:
         """What the core needs of the run file and of the trainer's configuration."""
-        file = self.run_file
-        return f.Settings(
-            run_id=file.run.id,
-            max_steps=file.run.max_steps or (job.max_steps() if job else None),
+        own = of_run_file(self.run_file)
+        return replace(
+            own,
+            max_steps=own.max_steps or (job.max_steps() if job else None),
             first_step_at=job.facts().first_step if job else 0,
             has_engine=job is None or job.engine() is not None,
             has_finish_line=job is None or job.facts().finish_line,
-            has_store=True,
             fresh=self._fresh,
             pin_step=self._step,
-            startup_s=file.deadlines.startup,
-            step_floor_s=file.deadlines.step_floor,
-            step_ceiling_s=file.deadlines.step_ceiling,
-            engine_grace_s=file.deadlines.engine_grace,
-            memory_fell_s=file.deadlines.memory_fell,
-            hang_s=file.deadlines.hang,
-            writing_s=file.deadlines.checkpoint_save,
-            stop_budget_s=400.0,
-            max_restarts=file.recovery.max_restarts,
-            backoff_base_s=file.recovery.backoff,
-            backoff_cap_s=file.recovery.backoff_cap,
-            keep_local=file.disk.keep_local,
-            prune_above=file.disk.prune_above,
-            keep_last=file.store.keep_last,
-            keep_every=file.store.keep_every,
-            stop_below_bytes=file.disk.stop_below_mb << 20,
-            seed=sum(file.run.id.encode()),
-            hooks=("finish",) if file.hooks.finish else (),
         )
 
     def wandb_id(self) -> str:
