@@ -34,8 +34,10 @@ VERBS: Mapping[str, frozenset[str]] = {
     "pause": frozenset(),
     "resume": frozenset(),
     "shutdown": frozenset(),
+    "attach": frozenset(),
 }
-"""Each verb with the arguments it knows."""
+"""Each verb with the arguments it knows; ``attach``, of ``rl-supervisor attach``, takes one ``PID:START_TICKS``."""
+_PROCESS = re.compile(r"[0-9]{1,9}:[0-9]{1,18}", re.ASCII)
 
 STATES = metrics.KNOWN_STATES
 """Words of ``status()["state"]``."""
@@ -293,9 +295,12 @@ class _SocketPages(_OpenPages):
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"There is no command {verb[:40]!r}; there are {known}.")
         if not isinstance(args, list) or not all(isinstance(word, str) for word in args):
             raise RefusedError(HTTPStatus.BAD_REQUEST, "args must be a list of words.")
-        unknown = [word for word in args if word not in VERBS[verb]]
+        process = verb == "attach" and len(args) == 1 and _PROCESS.fullmatch(args[0])
+        unknown = [] if process else [word for word in args if word not in VERBS[verb]]
         if unknown:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"{verb} does not know {unknown[0][:40]!r}.")
+        if verb == "attach" and not process:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "attach wants one process, as PID:START_TICKS.")
         reply = self.desk.command(verb, args, peer_name(self.connection))
         self.send_json(asdict(reply), HTTPStatus.OK if reply.ok else HTTPStatus.CONFLICT)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from supervisor.config import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
+from supervisor.effects.attached import HOW
 from supervisor.effects.attempts import read_snapshot
 from supervisor.effects.launch import ShimState
 from supervisor.jobs.base import GpuPlan, GrowthKind, Job, LogSource
@@ -23,7 +24,14 @@ from supervisor.sensors.gpu import GpuSensor, merged
 from supervisor.sensors.growing import GrowthSensor
 from supervisor.sensors.host import HostSensor
 from supervisor.sensors.logs import LogSensor, end_positions
-from supervisor.sensors.processes import Identity, ProcessWatcher, identity, process_sensors
+from supervisor.sensors.processes import (
+    TITLE_LENGTH,
+    Identity,
+    ProcessWatcher,
+    identity,
+    process_sensors,
+    read_title,
+)
 from supervisor.sensors.usage import held_bytes
 
 LOG_INTERVAL_S = 1.0
@@ -107,6 +115,7 @@ class Attending:
         roots = [known for one in found if (known := _root(one)) is not None]
         state = self._state()
         seen = [f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.processes.values()]
+        seen += self._attached(job, attempt, found, known={one.pid for one in seen})
 
         supervision = self._run_file.supervision
         folder = self._attempt_dir(attempt)
@@ -146,6 +155,18 @@ class Attending:
     def _processes(self) -> list[tuple[int, str]]:
         """The run's living processes: (pid, role)."""
         return [(process.pid, process.role) for process in self._state().processes.values()]
+
+    def _attached(self, job: Job, attempt: int, found: Sequence[ShimState], known: set[int]) -> list[f.ProcessSeen]:
+        """The top of a job that was attached: no shim is above it, so no scan would find it and tell of it."""
+        new = []
+        for one in found:
+            if one.how == HOW and one.pid is not None and one.start_ticks is not None and one.pid not in known:
+                title = read_title(one.pid)
+                role, key = job.classify_process(title, "") or ("job", False)
+                new.append(f.ProcessSeen(attempt, role, one.pid, one.start_ticks, title[:TITLE_LENGTH], key))
+        for fact in new:
+            self._post(fact, "processes")
+        return new
 
     def leave(self, attempt: int | None) -> None:
         """Stop looking at the attempt (None: whichever it is)."""
@@ -271,4 +292,6 @@ class _Exits:
 
 
 def _root(found: ShimState) -> Identity | None:
+    if found.how == HOW:  # no shim: what the person started is the top of the tree itself
+        return identity(found.pid) if found.pid else None
     return identity(found.shim_pid) if found.shim_pid else None

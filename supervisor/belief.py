@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from supervisor.core import facts as f
 from supervisor.core.deadlines import allowance, excuse, excuse_limit, startup_budget, step_deadline
 from supervisor.core.evolve import replace
 from supervisor.core.moves import note_failure
-from supervisor.core.observe import NEAR_ZERO, SHARED_DROP, waiting_work
+from supervisor.core.observe import NEAR_ZERO, SHARED_DROP, observe, waiting_work
 from supervisor.core.signals import BAD_LOOKS, FRESH_S, SLOW_S
 from supervisor.core.state import GpuMemory, State
 from supervisor.core.table import row_for
@@ -88,19 +89,16 @@ def would_do(state: State, verdict: Verdict) -> str:
 
 
 def _later(state: State, seconds: float) -> State:
-    """The state after ``seconds`` in which everybody looks, and everything reads as it reads now."""
-    now = state.now + seconds
-    engine, work = state.engine, state.work
-    counted = engine.count is not None and state.now - engine.counted_t < FRESH_S
-    engine = replace(
-        engine,
-        look_t=now,
-        counted_t=now if counted else engine.counted_t,
-        units={name: replace(unit, t=now) for name, unit in engine.units.items()},
-        bad_looks=engine.bad_looks + (round(seconds) if engine.bad_since is not None else 0),
-    )
-    work = replace(work, t=now) if work is not None else None
-    return replace(state, now=now, wall=state.wall + seconds, engine=engine, work=work, calm_until=0.0)
+    """The state after ``seconds``, in which everybody has looked again and has seen what was seen last."""
+    t, wall = state.now + seconds, state.wall + seconds
+    seen: list[f.Fact] = [f.Tick()]
+    if state.engine.look is not None:
+        seen += [state.engine.look] * BAD_LOOKS
+    if state.work is not None:
+        seen.append(f.WorkSeen(state.work.inflight, state.work.done))
+    for fact in seen:
+        state = observe(state, f.Observation(t, wall, fact))
+    return state
 
 
 # ---------------------------------------------------------------- the pieces
@@ -159,7 +157,9 @@ def _engine(state: State) -> list[Piece]:
     running = "unknown" if look.running is None else f"{look.running:.0f}"
     text = f"/health {look.health}, /liveness {look.liveness}, requests running: {running}"
     found = []
-    if engine.slow_since is not None:
+    if not engine.ever_ok:
+        found.append(Piece("engine", text, now - engine.look_t, would="it was never up here: no answer is no signal"))
+    elif engine.slow_since is not None:
         since = now - max(engine.slow_since, engine.moved_t)
         would = f"{span(SLOW_S)} without an answer or a token {A_SIGNAL}"
         found.append(Piece("engine", text, now - engine.look_t, SLOW_S, SLOW_S - since, would))
@@ -167,8 +167,6 @@ def _engine(state: State) -> list[Piece]:
         missing = max(0, BAD_LOOKS - engine.bad_looks)
         would = f"{missing} more such answers in a row {A_SIGNAL}" if missing else "this is a signal"
         found.append(Piece("engine", text, now - engine.look_t, would=would))
-    elif not engine.ever_ok:
-        found.append(Piece("engine", text, now - engine.look_t, would="it has not been up yet: no answer is no signal"))
     else:
         would = f"{BAD_LOOKS} refused or failed answers in a row {A_SIGNAL}"
         found.append(Piece("engine", text, now - engine.look_t, would=would))
@@ -196,6 +194,8 @@ def _counters(state: State) -> Piece:
     rule = f"{span(hang_s)} without a token while work waits {A_SIGNAL}"
     if engine.work_since is None or not waiting_work(engine.look, state.work):
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; no work waits now")
+    if engine.look.liveness == "ok" and not engine.canary_misses:
+        return Piece("engine counters", text, age, hang_s, None, f"{rule}; not while /liveness is answered, as now")
     still = min(engine.counted_t - engine.moved_t, engine.counted_t - engine.work_since)
     return Piece("engine counters", text, age, hang_s, hang_s - still, rule)
 
@@ -239,17 +239,26 @@ def _step(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
         budget, begun = startup_budget(state), state.now - state.started
-        return [Piece("start", "no new step yet", begun, budget, budget - begun, "that alone would be acted upon")]
+        return [
+            Piece(
+                "start",
+                "no new step yet",
+                begun,
+                budget,
+                budget - begun,
+                f"{span(budget)} without one alone would be acted upon",
+            )
+        ]
     if state.mode != "running":
         return []
     limits = step_deadline(state)
     hard = limits.hard_s + allowance(state)
     if since < limits.soft_s and limits.soft_s < hard:
-        would = f"no new step for so long {A_SIGNAL}; for {span(hard)} it alone would be acted upon"
+        would = f"{span(limits.soft_s)} without a new step {A_SIGNAL}; {span(hard)} alone would be acted upon"
         return [Piece("step", progress_sentence(state), since, limits.soft_s, limits.soft_s - since, would)]
     why = excuse(state)
     would = f"overdue, and excused: {why}; " if why and since >= limits.soft_s else ""
-    would += f"no new step for {span(hard)} alone would be acted upon"
+    would += f"{span(hard)} without a new step alone would be acted upon"
     return [Piece("step", progress_sentence(state), since, hard, hard - since, would)]
 
 

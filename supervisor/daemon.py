@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, logs, next_pod, status
+from supervisor import __version__, attach, logs, next_pod, status
 from supervisor.api import VERBS, Api, Reply
 from supervisor.attending import Attending
 from supervisor.clock import Clock
@@ -31,10 +31,11 @@ from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.core_settings import of_run_file
-from supervisor.effects import aside
-from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_attempt
+from supervisor.effects import aside, attached
+from supervisor.effects.attached import look
+from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_attempt, take_snapshot
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.launch import look
+from supervisor.effects.survivors import Identity, alive
 from supervisor.errors import ConfigError, SupervisorError, TryAgainError
 from supervisor.housekeeping import Housekeeping
 from supervisor.jobs.base import Job
@@ -61,8 +62,11 @@ class Daemon:
         fresh: bool = False,
         step: int | None = None,
         onstart: bool = False,
+        attach_to: Identity | None = None,
     ) -> None:
         """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
+
+        ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed.
 
         Raises SupervisorError with a sentence when the run cannot be watched at all.
         """
@@ -71,6 +75,8 @@ class Daemon:
         self.run_file = run_file
         self._environ = dict(environ)
         self._fresh, self._step = fresh, step
+        self._attach_to = attach_to
+        self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         self._path = path
         self._new_pod = onstart
         self._setup = onstart and bool(run_file.setup.commands)
@@ -96,6 +102,7 @@ class Daemon:
             log_files=self.log_files,
             known=lambda: [(p.pid, p.start_ticks) for p in self.state.processes.values()],
             opened=self._open_late,
+            observed=lambda: self.observed,
         )
         self.housekeeping = Housekeeping(self)
         self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
@@ -168,8 +175,10 @@ class Daemon:
             self.state = replace(self.state, attempt=last_attempt(self._state_dir))
             # No fact tells this number, and a replay has to begin with it.
             self.journal.snapshot(self.state)
+        if self._attach_to is not None or self._watches_a_persons_job():
+            self.observed = _ATTACHED
         self.effects.job = self._job_or_none()
-        if self.effects.job is not None:
+        if self.effects.job is not None and not self.observed:
             aside.finish_deletions(self.effects.job.output_dir)
         settings = self.settings(self.effects.job)
         self.attending.watch_pod(self.effects.job)
@@ -198,7 +207,13 @@ class Daemon:
         state = self.state
         adopted = None
         after: list[f.Fact] = []
-        if state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
+        taken = self._claim(self._attach_to) if self._attach_to is not None else None
+        if taken is None and not state.live and attached.living(self._attempt_dir(state.attempt)):
+            taken = state.attempt  # of a journal that was lost
+        if taken is not None and (taken != state.attempt or not state.live):
+            pid = attached.read(self._attempt_dir(taken))[0].process[0]
+            after.append(f.AttemptAdopted(taken, None, pid))
+        elif state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
             for component in self._components(state.attempt):
                 found = look(self._attempt_dir(state.attempt), component)
                 if found.state == "absent":
@@ -223,10 +238,78 @@ class Daemon:
         self._first.extend((fact, "daemon") for fact in (started, *after))
         if adopted is not None and (lives or not after):
             self._attend(adopted, adopting=True)
+        elif lives and taken is not None:
+            self._inbox.put((lambda: self._attend(taken, adopting=True), "daemon"))
+
+    # ------------------------------------------------------------ jobs that a person started
+
+    def _watches_a_persons_job(self) -> bool:
+        """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
+        folder = self._attempt_dir(self.state.attempt)
+        if not attached.read(folder):
+            return False
+        left = any(alive((p.pid, p.start_ticks)) for p in self.state.processes.values())
+        return left or bool(attached.living(folder))
+
+    def _claim(self, process: Identity) -> int:
+        """The attempt under which ``process`` is watched: a new one, unless the present one is this very process.
+
+        Raises SupervisorError when the process has ended, or another job of the run lives.
+        """
+        state, job = self.state, self.effects.job
+        living = attached.living(self._attempt_dir(state.attempt))
+        if living is not None and living.process == process:
+            return state.attempt
+        for component in self._components(state.attempt):
+            found = look(self._attempt_dir(state.attempt), component)
+            if found.state == "running":
+                raise ConfigError(
+                    f"Attempt {state.attempt} of run {self.run_file.run.id} is alive (pid {found.pid}): a run has one "
+                    "job at a time. End that one first."
+                )
+        if job is None:
+            raise ConfigError("The trainer cannot be opened, so its job cannot be watched: see rl-supervisor check.")
+        number = max(state.attempt, last_attempt(self._state_dir)) + 1
+        folder = self._attempt_dir(number)
+        take_snapshot(folder, job.config_files(), None)
+        name = attach.component(job, folder)
+        attached.write(folder, name, process, attach.title(process[0]), attach.output_file(process[0]))
+        return number
+
+    def _attach(self, process: Identity) -> None:
+        """Watch a job that a person started; in the loop, since only the loop's state is the present one."""
+        try:
+            number = self._claim(process)
+        except SupervisorError as error:
+            self.post(f.Remark("attach-failed", str(error)), "daemon")
+            return
+        self.post(f.AttemptAdopted(number, None, process[0]), "daemon")
+        self._inbox.put((lambda: self._attend(number, adopting=True), "daemon"))
+
+    def _asked_to_attach(self, words: list[str]) -> Reply:
+        state, run = self.state, self.run_file.run.id
+        if not self.observed:
+            return Reply(
+                False,
+                f"The daemon of run {run} starts and stops its job itself, and we never stop what we did not start: "
+                'set [recovery] mode = "observe" in the run file, start the daemon anew, then attach.',
+            )
+        pid, _, ticks = words[0].partition(":") if words else ("", "", "")
+        process = (int(pid or 0), int(ticks or 0))
+        if not alive(process):
+            return Reply(False, f"There is no living process {pid}: nothing to attach to.")
+        living = attached.living(self._attempt_dir(state.attempt))
+        if living is not None and living.process == process:
+            return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt}.")
+        if state.live and state.ended is None and state.pid is not None:
+            return Reply(False, f"Run {run} has a living job already (pid {state.pid}), and a run has one at a time.")
+        if state.mode in ("leaving", "finished", "finishing"):
+            return Reply(False, f"The daemon of run {run} is about to end: {status.headline(state)}")
+        self._inbox.put((lambda: self._attach(process), "api"))
+        return Reply(True, f"Process {pid} is watched from now on, and never touched. See: supervisorctl status")
 
     def _components(self, attempt: int) -> list[str]:
-        found = sorted(self._attempt_dir(attempt).glob("*.shim.json"))
-        return [path.name.removesuffix(".shim.json") for path in found]
+        return attached.components(self._attempt_dir(attempt))
 
     def _loop(self) -> int:
         deadline = self.clock.now()
@@ -295,6 +378,8 @@ class Daemon:
             forget_old_attempts(self._state_dir, {self.state.attempt, self.state.snapshot or 0})
         if isinstance(fact, f.AttemptStopped):
             self.attending.leave(fact.attempt)
+        if isinstance(fact, f.Suppressed) and not self.state.live and self.state.mode != "stopping":
+            self.attending.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
         if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
             self.journal.put("wandb_id", fact.wandb_id)
 
@@ -351,6 +436,7 @@ class Daemon:
             first_step_at=job.facts().first_step if job else 0,
             has_engine=job is None or job.engine() is not None,
             has_finish_line=job is None or job.facts().finish_line,
+            mode="observe" if self.observed else "act",
             fresh=self._fresh,
             pin_step=self._step,
         )
@@ -374,6 +460,7 @@ class Daemon:
         facts = job.facts() if job else None
         return {
             **status.status(state),
+            "observed": self.observed,
             "store": self.run_file.store_url,
             "disk": {
                 "path": str(job.output_dir if job else self.run_file.output_dir),
@@ -402,8 +489,15 @@ class Daemon:
         """Take a person's command; it is carried out by the loop."""
         if verb not in VERBS:
             return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
+        if verb == "attach":
+            return self._asked_to_attach(args)
+        if self.observed and verb in ("start", "stop", "restart"):
+            return Reply(False, f"Nothing is started or stopped: {self.observed}")
         self.post(f.Command(verb, who, tuple(args)), "api")
-        return Reply(True, _ANSWERS[verb])
+        answer = (
+            "The daemon ends; the job is left as it is." if self.observed and verb == "shutdown" else _ANSWERS[verb]
+        )
+        return Reply(True, answer)
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         """What was said, oldest first."""
@@ -426,7 +520,8 @@ class Daemon:
 
     def explain(self) -> dict[str, Any]:
         """Why the core thinks what it thinks."""
-        return status.explain(self.state)
+        now = replace(self.state, now=self.clock.now(), wall=time.time())  # ages are told as of now
+        return {**status.explain(now), "observed": self.observed}
 
     def health(self) -> tuple[bool, str]:
         """Does the decision loop turn?"""
@@ -438,6 +533,14 @@ class Daemon:
         return self.state.mode == "running", status.headline(self.state)
 
 
+_OBSERVED = (
+    'this run is only observed, because its run file says [recovery] mode = "observe". Set it to "act" and start the '
+    "daemon anew to let it act."
+)
+_ATTACHED = (
+    "this run is only observed, because a person started its job and attached it. End the job where it was started; "
+    "`rl-supervisor run` then starts it from its last good step."
+)
 _ANSWERS = {
     "start": "The run will be started from its last good step.",
     "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
@@ -448,12 +551,20 @@ _ANSWERS = {
 }
 
 
-def main(path: Path, *, fresh: bool = False, step: int | None = None, onstart: bool = False) -> int:
+def main(
+    path: Path,
+    *,
+    fresh: bool = False,
+    step: int | None = None,
+    onstart: bool = False,
+    attach_to: Identity | None = None,
+) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
     run_file = load(path)
     logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
     threading.current_thread().name = "loop"
     try:
-        return Daemon(run_file, path, os.environ, fresh=fresh, step=step, onstart=onstart).run()
+        daemon = Daemon(run_file, path, os.environ, fresh=fresh, step=step, onstart=onstart, attach_to=attach_to)
+        return daemon.run()
     except OSError as error:
         raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error

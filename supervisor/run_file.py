@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 LARGEST = 1 << 20  # bytes; a run file has a few thousand
 MOST_MISTAKES = 20
+SECOND_NAMES = {"recover": "recovery"}
+"""Sections that people know by another name as well."""
 
 
 def read(path: Path, model: type[Model]) -> Model:
@@ -37,6 +39,16 @@ def read(path: Path, model: type[Model]) -> Model:
     except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
         raise ConfigError(f"{path} is not a run file: {error}.") from None
     positions = key_positions(text)
+    known = model.model_fields
+    renamed = {name: first for name, first in SECOND_NAMES.items() if name in data and first in known}
+    for name, first in renamed.items():
+        if first in data:
+            sentence = f"[{name}] and [{first}] are two names of one section: keep one of them."
+            raise ConfigError(
+                _at(path, positions, max((name,), (first,), key=lambda key: _line(positions, key))) + sentence
+            )
+        data[first] = data.pop(name)
+        positions = {(first, *key[1:]) if key[0] == name else key: place for key, place in positions.items()}
     mistakes = [_at(path, positions, key) + sentence for key, sentence in _impossible_values(data)]
     if not mistakes:
         try:
@@ -44,6 +56,8 @@ def read(path: Path, model: type[Model]) -> Model:
             return model.model_validate_json(json.dumps(data), strict=True)
         except ValidationError as error:
             mistakes = _sentences(path, model, data, positions, error)
+    for name, first in renamed.items():
+        mistakes = [sentence.replace(f"[{first}]", f"[{name}]") for sentence in mistakes]  # as the person wrote it
     shown = mistakes[:MOST_MISTAKES]
     if len(mistakes) > len(shown):
         shown.append(f"{path}: and {len(mistakes) - len(shown)} more mistakes.")
@@ -312,6 +326,11 @@ def _nearest(positions: Mapping[Key, Position], key: Key) -> Position | None:
         if key[:length] in positions:
             return positions[key[:length]]
     return None
+
+
+def _line(positions: Mapping[Key, Position], key: Key) -> int:
+    place = _nearest(positions, key)
+    return place.line if place else 0
 
 
 def _at(path: Path, positions: Mapping[Key, Position], key: Key) -> str:

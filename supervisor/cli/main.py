@@ -13,7 +13,8 @@ from supervisor.cli.terminal import run_cli
 Verb = Callable[[argparse.Namespace], int]
 
 EPILOG = """\
-exit codes of run and onstart: 0 finished and published, 75 try again here, 93 a person is needed, 94 this pod is unfit.
+exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
+94 this pod is unfit.
 Of everything else: 0 done, 1 failed, 2 wrong usage.
 """
 
@@ -48,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--step", type=_step, metavar="N", help="resume at this step, not at the last good one")
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
     verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
+    attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     check = verb("check", "load the run file and say what would be done with it", _check)
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--online", action="store_true", help="also try to reach the store")
@@ -102,6 +105,12 @@ def _amount(text: str) -> float:
     return value
 
 
+def _pid(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"a process is named by its number, as `ps` shows it, not {text!r}")
+    return int(text)
+
+
 def _step_or_latest(text: str) -> int | None:
     return None if text == "latest" else _step(text)
 
@@ -119,6 +128,12 @@ def _onstart(options: argparse.Namespace) -> int:
     from supervisor import daemon
 
     return daemon.main(options.run_file, fresh=False, step=None, onstart=True)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from supervisor.cli import attach
+
+    return attach.attach(options.run_file, options.pid)
 
 
 def _check(options: argparse.Namespace) -> int:

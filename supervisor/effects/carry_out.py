@@ -21,7 +21,7 @@ from typing import Any
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import aside, run_records
+from supervisor.effects import aside, observing, run_records
 from supervisor.effects.attempts import attempt_dir, digest, read_snapshot, take_snapshot
 from supervisor.effects.evidence import collect, tail_of, trace_command
 from supervisor.effects.lanes import Lanes
@@ -56,9 +56,11 @@ class Effects:
         log_files: Callable[[], dict[str, Path]],
         known: Callable[[], list[tuple[int, int]]],
         opened: Callable[[], Job],
+        observed: Callable[[], str] = lambda: "",
     ) -> None:
         """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError;
-        ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree.
+        ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree; ``observed``
+        says why the run is only looked at, "" where it is acted upon.
         """
         self.run_file = run_file
         self.job: Job | None = None
@@ -72,6 +74,7 @@ class Effects:
         self._log_files = log_files
         self._known = known
         self._opened = opened
+        self._observed = observed
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
         self._catalogue_t = 0.0
@@ -86,7 +89,11 @@ class Effects:
     # ------------------------------------------------------------ dispatch
 
     def do(self, action: a.Action) -> None:
-        """Queue an action; returns at once."""
+        """Queue an action; returns at once. Where the run is only observed nothing is touched: ``Suppressed`` comes."""
+        why = self._observed()
+        if why and (suppressed := observing.held_back(action, why)) is not None:
+            self._post(suppressed)
+            return
         match action:
             case a.Survey():
                 self._lanes.put("scan", self.scan)

@@ -35,6 +35,22 @@ def test_a_short_file_loads_and_everything_else_has_a_default(tmp_path: Path) ->
     assert (loaded.run.id, loaded.job.config, loaded.store.keep_last) == ("bs4-qwen3", [Path("rl.toml")], 3)
 
 
+def test_recover_is_another_name_of_recovery_and_its_mistakes_are_told_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    for written in ('[recover]\nmode = "observe"\n', '[recovery]\nmode = "observe"\n'):
+        path.write_text(GOOD + written)
+        assert load(path).recovery.mode == "observe"
+    path.write_text('recover.mode = "observe"\n' + GOOD)
+    assert load(path).recovery.mode == "observe"
+    assert mistakes(tmp_path, GOOD + '[recover]\nmode = "watch"\nmax_restart = 2\n') == [
+        'run.toml line 7: [recover] mode must be "act" or "observe", not the text "watch".',
+        'run.toml line 8: [recover] has no setting "max_restart"; did you mean "max_restarts"?',
+    ]
+    assert mistakes(tmp_path, GOOD + '[recovery]\nbackoff = 5\n[recover]\nmode = "observe"\n') == [
+        "run.toml line 8: [recover] and [recovery] are two names of one section: keep one of them."
+    ]
+
+
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = """\
 max_steps = 3

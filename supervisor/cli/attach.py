@@ -1,0 +1,32 @@
+"""``rl-supervisor attach``: find the job that a person started, and watch it without ever touching it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from supervisor import attach as finding
+from supervisor import daemon
+from supervisor.cli.client import Client, NotThereError
+from supervisor.config import load
+from supervisor.primerl import open_job
+from supervisor.secrets import remember_environment
+
+
+def attach(path: Path, pid: int | None) -> int:
+    """Tell the run's daemon to watch the job, or become its daemon; returns the exit code.
+
+    Raises SupervisorError with the candidates when it is not clear which process is meant.
+    """
+    remember_environment(os.environ)
+    run_file = load(path)
+    found = finding.find(run_file, open_job(run_file, os.environ), pid)
+    number, ticks = found.process
+    try:
+        taken, sentence = Client(run_file.socket).command("attach", [f"{number}:{ticks}"])
+    except NotThereError:
+        print(f"Attaching to process {number}: {found.title} ({found.why}). It is never touched.", file=sys.stderr)
+        return daemon.main(path, attach_to=found.process)
+    print(sentence, file=sys.stdout if taken else sys.stderr)
+    return 0 if taken else 1
