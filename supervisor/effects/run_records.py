@@ -135,7 +135,8 @@ def _learned(value: Any) -> Learned:
 def _times(value: Any) -> PhaseTimes:
     table = _table(value)
     numbers = {name: _number(table.get(name, 0.0), LONGEST_PHASE_S) for name in ("longest_s", "median_s", "late_s")}
-    seconds = tuple(_number(one, LONGEST_PHASE_S) for one in _list(table.get("seconds"), MOST_TIMES))
+    # Logarithms are taken of them.
+    seconds = tuple(_number(one, LONGEST_PHASE_S, least=1e-3) for one in _list(table.get("seconds"), MOST_TIMES))
     return PhaseTimes(seconds=seconds, count=_whole(table.get("count")), **numbers)
 
 

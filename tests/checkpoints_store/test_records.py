@@ -185,6 +185,7 @@ def test_the_longest_record_that_a_run_can_have_fits() -> None:
         changed(ledger__floor=-7),
         changed(learned__phases={"a b": {}}),
         changed(learned__phases={"step": {"seconds": [1] * 1000, "count": 1}}),
+        changed(learned__phases={"step": {"seconds": [0.0], "count": 1}}),
         changed(learned__phases={"step": {"seconds": [], "count": 1, "longest_s": 1e18}}),
         changed(learned__phases={f"p{n}": {"seconds": [], "count": 0} for n in range(1000)}),
     ],

@@ -1,0 +1,61 @@
+"""The ledger travels: a pod is lost, another goes on, and a third machine that has only the store tells all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.core import goodput as g
+from tests.e2e.rig import Pod
+from tests.people.test_report import Answer
+
+STEPS = 24
+
+
+@pytest.fixture
+def pods() -> Iterator[list[Pod]]:
+    made: list[Pod] = []
+    yield made
+    for pod in made:
+        pod.close()
+
+
+def records(store: Path) -> list[Path]:
+    return sorted((store / "practice" / "records").glob("*.json"))
+
+
+def test_two_pods_of_a_run_are_one_report_and_its_parts_are_all_the_time(tmp_path: Path, pods: list[Pod]) -> None:
+    store = tmp_path / "store"
+    one = Pod(tmp_path / "one", store=store.as_uri(), max_steps=STEPS, step_s=0.5)
+    pods.append(one)
+    one.start()
+    one.wait_for(lambda: one.sentences("published") and records(store), "a step is published")
+    told = one.wait_for(lambda: one.status().get("goodput"), "a line of the ledger in the status")
+    assert told["pods"] == 1 and told["steps_kept"] >= 2
+    one.wait_for(lambda: json.loads(records(store)[0].read_text())["ledger"]["uploads"], "a record after a publish")
+    one.close()
+
+    two = Pod(tmp_path / "two", store=store.as_uri(), max_steps=STEPS, step_s=0.5)
+    pods.append(two)
+    two.start("onstart")
+    two.wait_for(lambda: (two.status().get("goodput") or {}).get("pods") == 2, "the new pod knows of the lost one")
+    assert two.wait_exit() == 0, two.story()
+    assert len(records(store)) == 2
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run_file = elsewhere / "run.toml"
+    run_file.write_text(two.run_file.read_text().replace(str(two.state_dir), str(elsewhere / "state")))
+    answer = Answer(["report", str(run_file), "--json"])
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    assert [len(report["pods"]), report["run"]] == [2, "practice"]
+    assert sum(report["categories"].values()) == pytest.approx(report["seconds"])
+    assert report["seconds"] == pytest.approx(report["until"] - report["began"], abs=0.5)
+    assert report["categories"][g.INFRASTRUCTURE] > 0
+    assert report["categories"][g.PRODUCTIVE] > 0
+    assert report["steps_kept"] == STEPS, "each step is kept once, whichever pod did it"
+    assert not (elsewhere / "state").exists()
