@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         ("start", "start the job from its last good step"),
         ("stop", "stop the job; it stays stopped, also after a reboot"),
         ("restart", "stop the job and start it from its last good step"),
-        ("pause", "observe only: start and stop nothing"),
+        ("pause", "suspend acting, not looking: start and stop nothing"),
         ("resume", "act again"),
         ("shutdown", "stop the job and end the daemon"),
     ):

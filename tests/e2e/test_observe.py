@@ -95,7 +95,7 @@ def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_die
 
 
 def test_a_daemon_that_is_killed_finds_the_attached_job_again(tmp_path: Path, pods: list[Pod]) -> None:
-    pod = Pod(tmp_path, "v0.6", max_steps=40, step_s=0.4)
+    pod = Pod(tmp_path, "v0.6", max_steps=400, step_s=0.4)
     pods.append(pod)
     job = by_hand(pod)
     pod.wait_for_here(lambda: pod.practice.trained_steps(), "the person's job makes a step")
