@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core.deadlines import step_limits
-from supervisor.core.retention import disk_critical, disk_over
+from supervisor.core.retention import disk_critical, disk_over, disk_short
 from supervisor.core.state import State
 
 
@@ -70,7 +70,7 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
 
 
 def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:
-    return _in_time(after)
+    return _in_time(after) and not (fact.phase == "checkpoint" and disk_short(after))
 
 
 def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
@@ -78,7 +78,7 @@ def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
 
 
 def _disk(before: State, after: State, fact: f.DiskLook) -> bool:
-    return not fact.reason and not disk_over(after) and not disk_critical(after)
+    return not fact.reason and not (disk_over(after) or disk_critical(after) or disk_short(after))
 
 
 def _steps(before: State, after: State, fact: f.LocalSteps) -> bool:

@@ -10,7 +10,7 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
 RESUME_FLOOR_S = 600.0
-SAVE_FLOOR_S, UPDATE_FLOOR_S, EVAL_FLOOR_S = 120.0, 120.0, 300.0
+SAVE_FLOOR_S, UPDATE_FLOOR_S, EVAL_FLOOR_S = 120.0, 30.0, 300.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 STILL_WRITTEN_S = 60.0
 GROWS_S = 120.0  # a download that has not grown for so long does not grow
@@ -109,10 +109,25 @@ def excuse(state: State, watch: Watch | None = None) -> str:
     return ""
 
 
-def allowance(state: State) -> float:
-    """Seconds by which slow phases begun since the last step stretch the hard deadline: they do not lift it."""
-    allowed = (excuse_limit(state, role, p.phase) for role, p in state.phases.items() if current(state, p))
-    return max(0.0, max(allowed, default=0.0))
+def allowance(state: State, *, moves: bool = False) -> float:
+    """Seconds by which slow phases begun since the last step stretch the hard deadline: they do not lift it.
+
+    ``moves``: the engine makes tokens, so that an evaluation is not stuck, however long it takes.
+    """
+    present = [(role, phase.phase) for role, phase in state.phases.items() if current(state, phase)]
+    if moves and any(phase == "eval" for _, phase in present):
+        return state.settings.step_ceiling_s
+    return max(0.0, max((excuse_limit(state, role, phase) for role, phase in present), default=0.0))
+
+
+def updating(state: State, watch: Watch) -> bool:
+    """Are weights being updated? Then the engine is paused, and neither tokens nor answers are to be expected."""
+    return any(
+        phase.phase == "weight-update"
+        and current(state, phase)
+        and not watch.over(phase.t, excuse_limit(state, role, phase.phase))
+        for role, phase in state.phases.items()
+    )
 
 
 def current(state: State, phase: Phase) -> bool:

@@ -340,7 +340,7 @@ def _fresh_start_seen(state: State, fact: f.FreshStartSeen) -> State:
 
 
 def _disk_look(state: State, fact: f.DiskLook) -> State:
-    settle(state, disk_total=fact.total_bytes, disk_free=fact.free_bytes, disk_reason=fact.reason)
+    settle(state, disk_total=fact.total_bytes, disk_free=fact.free_bytes, disk_reason=fact.reason, disk_t=state.now)
     return state
 
 

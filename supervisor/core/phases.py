@@ -26,6 +26,7 @@ from supervisor.core.records import Learned, PhaseTimes
 
 KEEP = 50
 WARM = 5
+SHORTEST_S = 0.05
 EACH_AT_FIRST, THEN_EVERY = 16, 8  # how often the estimate is made anew
 Z_PHI_3 = 3.09  # standard normal quantile of 1 - 10**-3
 LEAST_SPREAD = 0.15  # of the logarithm: no phase is more regular than that for ever
@@ -44,7 +45,7 @@ class Limits:
 def learn(learned: Learned, name: str, seconds: float) -> Learned:
     """``learned`` with one more time of phase ``name``."""
     seconds = round(seconds, 3)
-    if not 0 < seconds < 1e9:
+    if not SHORTEST_S <= seconds < 1e9:  # lines that were read in one go say nothing of how long it took
         return learned
     old = learned.phases.get(name, PhaseTimes())
     window = (*old.seconds, seconds)[-KEEP:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core.choose import choose
+from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     EXIT_OK,
@@ -30,7 +31,7 @@ from supervisor.core.moves import (
     with_first,
 )
 from supervisor.core.observe import fresh_attempt
-from supervisor.core.retention import disk_critical, next_to_publish
+from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish
 from supervisor.core.state import State, Would
 from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.upkeep import can_free, leave, upkeep
@@ -88,15 +89,29 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
         cleared = say("cleared", _cleared(state.suspicion)) if state.suspect_since else None
         state = replace(state, suspicion="", suspect_since=None)
         return state, [cleared] if cleared else []
-    if disk_critical(state) and not can_free(state) and not state.paused and state.spared != "disk-full":
+    full = disk_critical(state) or _save_will_fail(state)
+    if full and not can_free(state) and not state.paused and state.spared != "disk-full":
         free = size(state.disk_free or 0)
+        what = "The disk is full" if disk_critical(state) else _TOO_LARGE.format(size(next_save_bytes(state)))
         sentence = (
-            f"The disk is full ({free} free) and no local step is safe to delete: the job is stopped before it "
-            f"crashes. {state.publish_reason or 'It goes on once there is room.'}"
+            f"{what} ({free} free) and no local step is safe to delete: the job is stopped before it crashes. "
+            f"{state.publish_reason or 'It goes on once there is room.'}"
         )
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
         return with_all(acts, incident_stop(state, "disk-full", "disk-full", sentence))
     return state, []
+
+
+_TOO_LARGE = "The checkpoint that is being saved, of about {}, does not fit on the disk"
+SAVE_BEGINS_S = 5.0
+
+
+def _save_will_fail(state: State) -> bool:
+    """Has a save begun that cannot fit? Judged by a look at the disk from before it: later ones count its own bytes."""
+    phase = state.phases.get("trainer")
+    if phase is None or phase.phase != "checkpoint" or state.now - phase.t > SAVE_BEGINS_S or not current(state, phase):
+        return False
+    return disk_short(state) and state.disk_t <= phase.t
 
 
 def _cleared(suspicion: str) -> str:
@@ -246,7 +261,7 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
 
 
 def _disk_full(state: State) -> tuple[State, Actions]:
-    room = 1.5 * state.settings.stop_below_bytes
+    room = next_save_bytes(state) + 1.5 * state.settings.stop_below_bytes
     if state.disk_free is not None and state.disk_free > room and not state.paused:
         return survey(state, [say("disk-room", f"There is room again: {size(state.disk_free)} free.")], "Room again.")
     if state.now - state.since > DISK_PATIENCE_S and state.busy.publish is None:

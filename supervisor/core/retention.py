@@ -55,6 +55,17 @@ def disk_critical(state: State) -> bool:
     return state.disk_free is not None and state.disk_free < state.settings.stop_below_bytes
 
 
+def next_save_bytes(state: State) -> int:
+    """What the next checkpoint will take, judged by the newest ones; 0 when none is known."""
+    sizes = [s.size_bytes for s in state.local if s.state == "complete"][-2:]
+    return max(sizes, default=0) or max((s.size_bytes for s in state.store if s.committed), default=0)
+
+
+def disk_short(state: State) -> bool:
+    """Does the next checkpoint not fit? Told before it is written, while there is still something to be done."""
+    return state.disk_free is not None and state.disk_free < next_save_bytes(state) + state.settings.stop_below_bytes
+
+
 def victims_in_store(state: State) -> list[int]:
     """Stored steps beyond retention, oldest first; at least two good ones always remain."""
     settings = state.settings

@@ -177,12 +177,14 @@ def busy_trainer(state: State, watch: Watch) -> bool:
 
 
 def moving(state: State, watch: Watch) -> bool:
-    """Does something of the step under way still move: rollouts that end, files that grow?"""
-    hang_s = state.settings.hang_s
-    if state.work is not None and state.work.moved_t > state.progress.t and not watch.over(state.work.moved_t, hang_s):
-        return True
+    """Does something of the step under way move: tokens for work that waits, rollouts that end, files that grow?"""
+    hang_s, engine, work = state.settings.hang_s, state.engine, state.work
     growth = state.growth.get("rollouts")
-    return growth is not None and growth.t > state.progress.t and not watch.over(growth.t, hang_s)
+    moved = [engine.moved_t] if engine.work_since is not None else []
+    moved += [work.moved_t] if work is not None else []
+    moved += [growth.t] if growth is not None else []
+    last = max(moved, default=-1.0)
+    return last > state.progress.t and not watch.over(last, hang_s)
 
 
 def lost_gpu(state: State) -> GpuTrouble | None:

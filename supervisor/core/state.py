@@ -320,6 +320,7 @@ class State:
     disk_total: int | None = None
     disk_free: int | None = None
     disk_reason: str = "no look yet"
+    disk_t: float = -1.0
     prune_nothing_said: bool = False
     prune_after: float = 0.0
     prune_store_after: float = 0.0

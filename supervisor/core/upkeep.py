@@ -6,7 +6,15 @@ from supervisor.core import actions as a
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
-from supervisor.core.retention import disk_critical, disk_over, next_to_publish, safe_locally, victims_in_store
+from supervisor.core.retention import (
+    disk_critical,
+    disk_over,
+    disk_short,
+    next_save_bytes,
+    next_to_publish,
+    safe_locally,
+    victims_in_store,
+)
 from supervisor.core.state import BEING_LISTED, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size
@@ -34,7 +42,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
             acts.append(a.Publish(step, back))
             state = replace(state, busy=replace(state.busy, publish=step))
-    full = disk_over(state) or disk_critical(state)
+    full = disk_over(state) or disk_critical(state) or disk_short(state)
     if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
@@ -72,7 +80,7 @@ def _skipped(state: State, step: int, chosen: int) -> bool:
 
 
 def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
-    keep = 1 if disk_critical(state) else state.settings.keep_local
+    keep = 1 if disk_critical(state) or disk_short(state) else state.settings.keep_local
     victims = safe_locally(state, keep)
     if state.stale_attempt != state.attempt or watch.over(state.stale_t, STALE_AGAIN_S):
         # What is left of steps that are gone, and what starts moved out of the way: nobody needs it at any time.
@@ -90,6 +98,8 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
         f"The disk is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is safe to delete "
         f"yet: {_why_nothing(state)}."
     )
+    if disk_short(state):
+        sentence += f" The next checkpoint, of about {size(next_save_bytes(state))}, does not fit."
     return replace(state, prune_nothing_said=True), [say("disk", sentence, "warning")]
 
 

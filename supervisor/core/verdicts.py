@@ -19,6 +19,7 @@ from supervisor.core.deadlines import (
     startup_suspect,
     step_deadline,
     step_limits,
+    updating,
 )
 from supervisor.core.signals import (
     Signal,
@@ -319,7 +320,8 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return None
     kinds = {s.kind for s in signals}
     stuck = kinds & {"counters", "request", "rollouts", "step"}
-    if len(stuck) < 2 or not kinds & {"counters", "request"} or excuse(state, watch):
+    # Evaluations and saves explain that no step is done, but not an engine that stands still while work waits.
+    if len(stuck) < 2 or not kinds & {"counters", "request"} or updating(state, watch):
         return None
     answers = "answers /health but " if state.engine.look and state.engine.look.health == "ok" else ""
     return Verdict(
@@ -389,11 +391,12 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
     _, hard = step_limits(state)
     # After the last step come the last save and the way out; a job that hangs there says no more than one that trains.
     ends = state.settings.writing_s + DRAIN_LIMIT_S if _trained(state) else 0.0
-    limit = hard + allowance(state) + ends
-    if not watch.over(state.progress.t, limit):
+    if not watch.over(state.progress.t, hard + allowance(state) + ends):
         return None
-    if moving(state, watch) and not watch.over(state.progress.t, MOVING_FACTOR * hard + allowance(state) + ends):
-        return None
+    if moving(state, watch):
+        longer = MOVING_FACTOR * hard + allowance(state, moves=True) + ends
+        if not watch.over(state.progress.t, longer):
+            return None
     since = span(state.now - state.progress.t)
     return Verdict(
         "hung", "step-overdue", f"The job hangs: no new step for {since}; {step_deadline(state).sentence}.", act=True
