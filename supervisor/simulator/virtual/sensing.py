@@ -71,7 +71,9 @@ class Sensing(Owner):
     def _grid(self, every_s: float) -> float:
         """The next moment on a grid of looks."""
         behind = (self.clock.now - self._phase_s) % every_s
-        return self.clock.now + every_s - behind
+        left = every_s - behind
+        # A hair's breadth before the grid, rounding would make the next look this one, for ever.
+        return self.clock.now + (left if left > 1e-3 else left + every_s)
 
     # ------------------------------------------------------------ processes
 
