@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 KEEP_S = 86_400.0
 KEEP_OBSERVATIONS = 200_000
-KEEP_BYTES = 64 << 20
+KEEP_BYTES = 32 << 20
 KEEP_INCIDENTS = 20
-INCIDENT_BYTES = 64 << 20
+INCIDENT_BYTES = 32 << 20
 BEFORE_INCIDENT_S = 600.0
 AFTER_INCIDENT_S = 60.0
 PIECE = 1000  # observations that become one chunk
@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS rebased (observation INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS incidents (
     id INTEGER PRIMARY KEY, opened REAL NOT NULL, closed REAL, attempt INTEGER NOT NULL, cause TEXT NOT NULL,
     sentence TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS events_by_observation ON events (observation);
 """
 
 

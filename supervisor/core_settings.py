@@ -49,4 +49,6 @@ def under(file: RunFile, recorded: Settings) -> Settings:
         fresh=recorded.fresh,
         pin_step=recorded.pin_step,
         seed=recorded.seed,
+        engine_alone=recorded.engine_alone,
+        engine_warm=recorded.engine_warm,
     )

@@ -128,7 +128,7 @@ class Journal:
             count += 1
         self._state = state
         if self.get("version") != __version__:
-            self._lost = count > 0  # this version may have concluded other things from the same rows
+            self._lost = after + count > 0  # this version may have concluded other things from the same rows
             self.put("version", __version__)
         return state, count
 
@@ -273,7 +273,8 @@ class Journal:
     def _put_snapshot(self, state: State, *, rebased: bool) -> int:
         """``rebased``: the rows before do not lead to this state, so a replay has to take it as it is."""
         last: int = self._db.execute(
-            "SELECT MAX(COALESCE((SELECT MAX(id) FROM observations), 0), COALESCE((SELECT MAX(last) FROM chunks), 0))"
+            "SELECT COALESCE((SELECT MAX(id) FROM observations), "
+            "(SELECT last FROM chunks ORDER BY first DESC LIMIT 1), 0)"
         ).fetchone()[0]
         self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, _dump(state)))
         if rebased:

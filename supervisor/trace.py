@@ -30,9 +30,10 @@ FORMAT = "rl-supervisor-trace"
 VERSION = 1
 KINDS = {name: cls for name, cls in CLASSES.items() if issubclass(cls, f.Fact) and cls is not f.Fact}
 Each = Literal["each"]
+NUMBER = (int, float)
 HEADER: dict[str, type | tuple[type, ...]] = {
     "format": str, "version": int, "by": str, "about": str, "state": dict, "settings": dict, "ticks": str,
-    "effects": str, "unanswered": list, "bytes_per_s": (int, float), "decisions": bool, "wall": (int, float), "until": (int, float),
+    "effects": str, "unanswered": list, "bytes_per_s": NUMBER, "decisions": bool, "wall": NUMBER, "until": NUMBER,
     "expect": dict,
 }  # fmt: skip
 
@@ -174,7 +175,7 @@ class _Reader:
         for key, kinds in HEADER.items():
             if key in value and (not isinstance(value[key], kinds) or (kinds is int and value[key] is True)):
                 raise TraceError(f"{self._where}: {key!r} has the wrong type ({value[key]!r}); see docs/replay.md.")
-        if unknown := sorted(value.keys() - HEADER.keys()):
+        if unknown := sorted(value.keys() - HEADER.keys() - {"made_by", "scenario", "hours", "seed"}):
             self.trace.notes.append(f"{self._where}: {', '.join(unknown)} means nothing to this version.")
         trace = self.trace
         for key, words in (("ticks", ("recorded", "named")), ("effects", ("recorded", "answered"))):
@@ -245,6 +246,8 @@ class _Reader:
         return float(found)
 
     def _a_state(self, value: Any) -> State:
+        if value is None:
+            return State()
         try:
             found = decode(value)
         except (KeyError, TypeError, ValueError) as error:

@@ -14,6 +14,9 @@ from supervisor import trace
 from supervisor.cli.main import main
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.codec import encode
+from supervisor.core.decide import decide
+from supervisor.journal import Journal
 from supervisor.replaying import replay
 
 ROOT = Path(__file__).parents[2]
@@ -178,3 +181,57 @@ def test_what_an_attempt_would_have_shown_is_not_seen_after_its_stop(tmp_path: P
     )
     steps = [t.observation.fact for t in replay(trace.load(path)) if isinstance(t.observation.fact, f.StepDone)]
     assert steps == [f.StepDone("trainer", 1)]
+
+
+def test_a_new_pod_begins_with_an_empty_journal(tmp_path: Path) -> None:
+    started = f.DaemonStarted("x", f.Settings("mine"))
+    path = write(
+        tmp_path,
+        {"t": 1, "fact": encode(started)},
+        seen(2, kind="AttemptStarted", attempt=0, step=None, pid=1),
+        seen(3, kind="Command", verb="stop", who="kim"),
+        {"state": None},
+        {"t": 9, "fact": encode(started)},
+    )
+    modes = [turn.mode for turn in replay(trace.load(path))]
+    assert modes[-2:] == ["stopped", "surveying"], "what a person said to the pod before is not known here"
+
+
+def test_a_trace_on_standard_output_holds_observations_and_decisions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = Journal(tmp_path)
+    state = kept.rebuild()[0]
+    first = f.Observation(5.0, 1.7e9, f.DaemonStarted("x", f.Settings("mine")), "daemon")
+    decision = decide(state, first)
+    kept.record(first, state, decision.state, decision.actions)
+    assert main(["trace", str(kept.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert json.loads(lines[0])["decisions"] is True
+    assert json.loads(lines[1])["source"] == "daemon"
+    assert [action["@"] for action in json.loads(lines[2])["decision"]] == [type(x).__name__ for x in decision.actions]
+    assert main(["trace", str(kept.path), "-o", str(tmp_path / "none" / "x.jsonl")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_an_empty_journal_and_a_run_that_never_began_are_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Journal(tmp_path).close()
+    assert main(["replay", str(tmp_path / "journal.db")]) == 1
+    assert "nothing that can be replayed yet" in capsys.readouterr().err
+    run = tmp_path / "run.toml"
+    run.write_text(f'[run]\nid = "x"\nstate_dir = "{tmp_path}/none"\n[job]\ndir = "/opt/x"\nconfig = "rl.toml"\n')
+    assert main(["trace", str(run)]) == 1
+    assert "has no journal yet" in capsys.readouterr().err
+
+
+def test_a_journal_that_cannot_be_written_to_is_read(tmp_path: Path) -> None:
+    kept = Journal(tmp_path)
+    state = kept.rebuild()[0]
+    first = f.Observation(5.0, 1.7e9, f.DaemonStarted("x", f.Settings("mine")), "daemon")
+    kept.record(first, state, decide(state, first).state, decide(state, first).actions)
+    kept.close()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(trace.load(kept.path).lines) == 1
+    assert kept.path.read_bytes() == before["journal.db"], "nothing was written"
