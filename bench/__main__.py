@@ -1,6 +1,7 @@
 """`make bench`: all measurements, then one table: what is asked, what was measured, and what supervisord does.
 
-`python -m bench detection` or `python -m bench footprint` does one of the two; `--seconds` and `--kills` say how much.
+`python -m bench detection`, `footprint` or `decisions` does one of the three; `--seconds` and `--kills` say how much of
+the first two, and `python -m bench.decisions --help` tells of the third, which is by the simulator and starts nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import detection, footprint, peer
+from bench import decisions, detection, footprint, peer
 
 WARM_UP_S = 30.0
 
@@ -21,10 +22,13 @@ WARM_UP_S = 30.0
 def main() -> int:
     """Measure and print; exit code 0 whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["all", "detection", "footprint"], default="all")
+    parser.add_argument("what", nargs="?", choices=["all", "detection", "footprint", "decisions"], default="all")
     parser.add_argument("--kills", type=int, default=4, help="how often the engine is killed")
     parser.add_argument("--seconds", type=float, default=120, help="how long the footprint is measured")
     options = parser.parse_args()
+    if options.what == "decisions":
+        print(decisions.measure().text())
+        return 0
     folder = Path(tempfile.mkdtemp(prefix="rl-bench-"))
     rows: list[tuple[str, str, str, str]] = []
     try:
@@ -38,8 +42,14 @@ def main() -> int:
             rows += _footprint(ours, theirs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    told = ""
+    if options.what == "all":
+        found = decisions.measure()
+        rows += [(*row, "-") for row in found.rows]
+        told = "\n" + found.tables()
     print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     _print([("", "asked", "rl-supervisor", version), *rows])
+    print(told)
     return 0
 
 

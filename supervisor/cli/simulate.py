@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.core.goodput import CATEGORIES
 from supervisor.errors import ConfigError, SupervisorError
-from supervisor.simulator.virtual import baselines
+from supervisor.simulator.virtual import baselines, compare, sensitivity
 from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
 from supervisor.simulator.virtual.run import Report, simulate
-from supervisor.simulator.virtual.scenario import load_scenario
+from supervisor.simulator.virtual.scenario import Scenario, load_scenario
 from supervisor.simulator.virtual.schedule import describe_kinds, load_faults
 from supervisor.simulator.virtual.world import World
 
@@ -31,6 +32,8 @@ def run(options: argparse.Namespace) -> int:
     if not 0 < options.hours <= 1e6:
         raise ConfigError(f"--hours takes a number above 0 and up to a million, not {options.hours:g}.")
     scenario = load_scenario(options.scenario, options.sets)
+    if options.compare or options.sensitivity:
+        return _several(options, scenario)
     faults = load_faults(options.faults) if options.faults is not None else None
     with contextlib.ExitStack() as stack:
         outcome = simulate(
@@ -47,6 +50,29 @@ def run(options: argparse.Namespace) -> int:
     if options.story:
         print("\n".join(story(outcome.world)) + "\n")
     print("\n".join(sentences(outcome.report, outcome.world, options.price)))
+    return 0
+
+
+def _several(options: argparse.Namespace, scenario: Scenario) -> int:
+    """Many runs, in as many processes as there are cores."""
+    for name, given in (("--faults", options.faults), ("--trace", options.trace), ("--story", options.story)):
+        if given:
+            raise ConfigError(f"{name} is for one run: leave it, or --compare and --sensitivity, out.")
+    if not 1 <= options.seeds <= 1000:
+        raise ConfigError(f"--seeds takes a number from 1 to 1000, not {options.seeds}.")
+    seeds = range(options.seed, options.seed + options.seeds)
+    found: dict[str, object] = {"scenario": scenario.name, "hours": options.hours, "seeds": list(seeds)}
+    told = []
+    if options.compare:
+        scores = compare.compare(scenario, options.hours, seeds)
+        found["policies"] = [score.as_json(options.price) for score in scores]
+        told.append(compare.table(scores, options.price))
+    if options.sensitivity:
+        cells = sensitivity.sensitivity(scenario, options.hours, seeds)
+        found["sensitivity"] = [dataclasses.asdict(cell) for cell in cells]
+        told.append(sensitivity.table(cells))
+    many = f"{options.hours:,g} virtual hours of scenario {scenario.name}, seeds {seeds[0]} to {seeds[-1]}"
+    print(json.dumps(found, indent=1) if options.json else "\n\n".join([f"{many}:", *told]))
     return 0
 
 

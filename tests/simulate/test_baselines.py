@@ -297,3 +297,35 @@ def test_the_oracle_stops_at_the_moment_of_the_fault_and_resumes_at_the_last_goo
     desk.policy.told(desk.t, "engine-hang")
     desk.see(f.Tick())
     assert desk.starts[1:] == [(desk.t, 5)]
+
+
+def test_the_oracle_leaves_a_pod_that_lost_a_gpu_and_goes_one_step_back_from_a_poisoned_one() -> None:
+    desk = Desk("oracle")
+    desk.local = {5: "complete", 10: "complete"}
+    desk.boot()
+    desk.step(11)
+    desk.policy.told(desk.t, "poison-step")
+    desk.see(f.Tick())
+    assert [step for _, step in desk.starts] == [10, 5]
+    desk.policy.told(desk.t, "gpu-lost")
+    desk.see(f.Tick())
+    assert desk.asked(a.Exit) == [a.Exit(94, "The pod has to be replaced.")]
+
+
+def test_a_person_sends_a_run_with_a_lost_gpu_elsewhere_after_ten_restarts() -> None:
+    desk = Desk("torchrun").boot()
+    desk.see(f.GpuLook(lost=("GPU 1: GPU is lost",)))
+    for _ in range(11):
+        desk.until(desk.t + 60)
+        desk.exits(1)
+    desk.until(desk.t + 1)
+    assert desk.asked(a.Exit) == [a.Exit(94, "A person sends the run elsewhere: GPU 1: GPU is lost.")]
+
+
+def test_the_oracle_does_not_restart_for_what_passes_by_itself() -> None:
+    desk = Desk("oracle").boot()
+    desk.step(1)
+    for fault in ("store-outage", "engine-overload", "disk-fills"):
+        desk.policy.told(desk.t, fault)
+        desk.see(f.Tick())
+    assert len(desk.starts) == 1

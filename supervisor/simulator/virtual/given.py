@@ -3,8 +3,8 @@
 The tools that we compare with do not know checkpoints: they would start the job with the command of the first time.
 Here each gets our publishing, our pruning, an explicit resume step, a restore of the highest good step on a fresh pod,
 a clean stop of what is left of the job, and the same replacement pods. After ten restarts without a new checkpoint it
-even gets a person's help: one step back, since the originals would crash at a poisoned step for ever and be out of any
-comparison. What differs is when it restarts, and why.
+even gets a person's help at once: another pod where the driver has lost a GPU, else one step back, since the originals
+would crash at a poisoned step for ever and be out of any comparison. What differs is when it restarts, and why.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ class Given:
         self._damaged: set[int] = set()
         self._bad: set[int] = set()  # local steps that are not resumed from, until they are reached anew
         self._bad_stored: set[int] = set()  # the store's, until they are published anew
+        self._skip_newest = False
+        self._leaves_pod = False
+        self._lost_gpu = ""
         self._barren = 0  # restarts since the last new complete step
         self._best = -1  # that step
         self._settled = False
@@ -143,6 +146,8 @@ class Given:
 
     def _housekeeper_learns(self, fact: f.Fact) -> None:
         match fact:
+            case f.GpuLook() if not fact.reason:
+                self._lost_gpu = ", ".join(fact.lost)
             case f.DiskLook() if fact.free_bytes is not None:
                 self._disk = fact
             case f.Published():
@@ -194,11 +199,11 @@ class Given:
     def _stopped(self, fact: f.AttemptStopped) -> list[a.Action]:
         if not self.wanted or self._finished():
             self.stage, self.wait_until = "leaving", self.t + LEAVE_S
-            self._settled = self._listed = False  # a step that was completed just now is published first
+            self._ask_anew()  # a step that was completed just now is published first
             return [a.Survey()]
-        if fact.survivors or fact.gpu_free is False:
+        if self._leaves_pod or fact.survivors or fact.gpu_free is False:
             # Given for free as well: a start beside them fails for the same reason for ever.
-            return self._exit(EXIT_UNFIT, "Something of the job cannot be ended: the pod has to be replaced.")
+            return self._exit(EXIT_UNFIT, "The pod has to be replaced.")
         self.stage, self.wait_until = "waiting", self.t + self.restart_delay_s
         return []
 
@@ -238,8 +243,12 @@ class Given:
 
     def _survey(self) -> list[a.Action]:
         self.stage, self.wait_until = "surveying", self.t + LOOK_AGAIN_S
-        self._settled = self._listed = False
+        self._ask_anew()
         return [a.Survey()]
+
+    def _ask_anew(self) -> None:
+        # A store that was listed a moment ago is not listed again: what is known of it then counts.
+        self._settled, self._listed = False, self._stored is not None
 
     def good_steps(self) -> list[int]:
         """Steps that may be resumed from, here or in the store, ascending."""
@@ -252,19 +261,26 @@ class Given:
         return set(self._stored or {}) - self._damaged - self._bad_stored
 
     def one_step_back(self) -> None:
-        """The next start is at the good step before the one of this attempt."""
-        if self.resume_step is not None:
-            self._bad.add(self.resume_step)
-            self._bad_stored.add(self.resume_step)
-        self._barren, self._best = 0, -1
+        """The next start is not at the newest good step but at the one before."""
+        self._skip_newest = True
+
+    def another_pod(self) -> None:
+        """What runs here is stopped, and the run goes on elsewhere."""
+        self._leaves_pod = True
 
     def _choose(self) -> list[a.Action]:
-        if self._barren > HELPED_AFTER:
-            self.one_step_back()
-        here = self._good_here()
+        if self._barren > HELPED_AFTER and self._lost_gpu:
+            return self._exit(EXIT_UNFIT, f"A person sends the run elsewhere: {self._lost_gpu}.")
         good = self.good_steps()
+        if (self._skip_newest or self._barren > HELPED_AFTER) and len(good) > 1:
+            self._bad.add(good[-1])
+            self._bad_stored.add(good[-1])
+            self._barren, self._best = 0, -1
+            good.pop()
+        self._skip_newest = False
+        here = self._good_here()
         if self._stored is None and self.settings.has_store and not here:
-            self._settled = self._listed = False  # asked again when ``wait_until`` passed: never a silent fresh start
+            self._ask_anew()  # asked again when ``wait_until`` passed: never a silent fresh start
             return []
         if not good:
             return self._start(None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from supervisor.simulator.virtual.faults import KINDS
 from supervisor.simulator.virtual.given import Given
 
 
 class Oracle(Given):
     """Stops the job at the moment of the fault and starts it at the last good step, without delay and without limit.
 
-    It knows that something broke and not how to avoid it: a pod that is lost is lost, a replacement takes as long, the
-    job loads as slowly. So what is between it and 100 % is what detection and policy cannot change.
+    It knows what a fault takes: a poisoned step is not resumed from a second time, a pod that lost a GPU is left at
+    once. It cannot undo anything: a pod that is lost is lost, a replacement takes as long, the job loads as slowly. So
+    what is between it and 100 % is what detection and policy cannot change.
     """
 
     name = "oracle"
@@ -20,7 +22,13 @@ class Oracle(Given):
         self._struck = ""
 
     def told(self, t: float, fault: str) -> None:
-        self._struck = fault
+        needs = KINDS[fault].needs
+        if fault == "poison-step":
+            self.one_step_back()
+        if needs == "pod":
+            self.another_pod()
+        if needs in ("restart", "pod") and self.stage == "live":
+            self._struck = fault
 
     def failed(self) -> str:
         struck, self._struck = self._struck, ""

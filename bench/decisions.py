@@ -1,0 +1,212 @@
+"""How good the decisions are, by the simulator: every figure beside what is asked, `python -m bench.decisions`.
+
+`--output FILE` also writes all of it as FILE (text) and FILE.json, which CI keeps. The whole thing simulates some
+20,000 hours; `--quick` does a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor import __version__
+from supervisor.core.actions import Action
+from supervisor.core.decide import decide
+from supervisor.core.facts import Observation
+from supervisor.core.state import State
+from supervisor.simulator.virtual import compare
+from supervisor.simulator.virtual.ledger import quantile
+from supervisor.simulator.virtual.policy import CorePolicy
+from supervisor.simulator.virtual.run import simulate
+from supervisor.simulator.virtual.scenario import Scenario, load_scenario
+
+PRICE = 4.0  # dollars an hour, for two H100 on the spot market
+# Kinds of ``faults.KINDS`` in which a process of the engine, trainer, orchestrator or launcher is gone at once.
+DEATH = (
+    "engine-exit-0",
+    "engine-crash",
+    "trainer-crash",
+    "orchestrator-crash",
+    "job-killed",
+    "host-oom",
+    "torn-checkpoint",
+)
+HANG = ("engine-hang",)
+
+
+@dataclass
+class Decisions:
+    """All figures. ``rows``: what it is, what is asked, what was measured."""
+
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    scores: list[compare.Score] = field(default_factory=list)
+    healthy: dict[str, float] = field(default_factory=dict)
+    speed: dict[str, float] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Everything, for people."""
+        return "\n".join(compare.columns([("", "asked", "measured"), *self.rows])) + "\n\n" + self.tables()
+
+    def tables(self) -> str:
+        """What stands behind the figures: all policies, and the core's detection by kind of fault."""
+        core = next(s for s in self.scores if s.policy == compare.CORE)
+        return compare.table(self.scores, PRICE) + "\n\n" + detection_table(core)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "version": __version__,
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "rows": [list(row) for row in self.rows],
+            "scores": [s.as_json(PRICE) for s in self.scores],
+            "healthy": self.healthy,
+            "speed": self.speed,
+        }
+
+
+def measure(hours: float = 1000, seeds: int = 2, healthy_hours: float = 500, healthy_seeds: int = 20) -> Decisions:
+    """Simulate and account; ``hours`` of each of ``seeds`` for every policy at the default mix."""
+    found = Decisions()
+    scenario = load_scenario()
+    found.speed = speed(scenario, hours)
+    _say(f"All policies, {hours:g} h of {seeds} seeds each ...")
+    found.scores = compare.compare(scenario, hours, range(1, seeds + 1))
+    _say(f"No spot pods, {hours:g} h of {seeds} seeds ...")
+    steady = compare.compare(load_scenario("no-spot"), hours, range(1, seeds + 1), [compare.CORE])[0]
+    _say(f"Healthy and odd, {healthy_hours:g} h of {healthy_seeds} seeds ...")
+    odd = load_scenario("healthy")
+    accounts = compare.run_all([(odd, healthy_hours, seed, compare.CORE) for seed in range(1, healthy_seeds + 1)])
+    false = sum(len(account.false_restarts) for account in accounts)
+    found.healthy = {
+        "hours": sum(a.now - a.begun for a in accounts) / 3600,
+        "false_restarts": false,
+        "steps": sum(a.steps_done for a in accounts),
+    }
+    found.rows = _rows(found, steady)
+    return found
+
+
+def _rows(found: Decisions, steady: compare.Score) -> list[tuple[str, str, str]]:
+    core = next(s for s in found.scores if s.policy == compare.CORE)
+    oracle = next(s for s in found.scores if s.policy == compare.ORACLE)
+    how_far = compare.distance(found.scores)
+    assert how_far is not None
+    closed = "-" if how_far.closed is None else f"{100 * how_far.closed:.0f} % of {how_far.best_other}'s"
+    healthy, speed_ = found.healthy, found.speed
+    return [
+        ("ETTR at the default mix", "", f"{100 * core.ettr:.2f} %"),
+        ("  the oracle's", "", f"{100 * oracle.ettr:.2f} %"),
+        ("  without pods and saves, below the oracle", "1 point", f"{how_far.points:.2f} points"),
+        ("  gap to the oracle closed", "50 %", closed),
+        ("ETTR where the pod is not spot", "97 %", f"{100 * steady.ettr:.2f} %"),
+        ("process death, median / 95th", "3 s / 5 s", _detection(core, DEATH)),
+        ("hang with work waiting, median / 95th", "60 s / 120 s", _detection(core, HANG)),
+        (f"false restarts in {healthy['hours']:,.0f} healthy hours", "0", f"{healthy['false_restarts']:.0f}"),
+        ("observations a second, one core", "100,000", f"{speed_['observations_per_s']:,.0f}"),
+        ("simulated hours a second, one core", "100", f"{speed_['hours_per_s']:,.0f}"),
+    ]
+
+
+def _detection(core: compare.Score, kinds: Sequence[str]) -> str:
+    times = sorted(t for kind in kinds for t in core.detection_s.get(kind, []))
+    needed = sum(core.needing.get(kind, 0) for kind in kinds)
+    spread = f"{compare.span(quantile(times, 0.5))} / {compare.span(quantile(times, 0.95))}"
+    return f"{spread} ({len(times)} of {needed})"
+
+
+def detection_table(core: compare.Score) -> str:
+    """The core's time from fault to act, by kind of fault."""
+    rows = [
+        (kind, f"{len(times)}/{core.needing[kind]}", *(compare.span(quantile(times, q)) for q in (0.5, 0.95, 1.0)))
+        for kind, times in core.detection_s.items()
+    ]
+    return "\n".join(compare.columns([("fault, to the core's act", "seen", "median", "95th", "longest"), *rows]))
+
+
+# ---------------------------------------------------------------- how fast
+
+
+class Recording(CorePolicy):
+    """The core, and what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Observation] = []
+        TRACES.append(self.seen)
+
+    def see(self, observation: Observation) -> tuple[Sequence[Action], float]:
+        self.seen.append(observation)
+        return super().see(observation)
+
+
+TRACES: list[list[Observation]] = []
+
+
+def speed(scenario: Scenario, hours: float) -> dict[str, float]:
+    """Of the simulator with the core in it, and of the core alone with the same observations; one process."""
+    began = time.perf_counter()
+    simulate(scenario, hours=hours, seed=1)
+    whole_s = time.perf_counter() - began
+    TRACES.clear()
+    simulate(scenario, hours=hours, seed=1, factory=Recording)
+    count = sum(len(trace) for trace in TRACES)
+    rounds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        for trace in TRACES:
+            state = State()
+            for observation in trace:
+                state = decide(state, observation).state
+        rounds.append(time.perf_counter() - began)
+    TRACES.clear()
+    return {
+        "hours": hours,
+        "hours_per_s": hours / whole_s,
+        "observations": count,
+        "observations_per_s": count / statistics.median(rounds),
+    }
+
+
+def main() -> int:
+    """Measure and print; exit code 0 whatever the figures are."""
+    parser = argparse.ArgumentParser(prog="python -m bench.decisions", description=__doc__)
+    parser.add_argument("--hours", type=float, default=1000, help="of each seed at the default mix (1000)")
+    parser.add_argument("--seeds", type=int, default=2, help="for the comparison (2)")
+    parser.add_argument("--healthy-hours", type=float, default=500, help="of each healthy seed (500)")
+    parser.add_argument("--healthy-seeds", type=int, default=20, help="how many of them (20)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of all that")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also write FILE and FILE.json")
+    options = parser.parse_args()
+    part = 0.1 if options.quick else 1.0
+    found = measure(
+        options.hours * part,
+        options.seeds,
+        options.healthy_hours,
+        max(1, round(options.healthy_seeds * part)),
+    )
+    print(found.text())
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(found.text() + "\n")
+        json_file = options.output.with_name(options.output.name + ".json")
+        json_file.write_text(json.dumps(found.as_json(), indent=1) + "\n")
+        _say(f"Wrote {options.output} and {json_file}.")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
