@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     def verb(name: str, about: str, function: Verb, *, contract: bool = False) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=about, description=about)
         sub.set_defaults(verb=function, contract=contract)
-        if name not in ("init", "version", "replay", "trace"):
+        if name not in ("init", "version", "replay", "trace", "simulate"):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
@@ -85,6 +85,25 @@ def _parser() -> argparse.ArgumentParser:
         "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
     )
     report.add_argument("--json", action="store_true", help="print JSON")
+    simulate = verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate)
+    simulate.add_argument("--hours", type=float, default=1000.0, help="virtual hours (default 1000)")
+    simulate.add_argument("--seed", type=int, default=1, help="same seed, same output (default 1)")
+    simulate.add_argument("--policy", default="core", metavar="NAME", help="core (default), or another to compare with")
+    simulate.add_argument("--scenario", default="default", metavar="NAME", help="default, no-spot or healthy")
+    simulate.add_argument("--faults", type=Path, metavar="FILE", help="exactly these faults (TOML or JSON), no others")
+    simulate.add_argument("--list-faults", action="store_true", help="print all kinds of faults, then end")
+    simulate.add_argument(
+        "--set", action="append", default=[], dest="sets", metavar="KEY=VALUE", help="change a number of the scenario"
+    )
+    simulate.add_argument("--price", type=_amount, metavar="D", help="dollars an hour: count money, too")
+    simulate.add_argument("--story", action="store_true", help="also print what the policy said, with times")
+    simulate.add_argument("--json", action="store_true", help="print JSON")
+    simulate.add_argument("--trace", type=Path, metavar="FILE", help="write the observations, for replay")
+    simulate.add_argument("--compare", action="store_true", help="all policies, same seeds and faults, one table")
+    simulate.add_argument(
+        "--sensitivity", action="store_true", help="the core and the oracle over fault rates, link, checkpoints"
+    )
+    simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
     verb("version", "print the version", _version)
     return parser
 
@@ -92,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
 def _step(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
+    return int(text)
+
+
+def _pid(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"a process is named by its number, as `ps` shows it, not {text!r}")
     return int(text)
 
 
@@ -103,12 +128,6 @@ def _amount(text: str) -> float:
     if not 0 <= value < 1e6:
         raise argparse.ArgumentTypeError(f"a number is wanted, not {text!r}")
     return value
-
-
-def _pid(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"a process is named by its number, as `ps` shows it, not {text!r}")
-    return int(text)
 
 
 def _step_or_latest(text: str) -> int | None:
@@ -184,6 +203,12 @@ def _report(options: argparse.Namespace) -> int:
     return report.report(
         options.run_file, price=options.price, person_every_h=options.person_every, as_json=options.json
     )
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from supervisor.cli import simulate
+
+    return simulate.run(options)
 
 
 def _version(options: argparse.Namespace) -> int:
