@@ -187,7 +187,7 @@ def table(scores: Sequence[Score], per_hour: float | None = None) -> str:
         "95th",
         "false restarts",
         "steps lost",
-        "not spent on steps that stayed",
+        "dollars lost",
     ]
     rows = [
         [
