@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,25 @@ def test_the_journal_of_a_real_run_with_an_engine_death_gives_the_same_decisions
     assert said == pod.sentences("verdict"), "replay says what the log said"
     bundle = next((pod.state_dir / "attempts").glob("*/incident-1/reason.txt")).read_text()
     assert f"rl-supervisor trace {journal} --incident 1" in bundle
+
+
+def test_the_journal_of_two_daemons_the_first_of_them_killed_gives_the_same_decisions(tmp_path: Path) -> None:
+    pod = Pod(tmp_path / "pod", max_steps=12, step_s=1.0)
+    journal = pod.state_dir / "journal.db"
+    try:
+        pod.start()
+        pod.wait_for(lambda: pod.sentences("published"), "something is published")
+        pod.kill_daemon()
+        for file in pod.state_dir.glob("journal.db*"):
+            shutil.copy(file, tmp_path)  # as the kill left it
+        pod.start()
+        assert pod.wait_exit() == 0
+    finally:
+        pod.close()
+    alone = run("replay", str(tmp_path / "journal.db"))
+    assert alone.returncode == 0, alone.stdout
+    both = run("replay", str(journal))
+    assert both.returncode == 0, both.stdout
+    assert "the same as recorded" in both.stdout
+    assert both.stdout.count("watches run practice") == 2
+    assert "Took over the living job of attempt 1" in both.stdout
