@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.client import Client
+
 from .rig import Pod
 
 OBSERVE: dict[str, dict[str, Any]] = {"recovery": {"mode": "observe"}}
@@ -151,6 +153,9 @@ def test_pause_suspends_acting_and_not_looking(tmp_path: Path, pods: list[Pod]) 
     pods.append(pod)
     pod.start()
     pod.wait_for(lambda: pod.step() >= 1, "a first step")
+    taken, why = Client(pod.socket).command("attach", [f"{os.getpid()}:1"])
+    assert not taken
+    assert "starts and stops its job itself, and we never stop what we did not start" in why
     assert pod.ctl("pause").returncode == 0
     assert "(PAUSED)" in pod.wait_for(lambda: pod.ctl("status").stdout, "status").splitlines()[0]
     pod.wait_for(lambda: any("vLLM died" in s for s in pod.sentences("suspect")), "the death is seen all the same")

@@ -101,6 +101,9 @@ def test_a_refused_order_says_why(serve: Serve, sockets: Path) -> None:
     [
         ("explode", [], "There is no command 'explode'; there are " + ", ".join(VERBS)),
         ("stop", ["--new-config"], "stop does not know '--new-config'."),
+        ("attach", [], "attach wants one process, as PID:START_TICKS."),
+        ("attach", ["4711"], "attach does not know '4711'."),
+        ("attach", ["1:2", "3:4"], "attach does not know '1:2'."),
         ("stop", [1], "args must be a list of words."),
         ("stop", "now", "args must be a list of words."),
         (["stop"], [], "There is no command"),
