@@ -204,11 +204,11 @@ class Deadlines(Section):
     """A step is never overdue before this, nor before three times the median step."""
     step_ceiling: Annotated[float, Field(gt=0)] = 7200
     """Without any step to learn from, a step is overdue after this."""
-    engine_grace: Seconds = 3
+    engine_grace: Seconds = 2
     """From the end of an engine process to the verdict; a launcher that ends by itself is a plain exit."""
     memory_fell: Seconds = 10
     """How long an inference GPU must be empty before it is a signal."""
-    hang: Annotated[float, Field(gt=0)] = 60
+    hang: Annotated[float, Field(gt=0)] = 55
     """How long the engine's counters must stand still, while work waits, before it is a signal."""
     checkpoint_save: Annotated[float, Field(gt=0)] = 900
     """How long a checkpoint that is being written excuses silence."""

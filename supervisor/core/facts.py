@@ -518,9 +518,9 @@ class Settings:
     startup_s: float = 3600.0
     step_floor_s: float = 600.0
     step_ceiling_s: float = 7200.0
-    engine_grace_s: float = 3.0  # between an engine process's end and the verdict (a launcher may be stopping it)
+    engine_grace_s: float = 2.0  # between an engine process's end and the verdict (a launcher may be stopping it)
     memory_fell_s: float = 10.0
-    hang_s: float = 60.0
+    hang_s: float = 55.0
     writing_s: float = 900.0  # how long a checkpoint save excuses silence
     stop_budget_s: float = 400.0
     # recovery

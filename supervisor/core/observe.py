@@ -171,7 +171,8 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     if memory is None:
         return GpuMemory(gpu, look_t=state.now)
     # The sensor speaks on change, so a level stood from its look to this one; a short spike is no plateau.
-    held = state.now - memory.look_t >= min(HELD_S, state.settings.memory_fell_s)
+    # What was held before this attempt began belongs to the one before it.
+    held = memory.look_t >= state.started and state.now - memory.look_t >= min(HELD_S, state.settings.memory_fell_s)
     plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")

@@ -19,7 +19,8 @@ FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
 BAD_LOOKS = 3  # a server may miss a look or two under load
 UNSEEN_S = 60.0  # a driver that has not answered for so long hangs
-WAITS_FOR_WORK = ("rollouts", "barrier")  # phases in which a role waits for another one
+WORKS = ("training", "checkpoint", "weight-update")  # phases in which the others wait for the trainer
+TELLS_OF_TRAINING = {"trainer/rollouts", "trainer/training", "orchestrator/barrier"}
 PHASE_FLOOR_S = 600.0
 SILENT_LONGEST = 3.0
 
@@ -164,14 +165,14 @@ def busy_trainer(state: State, watch: Watch) -> bool:
     for role, phase in (("trainer", trainer), ("orchestrator", orchestrator)):
         if phase is None or not current(state, phase):
             continue
-        if role == "trainer" and phase.phase in WAITS_FOR_WORK:
+        if role == "trainer" and phase.phase not in WORKS:
             return False
         if role == "trainer" or phase.phase == "barrier":
             times = state.learned.phases.get(f"{role}/{phase.phase}")
             hard = limits(times, PHASE_FLOOR_S, state.settings.step_ceiling_s).hard_s
             return not watch.over(phase.t, hard)
-    if "trainer/rollouts" in state.learned.phases:
-        return False  # it would say so
+    if state.learned.phases.keys() & TELLS_OF_TRAINING:
+        return False  # they would say so
     times = state.learned.phases.get(STEP)
     return times is not None and not watch.over(state.progress.t, SILENT_LONGEST * times.longest_s)
 

@@ -60,7 +60,7 @@ def test_the_example_of_the_page_is_a_silent_death_and_a_restart_at_the_saved_st
     path.write_text(example)
     assert main(["replay", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "vLLM died silently: its process 11 has been gone for 3 s while the launcher and the trainer live on" in out
+    assert "vLLM died silently: its process 11 has been gone for 2 s while the launcher and the trainer live on" in out
     assert "Start(attempt=2, step=1" in out
     assert "counterfactual" not in out
 
