@@ -121,9 +121,8 @@ def _passed(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger
 
 def _booked(ledger: Ledger, state: State, parts: Mapping[str, float]) -> Ledger:
     """All time until now is booked, in these parts."""
-    saving = state.now if ledger.saving is not None else None
     ledger = g.book(ledger, parts)
-    return replace(ledger, mark=state.now, wall=state.wall, last=_category(state), saved=0.0, away=0.0, saving=saving)
+    return replace(ledger, mark=state.now, wall=state.wall, last=_category(state), saved=0.0, away=0.0)
 
 
 def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
@@ -190,7 +189,7 @@ def _phases(ledger: Ledger, before: State, after: State) -> Ledger:
         saves = new is not None and new.phase == SAVING
         if ledger.saving is not None and not saves:
             ledger = _saved(ledger, after.now)
-        elif ledger.saving is None and new is not None and saves:
+        elif ledger.saving is None and new is not None and saves and after.live:
             again = old is not None and (old.phase, old.step) == (new.phase, new.step)
             ledger = ledger if again else replace(ledger, saving=after.now)
     return ledger

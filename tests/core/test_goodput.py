@@ -82,6 +82,8 @@ def test_a_checkpoint_save_inside_a_step_is_told_apart_from_it(world: World) -> 
     assert spent(world)[g.SAVE] == 30
     assert spent(world)[g.PRODUCTIVE] == 200 + 200
     assert world.state.ledger.saves == 1
+    world.step(4)
+    assert (spent(world)[g.SAVE], world.state.ledger.saves) == (30, 1), "and once only"
     adds_up(world.state, 1000)
 
 
@@ -106,7 +108,9 @@ def test_an_engine_death_is_booked_part_by_part_and_the_steps_since_the_checkpoi
     world.step(6)
     after = spent(world)
     assert after[g.WASTED] == 60 + 2 * 200, "the part of step 8, and steps 6 and 7 whole"
-    assert after[g.DETECTION] == 3
+    closed = world.state.incidents[-1]
+    noticed = closed.decided - closed.opened
+    assert after[g.DETECTION] == noticed > 0
     assert after[g.STOPPING] == 3
     assert after[g.PRODUCTIVE] == 1200 - 400
     assert after[g.STARTUP] == before[g.STARTUP] + 8 + 200
@@ -114,8 +118,7 @@ def test_an_engine_death_is_booked_part_by_part_and_the_steps_since_the_checkpoi
     assert (ledger.steps, ledger.steps_lost, ledger.incidents, ledger.restarts) == (8, 2, 1, 1)
     (outage,) = ledger.outages
     assert (outage.cause, outage.step, outage.steps_lost, outage.recovered) == ("engine-gone", 7, 2, True)
-    assert (outage.detect_s, outage.stop_s, outage.prepare_s, outage.start_s) == (3, 3, 0, 8 + 200)
-    closed = world.state.incidents[-1]
+    assert (outage.detect_s, outage.stop_s, outage.prepare_s, outage.start_s) == (noticed, 3, 0, 8 + 200)
     assert closed.closed is not None and outage.seconds == closed.closed - closed.opened
     adds_up(world.state, 1000)
 
@@ -149,6 +152,19 @@ def test_a_daemon_that_was_away_from_a_living_job_cost_nothing(world: World) -> 
     adds_up(world.state, 1000)
 
 
+def test_what_a_living_job_did_unwatched_is_lost_with_it_when_it_dies_later(world: World) -> None:
+    world.running_at(5)
+    world.t += 900
+    attempt = world.state.attempt
+    world.boot(adopted=attempt)
+    world.see(f.AttemptAdopted(attempt, 0, world.pid))
+    world.t += 10
+    world.engine_process_dies()
+    world.after(4)
+    assert spent(world)[g.WASTED] == 910
+    assert g.INFRASTRUCTURE not in spent(world)
+
+
 def test_a_job_that_died_while_no_daemon_watched_is_the_pods_outage_and_no_progress(world: World) -> None:
     world.running_at(7)
     world.t += 40
@@ -157,6 +173,35 @@ def test_a_job_that_died_while_no_daemon_watched_is_the_pods_outage_and_no_progr
     world.boot(adopted=None)
     after = spent(world)
     assert (after[g.WASTED], after[g.INFRASTRUCTURE]) == (40 + 400, 3600)
+    adds_up(world.state, 1000)
+
+
+def test_where_steps_count_from_0_the_step_that_the_checkpoint_is_called_after_is_done_again(world: World) -> None:
+    world.settings = replace(world.settings, first_step_at=0)
+    world.running_at(7, first=0)
+    world.engine_process_dies()
+    world.after(4)
+    assert world.state.resume_step == 5
+    world.job_up()
+    world.step(5)
+    assert (world.state.ledger.steps_lost, world.state.ledger.floor) == (3, g.FROM_SCRATCH)
+    assert world.state.ledger.kept == 6
+    adds_up(world.state, 1000)
+
+
+def test_a_checkpoint_that_is_written_while_the_job_is_stopped_is_no_part_of_the_next_start(world: World) -> None:
+    world.running_at(5)
+    world.answer = False
+    world.see(f.Command("restart", "kim"))
+    phase(world, "checkpoint", 5)
+    world.t += 20
+    world.answer = True
+    world.see(f.AttemptStopped(world.state.attempt, 20.0, gpu_free=True))
+    world.job_up()
+    world.step(6)
+    assert g.SAVE not in spent(world)
+    assert world.state.ledger.saves == 0
+    assert spent(world)[g.STOPPING] == 20
     adds_up(world.state, 1000)
 
 

@@ -66,6 +66,13 @@ def test_an_upload_longer_than_the_interval_is_a_warning_that_names_the_link() -
     )
 
 
+@pytest.mark.parametrize(("minutes", "warned"), [(19, False), (21, True)])
+def test_the_warning_comes_as_soon_as_an_upload_does_not_fit_between_two_checkpoints(
+    minutes: int, warned: bool
+) -> None:
+    assert bool(advise(Measured(240, 30, upload_s=minutes * 60, interval_steps=5)).warning) is warned
+
+
 def test_what_was_not_measured_is_not_guessed() -> None:
     assert advise(Measured(None, None)).sentence == ("No advice on the checkpoint interval yet: no step was timed.")
     assert "no checkpoint save was timed" in advise(Measured(100, None)).sentence
