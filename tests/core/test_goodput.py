@@ -14,26 +14,11 @@ from supervisor.core import facts as f
 from supervisor.core import goodput as g
 from supervisor.core.account import account, settled
 from supervisor.core.codec import decode, encode
-from supervisor.core.decide import Decision, decide
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.state import State
 
 from . import test_model
-from . import world as worlds
 from .world import SETTINGS, World
-
-
-def folding(state: State, observation: f.Observation) -> Decision:
-    """The core's decision, and the ledger after it."""
-    decision = decide(state, observation)
-    ledger = account(state, decision.state, observation.fact)
-    return Decision(replace(decision.state, ledger=ledger), decision.actions, decision.deadline)
-
-
-@pytest.fixture(autouse=True)
-def folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worlds, "decide", folding)
-    monkeypatch.setattr(test_model, "decide", folding)
 
 
 @pytest.fixture
@@ -381,7 +366,6 @@ class Accounted(test_model.Pod):
             assert ledger.spans[-1][1] == self.state.progress.step
 
 
-@pytest.mark.usefixtures("folded")
 class TestAccounted(Accounted.TestCase):  # type: ignore[name-defined,misc]
     """Parts add up to all time, whatever comes in whatever order."""
 
