@@ -204,7 +204,7 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
             # Backwards means a restarted engine: a new base, and no proof of standing still either.
             new.update(count=count, moved_t=now, canary_misses=0)
     if fact.canary == "ok":
-        new["canary_misses"] = 0
+        new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
     if fact.engines or old.units:
         new["units"] = {str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
     if waiting_work(fact, state.work):
