@@ -39,20 +39,29 @@ def by_hand(pod: Pod, *words: str) -> subprocess.Popen[bytes]:
     return pod.practice.start(*words)
 
 
+def send_to_steppers(pod: Pod, number: int) -> None:
+    for pid, role in pod.practice.alive().items():
+        if "trainer" in role or "orchestrator" in role:
+            os.kill(pid, number)
+
+
 @pytest.mark.parametrize("era", ["2026-01-06", "v0.6"])
 def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_dies(
     era: str, tmp_path: Path, pods: list[Pod]
 ) -> None:
     faults = [{"kind": "engine-exit-0", "at_step": 7}]
-    pod = Pod(tmp_path, era, faults=faults, max_steps=12, step_s=1.2)
+    pod = Pod(tmp_path, era, faults=faults, max_steps=12, step_s=0.8)
     pods.append(pod)
     job = by_hand(pod)
     pod.wait_for_here(lambda: pod.practice.trained_steps(), "the person's job makes a step")
+    send_to_steppers(pod, signal.SIGSTOP)  # however slow this machine is: the engine dies after it is watched
 
     pod.start("attach")
     pod.wait_for(lambda: pod.sentences("attached"), "the job is attached")
     assert f"Attached to the job of a person (pid {job.pid})" in pod.sentences("attached")[0]
     pod.wait_for(lambda: pod.status().get("state") == "running", "its steps are seen")
+    pod.wait_for(lambda: "process inference" in pod.ctl("explain").stdout, "its engine is seen")
+    send_to_steppers(pod, signal.SIGCONT)
     (verdict, *_) = pod.wait_for(lambda: pod.sentences("verdict"), "the engine's death is seen")
     assert "vLLM died" in verdict
     pod.wait_for(
