@@ -14,6 +14,8 @@ from supervisor.core.state import State
 from supervisor.effects.attached import HOW
 from supervisor.effects.attempts import read_snapshot
 from supervisor.effects.launch import ShimState
+from supervisor.effects.own_engine import COMPONENT, engine_dir, look_at
+from supervisor.engine_watch import EngineWatch
 from supervisor.jobs.base import GpuPlan, GrowthKind, Job, LogSource
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.checkpoints import CheckpointSensor
@@ -27,6 +29,7 @@ from supervisor.sensors.logs import LogSensor, end_positions
 from supervisor.sensors.processes import (
     TITLE_LENGTH,
     Identity,
+    ProcessScanner,
     ProcessWatcher,
     identity,
     process_sensors,
@@ -40,6 +43,7 @@ SCANS_WITHOUT_CALL = 4  # the housekeeping calls for scans; should it die, they 
 HOST_S = 5.0
 GROWTH_S = 10.0  # what takes long grows for minutes
 LAST_LINES_S = 10.0  # a log on a dead mount must not hide that the job ended
+KNOWN_ROLES = ("inference", "trainer", "shared")
 EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
 
 
@@ -69,6 +73,8 @@ class Attending:
         self._steps: Looker | None = None
         self._last_logs: dict[str, Path] = {}
         self._sources: Sequence[LogSource] = ()
+        self._engine: EngineWatch | None = None
+        self._scanner: ProcessScanner | None = None
 
     # ------------------------------------------------------------ the pod
 
@@ -113,6 +119,7 @@ class Attending:
         self.leave(None)
         found = [look(name) for name in components]
         roots = [known for one in found if (known := _root(one)) is not None]
+        roots += self._engine_roots()
         state = self._state()
         seen = [f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.processes.values()]
         seen += self._attached(job, attempt, found, known={one.pid for one in seen})
@@ -121,12 +128,14 @@ class Attending:
         folder = self._attempt_dir(attempt)
         if positions is None:
             positions = self._prepared[1] if self._prepared[0] == attempt else []
+        engines = str(engine_dir(self._run_file.state_dir, 0).parent)
+        positions = [position for position in positions if not str(position.get("path")).startswith(engines)]
         started = min((one.started_wall for one in found if one.started_wall), default=None)
         logs = _CountedLogs(job.log_sources(folder), job, positions=positions, since_wall=started and started - 1.0)
         following = self._start(logs, min(LOG_INTERVAL_S, supervision.sample))
         exits = _Exits(attempt, components, look, logs, following)
         watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
-        self._watcher, self._logs, self._number = watcher, logs, attempt
+        self._watcher, self._scanner, self._logs, self._number = watcher, scanner, logs, attempt
         self._sources = job.log_sources(folder)
         self._attempt = [
             self._start(watcher, supervision.sample),
@@ -178,11 +187,54 @@ class Attending:
             self._watcher.close()
         if self._logs is not None:
             self._logs.close()
-        self._attempt, self._watcher, self._logs, self._configs, self._number = [], None, None, None, None
+        self._attempt, self._watcher, self._scanner, self._logs = [], None, None, None
+        self._configs, self._number = None, None
+
+    # ------------------------------------------------------------ an inference server of our own
+
+    def watch_engine(self, job: Job, engine: int, positions: Sequence[Mapping[str, object]] = ()) -> None:
+        """Look at the inference server that was started for the ``engine``-th time, whatever becomes of attempts.
+
+        ``positions``: where the daemon before was in its log.
+        """
+        self.leave_engine(None)
+        state_dir, sample = self._run_file.state_dir, self._run_file.supervision.sample
+        self._engine = EngineWatch(
+            engine,
+            engine_dir(state_dir, engine) / f"{COMPONENT}.log",
+            job,
+            lambda: look_at(state_dir, engine),
+            lambda sensor: self._start(sensor, min(LOG_INTERVAL_S, sample)),
+            positions=positions,
+        )
+        if self._scanner is not None:
+            for root in self._engine_roots():
+                self._scanner.add_root(root)
+
+    @property
+    def engine(self) -> int | None:
+        """Number of the inference server that is looked at."""
+        return self._engine.engine if self._engine is not None else None
+
+    def leave_engine(self, engine: int | None) -> None:
+        """Stop looking at it (None: whichever it is); its log stays to be read."""
+        watch = self._engine
+        if watch is None or engine not in (None, watch.engine):
+            return
+        self._last_logs["inference"] = Path(watch.source.path)
+        watch.close()
+        self._engine = None
+
+    def _engine_roots(self) -> list[Identity]:
+        if self._engine is None:
+            return []
+        root = _root(look_at(self._run_file.state_dir, self._engine.engine))
+        return [] if root is None else [root]
 
     def close(self) -> None:
         """Stop looking at anything."""
         self.leave(None)
+        self.leave_engine(None)
         self._stop(self._pod)
         self._pod = []
 
@@ -201,7 +253,11 @@ class Attending:
 
     def log_files(self) -> dict[str, Path]:
         """Newest log file of each role; the ended attempt's until the next one has some."""
-        return self._newest_logs() or self._last_logs
+        found = self._newest_logs() or self._last_logs
+        engine = {"inference": Path(self._engine.source.path)} if self._engine is not None else {}
+        if not engine and "inference" in self._last_logs and self._run_file.recovery.inference == "own-role":
+            engine = {"inference": self._last_logs["inference"]}
+        return {**found, **engine}
 
     def _newest_logs(self) -> dict[str, Path]:
         newest: dict[str, tuple[float, Path]] = {}
@@ -218,16 +274,18 @@ class Attending:
 
     def positions(self) -> list[dict[str, str | int]] | None:
         """Where the log files were read to; None while none is followed."""
-        return self._logs.positions() if self._logs else None
+        if self._logs is None:
+            return None
+        return [*self._logs.positions(), *(self._engine.positions() if self._engine else ())]
 
-    def gpu_free(self) -> bool | None:
-        """Is the memory of the run's GPUs back? None when nobody can say."""
+    def gpu_free(self, *roles: str) -> bool | None:
+        """Is the memory of the run's GPUs (of these roles, or of all) back? None when nobody can say."""
         if self._plan is not None and not self._plan.inference and not self._plan.trainer:
             return True  # the run names no GPU: there is nothing of it to wait for
         state = self._state()
         if state.gpu_reason or not state.gpus:
             return None
-        mine = [memory.gpu for memory in state.gpus.values() if memory.gpu.role != "other"]
+        mine = [memory.gpu for memory in state.gpus.values() if memory.gpu.role in (roles or KNOWN_ROLES)]
         return all(gpu.used_bytes < max(EMPTY_BYTES, gpu.total_bytes // 50) for gpu in mine) if mine else None
 
     # ------------------------------------------------------------ lookers

@@ -35,6 +35,7 @@ from supervisor.effects import aside, attached
 from supervisor.effects.attached import look
 from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_attempt, take_snapshot
 from supervisor.effects.carry_out import Effects
+from supervisor.effects.own_engine import last_engine, look_at
 from supervisor.effects.survivors import Identity, alive
 from supervisor.errors import ConfigError, SupervisorError, TryAgainError
 from supervisor.housekeeping import Housekeeping
@@ -96,14 +97,17 @@ class Daemon:
             run_file,
             self.post,
             environ=environ,
-            gpu_free=self.attending.gpu_free,
+            gpu_free=lambda: self.attending.gpu_free(*(("trainer",) if self._own_engine else ())),
             wandb_id=self.wandb_id,
             explain=lambda: status.explain(self.state),
             log_files=self.log_files,
-            known=lambda: [(p.pid, p.start_ticks) for p in self.state.processes.values()],
+            known=lambda: self._known(engine=False),
             opened=self._open_late,
             observed=lambda: self.observed,
+            engine_gpu_free=lambda: self.attending.gpu_free("inference"),
+            engine_known=lambda: self._known(engine=True),
         )
+        self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(self)
         self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
 
@@ -144,6 +148,7 @@ class Daemon:
         self.attending.watch_pod(job)
         self.post(f.SettingsChanged(self.settings(job)), "daemon")
         self.effects.do(a.Survey())
+        self._adopt_engine(self._engine_left())
         if self.state.live and self.state.pid is not None and self.attending.positions() is None:
             self._attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
 
@@ -172,7 +177,8 @@ class Daemon:
             logs.say("warning", "journal", f"The journal was damaged and is set aside: {self.journal.set_aside}")
         if self.state.attempt == 0:
             # A new or lost journal: count on from the folders, so that no earlier evidence is written over.
-            self.state = replace(self.state, attempt=last_attempt(self._state_dir))
+            own = replace(self.state.own, number=last_engine(self._state_dir))
+            self.state = replace(self.state, attempt=last_attempt(self._state_dir), own=own)
             # No fact tells this number, and a replay has to begin with it.
             self.journal.snapshot(self.state)
         if self._attach_to is not None or self._watches_a_persons_job():
@@ -234,8 +240,10 @@ class Daemon:
         # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
         # each age in its state (the last step, the last token) counts that while as silence of the job.
         journal = self.effects.journal = self.journal.identity()
-        started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal)
+        engine = self._engine_left()
+        started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal, engine)
         self._first.extend((fact, "daemon") for fact in (started, *after))
+        self._adopt_engine(engine)
         if adopted is not None and (lives or not after):
             self._attend(adopted, adopting=True)
         elif lives and taken is not None:
@@ -378,10 +386,38 @@ class Daemon:
             forget_old_attempts(self._state_dir, {self.state.attempt, self.state.snapshot or 0})
         if isinstance(fact, f.AttemptStopped):
             self.attending.leave(fact.attempt)
+        if isinstance(fact, f.EngineStarted) and self.effects.job is not None:
+            self.attending.watch_engine(self.effects.job, fact.engine)
+        if isinstance(fact, f.EngineStopped):
+            self.attending.leave_engine(fact.engine)
         if isinstance(fact, f.Suppressed) and not self.state.live and self.state.mode != "stopping":
             self.attending.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
         if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
             self.journal.put("wandb_id", fact.wandb_id)
+
+    def _engine_left(self) -> int | None:
+        """The inference server of our own that the daemon before left running, or whose end nobody has told yet."""
+        own = self.state.own
+        if not self._own_engine or own.number == 0:
+            return None
+        found = look_at(self._state_dir, own.number)
+        if found.pid is not None or (found.state != "absent" and (own.alive or own.asked == "start")):
+            return own.number
+        return None
+
+    def _adopt_engine(self, engine: int | None) -> None:
+        if engine is None or self.effects.job is None or self.attending.engine is not None:
+            return
+        kept = json.loads(self.journal.get("log_positions") or "{}").get("positions", [])
+        self.attending.watch_engine(self.effects.job, engine, kept)
+        if not self.observed:  # giving weights is acting
+            self.effects.engine.adopt()
+
+    def _known(self, *, engine: bool) -> list[tuple[int, int]]:
+        """Pid and start ticks of the inference server's processes where it is a role of its own, or of all others."""
+        known = list(self.state.processes.values())
+        mine = [one for one in known if (self._own_engine and one.role == "inference") == engine]
+        return [(one.pid, one.start_ticks) for one in mine]
 
     def _attend(self, attempt: int, *, adopting: bool) -> None:
         job = self.effects.job
@@ -430,6 +466,7 @@ class Daemon:
     def settings(self, job: Job | None) -> f.Settings:
         """What the core needs of the run file and of the trainer's configuration."""
         own = of_run_file(self.run_file)
+        role = job.engine_role() if job is not None and self._own_engine else None
         return replace(
             own,
             max_steps=own.max_steps or (job.max_steps() if job else None),
@@ -439,6 +476,8 @@ class Daemon:
             mode="observe" if self.observed else "act",
             fresh=self._fresh,
             pin_step=self._step,
+            engine_alone=role is None or role.restart_alone,
+            engine_warm=role is None or role.keep_warm,
         )
 
     def wandb_id(self) -> str:

@@ -22,12 +22,13 @@ from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import aside, observing, run_records
-from supervisor.effects.attempts import attempt_dir, digest, read_snapshot, take_snapshot
+from supervisor.effects.attempts import attempt_dir, digest, last_attempt, read_snapshot, take_snapshot
 from supervisor.effects.evidence import collect, tail_of, trace_command
 from supervisor.effects.lanes import Lanes
-from supervisor.effects.launch import launch
+from supervisor.effects.launch import launch, look
+from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.stop import stop_attempt
-from supervisor.effects.survivors import Belongings
+from supervisor.effects.survivors import Belongings, Identity, records
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
@@ -57,6 +58,8 @@ class Effects:
         known: Callable[[], list[tuple[int, int]]],
         opened: Callable[[], Job],
         observed: Callable[[], str] = lambda: "",
+        engine_gpu_free: Callable[[], bool | None] = lambda: None,
+        engine_known: Callable[[], list[Identity]] = list,
     ) -> None:
         """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError;
         ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree; ``observed``
@@ -85,6 +88,15 @@ class Effects:
         self._setup_runs = False
         self._described = ""  # digest of the run's files that are in the store
         self._state_dir = run_file.state_dir
+        self.engine = OwnEngine(
+            lambda: self.run_file,
+            post,
+            job=self._need_job,
+            gpu_free=engine_gpu_free,
+            wandb_id=wandb_id,
+            known=engine_known,
+            hurry=self._hurry,
+        )
 
     # ------------------------------------------------------------ dispatch
 
@@ -99,7 +111,13 @@ class Effects:
                 self._lanes.put("scan", self.scan)
                 self.catalogue()
             case a.Start():
+                self.engine.forget_weights()  # the job hands them over itself, once it is up
                 self._lanes.put("job", lambda: self._start(action))
+            case a.StartEngine():
+                alone = self._job_runs()  # before a Start that follows has launched anything
+                self._lanes.put("engine", lambda: self.engine.start(action, alone=alone))
+            case a.StopEngine():
+                self._lanes.put("engine", lambda: self.engine.stop(action))
             case a.Stop():
                 self._hurry.clear()
                 self._lanes.put("job", lambda: self._stop(action))
@@ -124,6 +142,10 @@ class Effects:
             case a.Setup():
                 self._setup_runs = True
                 self._lanes.put("setup", self._setup)
+
+    def _job_runs(self) -> bool:
+        folder = attempt_dir(self._state_dir, last_attempt(self._state_dir))
+        return any(look(folder, record.component).state == "running" for record in records(folder))
 
     def hurry(self) -> None:
         """A second request to stop: no more patience."""
@@ -260,6 +282,11 @@ class Effects:
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise SupervisorError(f"Step {action.step} is no longer complete: {check.reason}")
+        elif self.run_file.recovery.inference == "own-role" and self.engine.served_before():
+            raise SupervisorError(
+                "A fresh start needs a fresh inference server: the one that runs has been given the weights of an "
+                "attempt before this one, and not every version of prime-rl takes them back"
+            )
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self._state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
@@ -318,6 +345,7 @@ class Effects:
     def _evidence(self, action: a.CollectEvidence) -> None:
         folder = attempt_dir(self._state_dir, action.attempt)
         pids = [process.pid for process in Belongings(folder, (), self.run_file.run.id).living()]
+        pids += sorted(pid for pid, _ in self.engine.living())
         target = folder / f"incident-{action.incident}"
         with contextlib.suppress(OSError):  # a full disk must not keep a dead job from its restart
             how = trace_command(self._state_dir / "journal.db", action.incident)

@@ -1,0 +1,129 @@
+"""`recovery.inference = "own-role"`: the half that failed is restarted, and the other one lives on.
+
+The real daemon and core, the practice job of two eras with an inference server beside `rl`, and kill -9.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.simulator.practice import make_practice
+from tests.e2e.rig import Pod
+
+ROUTER, OLD = "2026-08-21", "2026-01-06"
+
+
+@pytest.fixture
+def pod_of(tmp_path: Path) -> Iterator[Callable[[str], Pod]]:
+    pods: list[Pod] = []
+
+    def make(era: str) -> Pod:
+        practice = make_practice(tmp_path / "practice", era, own_engine=True, max_steps=500, interval=2, step_s=0.5)
+        settings = {
+            "job": {"inference_config": str(practice.engine_config)},
+            "gpus": {"inference": [0], "trainer": [1]},
+            "recovery": {"inference": "own-role"},
+        }
+        pods.append(Pod(tmp_path, era, practice=practice, settings=settings))
+        return pods[-1]
+
+    yield make
+    for pod in pods:
+        pod.close()
+
+
+def pids(pod: Pod, *roles: str) -> set[int]:
+    return {pid for role in roles for pid in pod.practice.pids(role)}
+
+
+def running(pod: Pod, step: int = 5) -> int:
+    """The pod has published something and gone on; returns the newest step."""
+    pod.start()
+    pod.wait_for(lambda: pod.step() >= step and pod.stored(), f"step {step}")
+    return pod.step()
+
+
+def kill(found: set[int]) -> None:
+    assert found
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.xfail(
+    strict=False,
+    reason="while the engine is stopped and started anew, the core still convicts it by what the old one left: its own "
+    "end, its GPU's memory, old error lines",
+)
+def test_a_dead_engine_is_restarted_alone_with_the_runs_weights_and_the_launcher_lives_on(
+    pod_of: Callable[[str], Pod],
+) -> None:
+    pod = pod_of(ROUTER)
+    running(pod)
+    launcher, server = pids(pod, "rl"), pids(pod, "inference")
+    kill(pids(pod, "engine-core"))
+    pod.wait_for(lambda: pod.status().get("incident"), "the incident")
+    at = pod.step()
+    pod.wait_for(lambda: pod.step() > at + 3 and not pod.status().get("incident"), "new steps after the incident")
+    assert pids(pod, "rl") == launcher
+    assert len(pod.practice.starts()) == 1
+    assert pids(pod, "inference") and pids(pod, "inference") != server
+    (core,) = pids(pod, "engine-core")
+    assert {answer["weights"] for answer in pod.practice.answers() if answer["pid"] == core}.isdisjoint({"base"})
+    assert pod.said_so("engine", "was given the weights of step")
+    assert any("Only the inference server failed" in str(record) for record in pod.said())
+
+
+@pytest.mark.parametrize("era", [ROUTER, OLD])
+def test_a_killed_trainer_leaves_the_engine_warm_and_resumes_at_the_last_good_step(
+    pod_of: Callable[[str], Pod], era: str
+) -> None:
+    pod = pod_of(era)
+    running(pod)
+    engine = pids(pod, "inference", "engine-core", "vllm-router")
+    kill(pids(pod, "trainer-rank"))
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the second start")
+    resumed = pod.resume_steps()[1]
+    assert resumed is not None and resumed >= 2
+    pod.wait_for(lambda: pod.step() > resumed + 3 and not pod.status().get("incident"), "new steps")
+    assert pids(pod, "inference", "engine-core", "vllm-router") == engine
+    assert any("kept warm" in str(record) for record in pod.said())
+
+
+def test_a_dead_engine_of_january_takes_both_halves_along_since_failed_rollouts_would_be_trained_on(
+    pod_of: Callable[[str], Pod],
+) -> None:
+    pod = pod_of(OLD)
+    running(pod)
+    launcher, server = pids(pod, "rl"), pids(pod, "inference")
+    kill(pids(pod, "engine-core"))
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the second start")
+    resumed = pod.resume_steps()[1]
+    assert resumed is not None
+    pod.wait_for(lambda: pod.step() > resumed + 3 and not pod.status().get("incident"), "new steps")
+    assert not pids(pod, "rl") & launcher
+    assert not pids(pod, "inference") & server
+
+
+def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Callable[[str], Pod]) -> None:
+    pod = pod_of(ROUTER)
+    running(pod)
+    everything = pids(pod, "rl", "inference", "engine-core", "trainer-rank")
+    pod.kill_daemon()
+    at = max(pod.practice.trained_steps())
+    pod.start()
+    pod.wait_for(lambda: pod.step() > at + 3, "steps under the next daemon")
+    assert pids(pod, "rl", "inference", "engine-core", "trainer-rank") == everything
+
+
+def test_stop_ends_both_halves_and_the_engines_log_can_be_read(pod_of: Callable[[str], Pod]) -> None:
+    pod = pod_of(ROUTER)
+    running(pod)
+    assert "APIServer pid=" in pod.ctl("tail", "practice", "inference").stdout
+    pod.command("stop")
+    pod.wait_for(lambda: not pod.practice.alive(), "the end of both halves")
+    pod.wait_for(lambda: pod.status().get("state") == "stopped", "the state that says so")
