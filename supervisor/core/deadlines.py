@@ -10,6 +10,7 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
 RESUME_FLOOR_S = 600.0
+UPDATE_MOST_S = 120.0
 SAVE_FLOOR_S, UPDATE_FLOOR_S, EVAL_FLOOR_S = 120.0, 30.0, 300.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 STILL_WRITTEN_S = 60.0
@@ -86,7 +87,9 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
     times = state.learned.phases.get(f"{role}/{phase}")
     if times is None or times.count < LEARNED_FROM:
         return unknown
-    return max(floor, 5 * times.longest_s)
+    learned = max(floor, 5 * times.longest_s)
+    # At log level "info" no line says that an update is over, so its length is learned too long.
+    return min(learned, UPDATE_MOST_S) if phase == "weight-update" else learned
 
 
 def excuse(state: State, watch: Watch | None = None) -> str:

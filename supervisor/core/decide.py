@@ -45,7 +45,7 @@ def decide(state: State, observation: Observation) -> Decision:
     watch = Watch(seen.now)
     seen, more = advance(seen, watch)
     seen, kept = keep_records(replace(seen, ledger=account(state, seen, fact)), watch)
-    actions = (*acts, *more, *kept)
+    actions = (*acts, *kept, *more)  # the daemon ends at ``Exit``, which comes last
     acted = seen.mode != state.mode or any(not isinstance(action, Say) for action in actions)
     deadline = _deadline(seen, watch, acted=acted)
     until = deadline if seen.live and not acted and not seen.suspicion else 0.0

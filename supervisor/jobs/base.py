@@ -17,6 +17,7 @@ PHASES = (
     "download",  # model weights are fetched
     "startup",  # loading, compiling, waiting for the engine
     "rollouts",
+    "barrier",  # the orchestrator waits for the trainer
     "training",
     "weight-update",
     "checkpoint",

@@ -54,7 +54,14 @@ STEP = r"`?(?P<step>\d{1,12})`?"
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
-_BARRIER = "Updating weights to (?:weight checkpoint|step)"
+_UPDATE = "Updating weights to (?:weight checkpoint|step)"
+# From September 2025 to HEAD, always at level "info" but for the first two: the orchestrator waits for the trainer.
+_BARRIER = (
+    r"Hit async barrier because |Waiting for weight checkpoint \d|Orchestrator paused: waiting for trainer"
+    r"|Pausing dispatcher to prevent |Holding batch \d{1,12} until the trainer publishes"
+)
+_BARRIER_OVER = r"Orchestrator resumed: checkpoint \d|Resuming dispatcher"
+_UPDATED = r"Updated weights to step \d|All inference engines resumed"
 _PHASE_LINES: tuple[tuple[tuple[Role, ...], str, str], ...] = (
     (("launcher", "trainer"), "download", r"Pre-downloading "),
     (("trainer",), "startup", r"Starting (?:RL|SFT) trainer\b|Initializing model "),
@@ -68,8 +75,10 @@ _PHASE_LINES: tuple[tuple[tuple[Role, ...], str, str], ...] = (
     (("trainer", "orchestrator"), "checkpoint", rf"Saving (?:weight )?checkpoint at step {STEP}"),
     (("trainer", "orchestrator"), "checkpoint", r"Writing final (?:weight )?checkpoint"),
     (("trainer",), "weight-update", r"Broadcasting startup policy weights"),
-    (("orchestrator",), "weight-update", rf"{_BARRIER} {STEP}|Updating policy in-flight to v(?P<version>\d{{1,12}})"),
+    (("orchestrator",), "weight-update", rf"{_UPDATE} {STEP}|Updating policy in-flight to v(?P<version>\d{{1,12}})"),
     (("orchestrator",), "weight-update", r"Pausing inference engines for weight update"),
+    (("orchestrator",), "barrier", _BARRIER),
+    (("orchestrator",), "rollouts", rf"{_BARRIER_OVER}|{_UPDATED}"),
     (("orchestrator",), "eval", rf"Running (?:final )?evals(?: for checkpoint step {STEP})?|Starting evals in "),
     (("orchestrator", "trainer"), "eval", rf"Running validation(?: for step {STEP})?"),
     (("orchestrator",), "draining", r"Shipped the final batch|Draining pipeline|.{1,80} \S draining pipeline"),
