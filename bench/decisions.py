@@ -49,7 +49,8 @@ class Decisions:
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     scores: list[compare.Score] = field(default_factory=list)
-    healthy: dict[str, float] = field(default_factory=dict)
+    healthy_hours: float = 0.0
+    false_restarts: list[str] = field(default_factory=list)  # when, what was odd then, and the policy's reason
     speed: dict[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -59,7 +60,10 @@ class Decisions:
     def tables(self) -> str:
         """What stands behind the figures: all policies, and the core's detection by kind of fault."""
         core = next(s for s in self.scores if s.policy == compare.CORE)
-        return compare.table(self.scores, PRICE) + "\n\n" + detection_table(core)
+        parts = [compare.table(self.scores, PRICE), detection_table(core)]
+        if self.false_restarts:
+            parts.append("\n".join(["False restarts of the healthy runs:", *self.false_restarts]))
+        return "\n\n".join(parts)
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -69,7 +73,7 @@ class Decisions:
             "cores": os.cpu_count(),
             "rows": [list(row) for row in self.rows],
             "scores": [s.as_json(PRICE) for s in self.scores],
-            "healthy": self.healthy,
+            "healthy": {"hours": self.healthy_hours, "false_restarts": self.false_restarts},
             "speed": self.speed,
         }
 
@@ -82,38 +86,40 @@ def measure(hours: float = 1000, seeds: int = 2, healthy_hours: float = 500, hea
     _say(f"All policies, {hours:g} h of {seeds} seeds each ...")
     found.scores = compare.compare(scenario, hours, range(1, seeds + 1))
     _say(f"No spot pods, {hours:g} h of {seeds} seeds ...")
-    steady = compare.compare(load_scenario("no-spot"), hours, range(1, seeds + 1), [compare.CORE])[0]
+    steady = compare.compare(load_scenario("no-spot"), hours, range(1, seeds + 1), [compare.CORE, compare.ORACLE])
     _say(f"Healthy and odd, {healthy_hours:g} h of {healthy_seeds} seeds ...")
     odd = load_scenario("healthy")
     accounts = compare.run_all([(odd, healthy_hours, seed, compare.CORE) for seed in range(1, healthy_seeds + 1)])
-    false = sum(len(account.false_restarts) for account in accounts)
-    found.healthy = {
-        "hours": sum(a.now - a.begun for a in accounts) / 3600,
-        "false_restarts": false,
-        "steps": sum(a.steps_done for a in accounts),
-    }
+    found.healthy_hours = sum(account.now - account.begun for account in accounts) / 3600
+    found.false_restarts = [
+        f"seed {seed}, hour {one.t / 3600:.2f}{f' ({one.odd})' if one.odd else ''}: {one.reason}"
+        for seed, account in enumerate(accounts, 1)
+        for one in account.false_restarts
+    ]
     found.rows = _rows(found, steady)
     return found
 
 
-def _rows(found: Decisions, steady: compare.Score) -> list[tuple[str, str, str]]:
+def _rows(found: Decisions, steady: Sequence[compare.Score]) -> list[tuple[str, str, str]]:
     core = next(s for s in found.scores if s.policy == compare.CORE)
     oracle = next(s for s in found.scores if s.policy == compare.ORACLE)
     how_far = compare.distance(found.scores)
     assert how_far is not None
     closed = "-" if how_far.closed is None else f"{100 * how_far.closed:.0f} % of {how_far.best_other}'s"
-    healthy, speed_ = found.healthy, found.speed
+    steady_core, steady_oracle = steady
     return [
         ("ETTR at the default mix", "", f"{100 * core.ettr:.2f} %"),
         ("  the oracle's", "", f"{100 * oracle.ettr:.2f} %"),
         ("  without pods and saves, below the oracle", "1 point", f"{how_far.points:.2f} points"),
         ("  gap to the oracle closed", "50 %", closed),
-        ("ETTR where the pod is not spot", "97 %", f"{100 * steady.ettr:.2f} %"),
+        ("ETTR where the pod is not spot", "97 %", f"{100 * steady_core.ettr:.2f} %"),
+        ("  the oracle's", "", f"{100 * steady_oracle.ettr:.2f} %"),
+        ("  without pods and saves", "", f"{100 * steady_core.ettr_apart:.2f} %"),
         ("process death, median / 95th", "3 s / 5 s", _detection(core, DEATH)),
         ("hang with work waiting, median / 95th", "60 s / 120 s", _detection(core, HANG)),
-        (f"false restarts in {healthy['hours']:,.0f} healthy hours", "0", f"{healthy['false_restarts']:.0f}"),
-        ("observations a second, one core", "100,000", f"{speed_['observations_per_s']:,.0f}"),
-        ("simulated hours a second, one core", "100", f"{speed_['hours_per_s']:,.0f}"),
+        (f"false restarts in {found.healthy_hours:,.0f} healthy hours", "0", str(len(found.false_restarts))),
+        ("observations a second, one core", "100,000", f"{found.speed['observations_per_s']:,.0f}"),
+        ("simulated hours a second, one core", "100", f"{found.speed['hours_per_s']:,.0f}"),
     ]
 
 
@@ -153,21 +159,21 @@ TRACES: list[list[Observation]] = []
 
 
 def speed(scenario: Scenario, hours: float) -> dict[str, float]:
-    """Of the simulator with the core in it, and of the core alone with the same observations; one process."""
-    began = time.perf_counter()
+    """Of the simulator with the core in it, and of the core alone with the same observations; seconds of one core."""
+    began = time.process_time()
     simulate(scenario, hours=hours, seed=1)
-    whole_s = time.perf_counter() - began
+    whole_s = time.process_time() - began
     TRACES.clear()
     simulate(scenario, hours=hours, seed=1, factory=Recording)
     count = sum(len(trace) for trace in TRACES)
     rounds = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         for trace in TRACES:
             state = State()
             for observation in trace:
                 state = decide(state, observation).state
-        rounds.append(time.perf_counter() - began)
+        rounds.append(time.process_time() - began)
     TRACES.clear()
     return {
         "hours": hours,
