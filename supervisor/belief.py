@@ -81,6 +81,7 @@ def would_do(state: State, verdict: Verdict) -> str:
     return {
         "give-up": "the run would be given up, with everything kept, for a person to look at",
         "unfit": "this pod would be given up for another one",
+        "wait-for-room": "the job would be stopped until there is room on the disk",
         "wait": f"the job would be stopped, and started again at {step} once the network is back",
         "step-back": "the job would be stopped and started again one good step further back",
         "engine-alone": "the inference server would be restarted, and the job left as it is",

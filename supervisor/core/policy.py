@@ -130,6 +130,7 @@ _WOULD = {
     "give-up": "given up",
     "unfit": "left this pod",
     "wait": "stopped the job and waited for the network",
+    "wait-for-room": "waited for room on the disk",
     "step-back": "restarted one good step back",
     "engine-alone": "restarted the inference server alone",
     "job-alone": "restarted the job beside a warm inference server",
@@ -164,6 +165,8 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
             # Not the run's failure: its budget stays, and only the patience is counted.
             state = replace(state, barren=before.barren, failures=before.failures, waits=state.waits + 1)
             return with_all(acts, stop(state, "restart", verdict.sentence))
+        case "wait-for-room":
+            return with_all(acts, stop(state, "disk-full", sentence))
         case "step-back":
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
             acts = [act for act in acts if not (isinstance(act, a.Say) and act.event == "policy")] + back

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from supervisor.core.retention import disk_critical, disk_short, safe_locally
 from supervisor.core.state import State
 from supervisor.core.verdicts import Verdict
 
-Do = Literal["give-up", "unfit", "wait", "step-back", "engine-alone", "job-alone", "restart"]
+Do = Literal["give-up", "unfit", "wait", "wait-for-room", "step-back", "engine-alone", "job-alone", "restart"]
 MOST_WAITS = 12  # with waits that double from 30 s to 10 min: about an hour and a half
 
 
@@ -30,7 +31,7 @@ class Row:
 
 
 ENGINE = ("engine-*",)
-NETWORK = ("wandb-unreachable", "hub-unreachable", "hub-rate-limited", "network-*")
+NETWORK = ("wandb-unreachable", "hub-unreachable", "hub-rate-limited")
 DAMAGED = ("checkpoint-damaged", "checkpoint-missing")
 
 TABLE = (
@@ -38,6 +39,7 @@ TABLE = (
     Row(("gpu-lost",), "any", "any", "unfit", "A lost GPU comes back with another pod, not with a restart."),
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then run supervisorctl start."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
+    Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
     Row(("*",), "any", "no progress", "give-up", "No new complete step in {tries} restarts: all is kept as it is."),
     Row(DAMAGED, "start", "lower step", "step-back", "The job could not read the checkpoint of step {step}."),
     Row(("*",), "any", "same twice", "step-back", "The same failure twice after resuming at step {step}."),
@@ -92,7 +94,7 @@ def _first_try(state: State) -> bool:
 
 def _engine_first(state: State, verdict: Verdict) -> bool:
     own = state.settings.inference == "own-role" and state.own.number > 0
-    return own and state.settings.engine_alone and _first_try(state)
+    return own and state.settings.engine_alone and verdict.kind != "exited" and _first_try(state)
 
 
 def _engine_well(state: State, verdict: Verdict) -> bool:
@@ -104,6 +106,7 @@ HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
     "any": lambda state, verdict: True,
     "incurable": lambda state, verdict: verdict.deterministic,
     "patient": lambda state, verdict: state.waits < MOST_WAITS,
+    "no room": lambda state, verdict: (disk_critical(state) or disk_short(state)) and not safe_locally(state, keep=1),
     "no progress": lambda state, verdict: state.barren > state.settings.max_restarts,
     "lower step": lambda state, verdict: lower_good_step(state) is not None,
     "same twice": _same_twice,

@@ -44,6 +44,7 @@ ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
 CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree
 OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
+GPU_ERRORS = ("gpu-fault", "gpu-missing")  # what the job's own lines say of it
 HOPELESS_S, HOPELESS_TIMES = 300.0, 5  # the same incurable error, again and again, while rollouts stand still
 MOVING_FACTOR = 2.0  # a step of which something moves may take so much longer than five times the longest
 
@@ -292,7 +293,7 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
         return None
     signal = gpu_signal(state, watch)
     late = soft_overdue(state, watch)
-    error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and "gpu" in e.signature), None)
+    error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and e.signature in GPU_ERRORS), None)
     second = late or (Signal("log", f"the {error.role} logs: {error.text}") if error else None)
     if signal is None or second is None:
         return None

@@ -353,6 +353,43 @@ def test_the_same_incurable_error_with_rollouts_at_zero_is_not_waited_out(world:
     assert "Lower max_tokens or raise max_model_len." in sentence
 
 
+def test_a_job_that_filled_the_disk_is_not_restarted_into_a_full_disk(world: World) -> None:
+    world.publish_works = False
+    world.running_at(7)
+    world.see(f.DiskLook("/ckpt", 100 * GIB, 3 * GIB))
+    world.local[5] = "complete"
+    world.survey()
+    world.see(f.ErrorSeen("trainer", "disk-full", "OSError: [Errno 28] No space left on device"))
+    world.see(f.DiskLook("/ckpt", 100 * GIB, GIB))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(600)
+    assert world.state.mode == "disk-full"
+    assert not world.asked(a.Start)
+    world.see(f.DiskLook("/ckpt", 100 * GIB, 50 * GIB))
+    world.after(5)
+    assert world.asked(a.Start)
+
+
+def test_before_a_checkpoint_that_will_not_fit_the_oldest_published_one_goes(world: World) -> None:
+    world.settings = replace(SETTINGS, keep_local=2)
+    world.running_at(10)
+    assert set(world.local) == {5, 10}
+    world.see(f.DiskLook("/ckpt", 1000 * GIB, 2 * GIB + GIB // 2))
+    assert 5 not in world.local, "published, and the next one of 1 GiB would not have fitted"
+
+
+def test_a_save_that_cannot_fit_is_not_waited_for(world: World) -> None:
+    world.publish_works = False
+    world.running_at(7)
+    world.see(f.DiskLook("/ckpt", 100 * GIB, 2 * GIB + GIB // 2))
+    assert any("The next checkpoint, of about 1.0 GiB, does not fit." in s for s in world.said("disk"))
+    assert not world.asked(a.Stop), "the steps until then are worth having"
+    world.after(10)
+    world.see(f.PhaseSeen("trainer", "checkpoint", 10))
+    assert "does not fit on the disk" in world.said("verdict")[0]
+    assert world.asked(a.Stop)
+
+
 # ---------------------------------------------------------------- which half restarts
 
 

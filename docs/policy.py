@@ -1,0 +1,49 @@
+"""Writes the recovery policy's table in docs/decisions.md from the core's own, so that the two cannot differ.
+
+python docs/policy.py           print it
+python docs/policy.py --write   put it into docs/decisions.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from supervisor.core.table import TABLE
+
+PAGE = Path(__file__).with_name("decisions.md")
+BEGIN, END = "<!-- policy: written by docs/policy.py -->", "<!-- end of policy -->"
+PLACES = {"any": "", "start": "before an attempt's first step", "run": "after it"}
+
+
+def table() -> str:
+    """Markdown: one row of the policy a line, in the order in which they are tried."""
+    rows = [
+        f"| {', '.join(f'`{cause}`' for cause in row.causes)} | {PLACES[row.place]} | {_history(row.history)} | "
+        f"**{row.do}** | {row.why} |"
+        for row in TABLE
+    ]
+    return "\n".join(
+        ["| cause | place | history | what follows | said with it |", "| --- | --- | --- | --- | --- |", *rows]
+    )
+
+
+def _history(name: str) -> str:
+    return "" if name == "any" else name
+
+
+def with_table(page: str) -> str:
+    """The page with the table as it is now."""
+    return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n{table()}\n{END}", page, flags=re.S)
+
+
+def main() -> None:
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(with_table(PAGE.read_text()))
+    else:
+        print(table())  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
