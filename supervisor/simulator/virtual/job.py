@@ -192,10 +192,10 @@ class Job(Owner):
         self._enter("resume", left_s, self._next_step)
 
     def _next_step(self) -> None:
-        if self.pod.physics.max_steps and self.step >= self.pod.physics.max_steps:
-            self._finish()
-            return
         physics = self.pod.physics
+        if physics.max_steps and self.step >= physics.max_steps:
+            self._finish()  # it was started although nothing is left to train
+            return
         self.step_s = self.pod.next_step_s()
         number = self.step + 1
         evaluates = physics.eval_every and number % physics.eval_every == 0
@@ -245,6 +245,9 @@ class Job(Owner):
         self._update()
 
     def _update(self) -> None:
+        if self.pod.physics.max_steps and self.step >= self.pod.physics.max_steps:
+            self._finish()
+            return
         self.write(
             Line("orchestrator", "phase", "weight-update", self.step, text=f"Updating policy in-flight to v{self.step}")
         )
