@@ -12,6 +12,7 @@ import pytest
 from supervisor import status
 from supervisor.cli import render
 from supervisor.core import facts as f
+from supervisor.core.words import span
 from tests.core.world import SETTINGS, World
 
 
@@ -49,9 +50,10 @@ def test_counters_are_measured_against_the_seconds_after_which_their_silence_is_
     assert counters["age_s"] == 4
     assert counters["deadline_s"] == SETTINGS.hang_s
     assert counters["left_s"] == pytest.approx(SETTINGS.hang_s - 4, abs=1.1)
-    assert counters["would"] == "60 s without a token while work waits would be a signal"
+    assert counters["would"] == f"{span(SETTINGS.hang_s)} without a token while work waits would be a signal"
     assert "engine counters" in text(world)
-    assert "60 s without a token while work waits would be a signal (56 s left)" in text(world)
+    left = span(SETTINGS.hang_s - 4)
+    assert f"without a token while work waits would be a signal ({left} left)" in text(world)
     world.engine(iterations=140.0, running=0.0, liveness="absent", waiting=0.0)
     assert piece(world, "engine counters")["left_s"] is None
     assert "no work waits now" in piece(world, "engine counters")["would"]
