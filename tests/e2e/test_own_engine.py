@@ -19,11 +19,11 @@ ROUTER, OLD = "2026-08-21", "2026-01-06"
 
 
 @pytest.fixture
-def pod_of(tmp_path: Path) -> Iterator[Callable[[str], Pod]]:
+def pod_of(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
     pods: list[Pod] = []
 
-    def make(era: str) -> Pod:
-        practice = make_practice(tmp_path / "practice", era, own_engine=True, max_steps=500, interval=2, step_s=0.5)
+    def make(era: str, step_s: float = 0.3) -> Pod:
+        practice = make_practice(tmp_path / "practice", era, own_engine=True, max_steps=500, interval=2, step_s=step_s)
         settings = {
             "job": {"inference_config": str(practice.engine_config)},
             "gpus": {"inference": [0], "trainer": [1]},
@@ -41,7 +41,7 @@ def pids(pod: Pod, *roles: str) -> set[int]:
     return {pid for role in roles for pid in pod.practice.pids(role)}
 
 
-def running(pod: Pod, step: int = 5) -> int:
+def running(pod: Pod, step: int = 3) -> int:
     """The pod has published something and gone on; returns the newest step."""
     pod.start()
     pod.wait_for(lambda: pod.step() >= step and pod.stored(), f"step {step}")
@@ -60,9 +60,9 @@ def kill(found: set[int]) -> None:
     "end, its GPU's memory, old error lines",
 )
 def test_a_dead_engine_is_restarted_alone_with_the_runs_weights_and_the_launcher_lives_on(
-    pod_of: Callable[[str], Pod],
+    pod_of: Callable[..., Pod],
 ) -> None:
-    pod = pod_of(ROUTER)
+    pod = pod_of(ROUTER, step_s=0.5)  # an answer takes longer than the engine serves the base model for
     running(pod)
     launcher, server = pids(pod, "rl"), pids(pod, "inference")
     kill(pids(pod, "engine-core"))
@@ -80,7 +80,7 @@ def test_a_dead_engine_is_restarted_alone_with_the_runs_weights_and_the_launcher
 
 @pytest.mark.parametrize("era", [ROUTER, OLD])
 def test_a_killed_trainer_leaves_the_engine_warm_and_resumes_at_the_last_good_step(
-    pod_of: Callable[[str], Pod], era: str
+    pod_of: Callable[..., Pod], era: str
 ) -> None:
     pod = pod_of(era)
     running(pod)
@@ -95,7 +95,7 @@ def test_a_killed_trainer_leaves_the_engine_warm_and_resumes_at_the_last_good_st
 
 
 def test_a_dead_engine_of_january_takes_both_halves_along_since_failed_rollouts_would_be_trained_on(
-    pod_of: Callable[[str], Pod],
+    pod_of: Callable[..., Pod],
 ) -> None:
     pod = pod_of(OLD)
     running(pod)
@@ -109,7 +109,7 @@ def test_a_dead_engine_of_january_takes_both_halves_along_since_failed_rollouts_
     assert not pids(pod, "inference") & server
 
 
-def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Callable[[str], Pod]) -> None:
+def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Callable[..., Pod]) -> None:
     pod = pod_of(ROUTER)
     running(pod)
     everything = pids(pod, "rl", "inference", "engine-core", "trainer-rank")
@@ -120,7 +120,7 @@ def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Call
     assert pids(pod, "rl", "inference", "engine-core", "trainer-rank") == everything
 
 
-def test_stop_ends_both_halves_and_the_engines_log_can_be_read(pod_of: Callable[[str], Pod]) -> None:
+def test_stop_ends_both_halves_and_the_engines_log_can_be_read(pod_of: Callable[..., Pod]) -> None:
     pod = pod_of(ROUTER)
     running(pod)
     assert "APIServer pid=" in pod.ctl("tail", "practice", "inference").stdout
