@@ -99,16 +99,18 @@ def excuse(state: State, watch: Watch | None = None) -> str:
         limit = excuse_limit(state, role, phase.phase)
         if limit > 0 and current(state, phase) and not watch.over(phase.t, limit):
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
-    if not state.live or watch.over(state.progress.t, state.settings.writing_s):
+    if not state.live:
+        return ""
+    growth = state.growth.get("checkpoint")
+    if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, STILL_WRITTEN_S):
+        return "a checkpoint is being written, and it grows"
+    if watch.over(state.progress.t, state.settings.writing_s):
         return ""
     for step in reversed(state.local):
         # The files' times are wall time, and only their age means something here.
         age = state.wall - step.changed_wall
         if step.state == "writing" and not watch.over(state.now - age, STILL_WRITTEN_S):
             return f"the checkpoint of step {step.step} is being written"
-    growth = state.growth.get("checkpoint")
-    if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, STILL_WRITTEN_S):
-        return "a checkpoint is being written"
     return ""
 
 

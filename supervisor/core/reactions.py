@@ -358,8 +358,10 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
         return enter(state, "stopped", sentence), [say("observing", sentence)]
     if fact.action == "Stop" and state.mode == "stopping":
         if state.ended is not None or state.after_stop in ("finish", "shutdown"):
-            # Nothing of it lives any more, or nobody asks for its end but for ours.
-            return _attempt_stopped(state, f.AttemptStopped(state.attempt, 0.0))
+            # Nothing of it lives any more, or nobody asks for its end but for ours. An observer gives nothing up: the
+            # person may start another job, and until then there may be steps to publish.
+            after = "stop" if state.after_stop in ("give-up", "unfit") else state.after_stop
+            return _attempt_stopped(replace(state, after_stop=after), f.AttemptStopped(state.attempt, 0.0))
         went = "running" if state.progress.step is not None else "starting"
         return enter(state, "running" if went == "running" else "starting", f"Observed only: {state.why}"), []
     if fact.action == "Restore" and state.mode in ("restoring", "surveying"):

@@ -149,7 +149,8 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
 def still_rollouts(state: State, watch: Watch) -> Signal | None:
     """The orchestrator's own counts stand still."""
     work = state.work
-    if work is None or not watch.over(work.moved_t, state.settings.hang_s):
+    # Counts that nobody has told for a while are unknown, which is not the same as standing still.
+    if work is None or watch.over(work.t, FRESH_S) or not watch.over(work.moved_t, state.settings.hang_s):
         return None
     return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
 
@@ -179,13 +180,13 @@ def busy_trainer(state: State, watch: Watch) -> bool:
 
 def moving(state: State, watch: Watch) -> bool:
     """Does something of the step under way move: tokens for work that waits, rollouts that end, files that grow?"""
-    hang_s, engine, work = state.settings.hang_s, state.engine, state.work
+    engine, work = state.engine, state.work
     growth = state.growth.get("rollouts")
     moved = [engine.moved_t] if engine.work_since is not None else []
     moved += [work.moved_t] if work is not None else []
     moved += [growth.t] if growth is not None else []
     last = max(moved, default=-1.0)
-    return last > state.progress.t and not watch.over(last, hang_s)
+    return last > state.progress.t and not watch.over(last, FRESH_S)
 
 
 def lost_gpu(state: State) -> GpuTrouble | None:

@@ -46,7 +46,7 @@ CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may t
 OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
 GPU_ERRORS = ("gpu-fault", "gpu-missing")  # what the job's own lines say of it
 HOPELESS_S, HOPELESS_TIMES = 300.0, 5  # the same incurable error, again and again, while rollouts stand still
-MOVING_FACTOR = 2.0  # a step of which something moves may take so much longer than five times the longest
+MOVING_FACTOR = 3.0  # a step of which something moves may take so much longer than five times the longest
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _how(state: State) -> str:
     if ended is None:
         return "nothing"
     if ended.lost:
-        return "an unknown status (its shim is gone, or the pod rebooted)"
+        return "an unknown status (its shim is gone, the pod rebooted, or somebody else started it)"
     if ended.signal is not None:
         return f"signal {ended.signal}"
     return f"exit code {ended.exit_code}"
