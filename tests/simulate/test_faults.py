@@ -256,3 +256,15 @@ def test_a_log_that_cannot_be_read_for_a_while_is_no_silence_of_the_job(seed: in
 def test_each_kind_of_fault_has_a_test_here() -> None:
     text = Path(__file__).read_text()
     assert [kind for kind in KINDS if f'"{kind}"' not in text] == []
+
+
+@pytest.mark.xfail(strict=True, reason="An evaluation excuses an idle engine until the step ceiling of two hours.")
+@pytest.mark.parametrize("kind", ["orchestrator-wedge", "env-death"])
+def test_an_orchestrator_that_stands_still_in_an_evaluation_is_found_within_the_hour(kind: str) -> None:
+    told = after(fault(kind), seed=2, hours=8)  # at that time seed 2 is in an evaluation
+    assert told.detected_s(kind) < 3600
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_an_evaluation_of_forty_minutes_is_left_alone(seed: int) -> None:
+    assert after(fault("long-evaluation", seconds=2400), seed=seed).report.restarts == 0

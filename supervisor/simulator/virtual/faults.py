@@ -164,7 +164,7 @@ def _orchestrator_wedge(world: World, p: Values) -> None:
 
 
 def _resume_deadlock(world: World, p: Values) -> None:
-    world.here().jam_next_resume = _later(world, "resume-deadlock")
+    world.jam_next_resume(_later(world, "resume-deadlock"))
 
 
 def _env_death(world: World, p: Values) -> None:

@@ -196,6 +196,12 @@ class World:
         self.recount()
         self.clock.after(wait_s, self._new_pod)
 
+    def jam_next_resume(self, told: Callable[[], None]) -> None:
+        """The next resume, on this pod or on the one that is awaited, never gets to its first step."""
+        self._jam_next_resume = told
+        if self.pod is not None:
+            self.pod.jam_next_resume = told
+
     def warn(self) -> None:
         """The provider says that the pod will be taken away: the daemon gets SIGTERM."""
         self.here().doomed = True
