@@ -10,8 +10,8 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
 RESUME_FLOOR_S = 600.0
-UPDATE_MOST_S = 120.0
-SAVE_FLOOR_S, UPDATE_FLOOR_S, EVAL_FLOOR_S = 120.0, 30.0, 300.0
+UPDATE_S = 120.0  # at log level "info" no line says that an update is over, so nothing is learned of its length
+SAVE_FLOOR_S, EVAL_FLOOR_S = 120.0, 300.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 STILL_WRITTEN_S = 60.0
 GROWS_S = 120.0  # a download that has not grown for so long does not grow
@@ -77,7 +77,7 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
         case "checkpoint":
             floor, unknown = SAVE_FLOOR_S, settings.writing_s
         case "weight-update":
-            floor, unknown = UPDATE_FLOOR_S, min(300.0, settings.writing_s)
+            return min(UPDATE_S, settings.writing_s)
         case "eval":
             floor, unknown = EVAL_FLOOR_S, settings.step_ceiling_s
         case "download":
@@ -87,9 +87,7 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
     times = state.learned.phases.get(f"{role}/{phase}")
     if times is None or times.count < LEARNED_FROM:
         return unknown
-    learned = max(floor, 5 * times.longest_s)
-    # At log level "info" no line says that an update is over, so its length is learned too long.
-    return min(learned, UPDATE_MOST_S) if phase == "weight-update" else learned
+    return max(floor, 5 * times.longest_s)
 
 
 def excuse(state: State, watch: Watch | None = None) -> str:
