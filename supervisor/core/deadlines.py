@@ -13,6 +13,7 @@ RESUME_FLOOR_S = 600.0
 UPDATE_S = 120.0  # at log level "info" no line says that an update is over, so nothing is learned of its length
 SAVE_FLOOR_S, EVAL_FLOOR_S = 120.0, 300.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
+EVAL_IDLE_S = 600.0
 STILL_WRITTEN_S = 60.0
 GROWS_S = 120.0  # a download that has not grown for so long does not grow
 
@@ -95,7 +96,15 @@ def excuse(state: State, watch: Watch | None = None) -> str:
     watch = watch or Watch(state.now)
     for role, phase in state.phases.items():
         limit = excuse_limit(state, role, phase.phase)
-        if limit > 0 and current(state, phase) and not watch.over(phase.t, limit):
+        if limit <= 0 or not current(state, phase):
+            continue
+        if (
+            phase.phase == "eval"
+            and state.engine.ever_ok
+            and watch.over(max(phase.t, state.engine.moved_t), EVAL_IDLE_S)
+        ):
+            continue  # nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing
+        if not watch.over(phase.t, limit):
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
     if not state.live:
         return ""

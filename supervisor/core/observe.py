@@ -37,6 +37,7 @@ HELD_S = 3.0  # how long a level must stand to count as the plateau
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 CRASH_PAUSE_S = 60.0  # before an effect that crashed is asked for again
 CHOOSE_ANEW_S = 5.0
+OF_THE_ENGINE = ("engine-dead", "engine-stalled", "connection-error")  # what its end leaves in the logs
 SUPPRESSED_AGAIN_S = 3600.0
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
 # failure, fallen off the bus, NVLink, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
@@ -122,6 +123,8 @@ def _process_gone(state: State, fact: f.ProcessGone) -> State:
     name = f"{fact.pid}:{fact.start_ticks}"
     rest = {key: process for key, process in state.processes.items() if key != name}
     gone = state.gone
+    if fact.role == "inference" and state.own.number and name not in state.processes:
+        return state  # of the inference server before this one
     if fact.key and state.live:
         gone = (*gone, Gone(fact.role, fact.pid, state.now))[-16:]
     return replace(state, processes=rest, gone=gone)
@@ -549,8 +552,19 @@ def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
         return state
     processes = {key: one for key, one in state.processes.items() if one.role != "inference"}
     gone = tuple(one for one in state.gone if one.role != "inference")
+    errors = {name: one for name, one in state.errors.items() if name not in OF_THE_ENGINE}
     own = replace(state.own, alive=False, pid=None, asked="")
-    return replace(state, own=own, processes=processes, gone=gone, engine=EngineMemory())
+    return replace(
+        state,
+        own=own,
+        processes=processes,
+        gone=gone,
+        errors=errors,
+        engine=EngineMemory(),
+        gpus={
+            uuid: m if m.gpu.role == "trainer" else GpuMemory(m.gpu, look_t=-NEVER) for uuid, m in state.gpus.items()
+        },
+    )
 
 
 def _store_records(state: State, fact: f.StoreRecords) -> State:

@@ -98,7 +98,11 @@ def _engine_first(state: State, verdict: Verdict) -> bool:
 
 
 def _engine_well(state: State, verdict: Verdict) -> bool:
-    well = _own_engine(state) and state.settings.engine_warm and state.engine.ever_ok and not state.own.asked
+    # A fresh start needs a fresh server: prime-rl gives it no weights then, and it may hold those of an undone step.
+    resumes = state.last_good is not None
+    well = (
+        _own_engine(state) and state.settings.engine_warm and state.engine.ever_ok and not state.own.asked and resumes
+    )
     return well and not any(fnmatchcase(verdict.cause, cause) for cause in ENGINE) and _first_try(state)
 
 

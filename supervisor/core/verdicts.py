@@ -67,7 +67,8 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
     proof = _exited(state) or _finished_but_alive(state, watch) or _process_gone(state, watch) or _from_scratch(state)
     if proof is not None:
         return proof
-    against = engine_signals(state, watch) if state.settings.has_engine and not ending(state) else []
+    judged = state.settings.has_engine and not ending(state) and not state.own.asked
+    against = engine_signals(state, watch) if judged else []
     return (
         _gpu_lost(state, watch)
         or _engine_dead(state, against, watch)
@@ -204,6 +205,8 @@ def _process_gone(state: State, watch: Watch) -> Verdict | None:
         return None
     grace = ENDING_GRACE_S if ending(state) else state.settings.engine_grace_s
     for gone in state.gone:
+        if gone.role == "inference" and state.own.asked:
+            continue  # we are stopping it, or starting another
         if _ended_itself(state, gone) or not watch.over(gone.t, grace) or _replaced(state, gone, watch):
             continue
         since = state.now - gone.t

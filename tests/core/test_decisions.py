@@ -153,6 +153,13 @@ def test_rollouts_that_still_end_hold_the_verdict_back_for_three_times_as_long(w
     assert 3 * hard <= took <= 3 * hard + 30
 
 
+def test_an_evaluation_in_which_nothing_is_asked_of_the_engine_excuses_nothing(world: World) -> None:
+    world.running_at(12)
+    world.see(f.PhaseSeen("orchestrator", "eval", 12))
+    took = until(world, "verdict", 3000, lambda: (idle(world), world.see(f.WorkSeen(8, 100))), every_s=10)  # type: ignore[func-returns-value, arg-type, return-value]
+    assert took < 1300 < SETTINGS.step_ceiling_s
+
+
 # ---------------------------------------------------------------- who is stuck
 
 
@@ -415,6 +422,37 @@ def test_only_the_engine_failed_so_only_the_engine_is_restarted(world: World) ->
     assert world.state.incident is not None
     world.step(8)
     assert world.state.incident is None
+
+
+def test_what_the_old_engine_leaves_convicts_no_new_one(world: World) -> None:
+    own_engine_running(world)
+    world.gpus(inference=0)
+    world.see(f.ErrorSeen("orchestrator", "connection-error", "APIConnectionError('Connection error.')"))
+    world.answer = False
+    world.engine_process_dies()
+    world.after(5)
+    world.see(f.ProcessGone(1, "inference", 4242, 1))
+    world.after(30)
+    world.answer = True
+    world.see(f.EngineStopped(1, 3.0, gpu_free=True))
+    for _ in range(60):
+        world.t += 1
+        world.gpus(inference=0)
+        world.engine(health="refused", iterations=None, running=None)
+    assert not world.asked(a.Stop)
+    assert [x.engine for x in world.asked(a.StartEngine)] == [2]  # type: ignore[attr-defined]
+
+
+def test_a_fresh_start_gets_a_fresh_engine(world: World) -> None:
+    world.settings = OWN
+    world.boot()
+    world.job_up()
+    world.step(1)
+    world.actions.clear()
+    world.see(f.ProcessGone(1, "trainer", world.pid + 3, 5003))
+    world.after(20)
+    kinds = [type(x) for x in world.actions if isinstance(x, a.StopEngine | a.StartEngine | a.Start)]
+    assert kinds == [a.StopEngine, a.StartEngine, a.Start]
 
 
 def test_an_engine_that_does_not_help_is_followed_by_a_restart_of_both(world: World) -> None:
