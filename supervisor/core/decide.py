@@ -10,7 +10,7 @@ from typing import NamedTuple
 from supervisor.core.account import account
 from supervisor.core.actions import Action, Say
 from supervisor.core.calm import only_goes_on, only_reacted_to
-from supervisor.core.evolve import replace
+from supervisor.core.evolve import settle
 from supervisor.core.facts import Fact, Observation
 from supervisor.core.observe import observe
 from supervisor.core.policy import advance
@@ -34,7 +34,7 @@ class Decision(NamedTuple):
 
 def decide(state: State, observation: Observation) -> Decision:
     """Fold in one observation and climb the ladders."""
-    seen = observe(state, observation)
+    seen = observe(state, observation)  # a state of its own, so that it may be settled here
     fact = observation.fact
     calm = seen.calm_until > seen.now
     if calm and only_goes_on(state, seen, fact):
@@ -44,18 +44,20 @@ def decide(state: State, observation: Observation) -> Decision:
         return _calm(state, seen, fact)
     watch = Watch(seen.now)
     seen, more = advance(seen, watch)
-    seen, kept = keep_records(replace(seen, ledger=account(state, seen, fact)), watch)
+    settle(seen, ledger=account(state, seen, fact))
+    seen, kept = keep_records(seen, watch)
     actions = (*acts, *kept, *more)  # the daemon ends at ``Exit``, which comes last
     acted = seen.mode != state.mode or any(not isinstance(action, Say) for action in actions)
     deadline = _deadline(seen, watch, acted=acted)
     until = deadline if seen.live and not acted and not seen.suspicion else 0.0
-    return Decision(replace(seen, calm_until=until), actions, deadline)
+    settle(seen, calm_until=until)
+    return Decision(seen, actions, deadline)
 
 
 def _calm(before: State, after: State, fact: Fact) -> Decision:
     """Nothing is concluded; only the books are kept."""
     if after.phases is not before.phases:
-        after = replace(after, ledger=account(before, after, fact))
+        settle(after, ledger=account(before, after, fact))
     return Decision(after, (), after.calm_until)
 
 

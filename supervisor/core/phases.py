@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import median
+from typing import Any
 
 from supervisor.core.evolve import replace
 from supervisor.core.records import Learned, PhaseTimes
@@ -49,10 +50,12 @@ def learn(learned: Learned, name: str, seconds: float) -> Learned:
         return learned
     old = learned.phases.get(name, PhaseTimes())
     window = (*old.seconds, seconds)[-KEEP:]
-    times = replace(old, seconds=window, longest_s=max(old.longest_s, seconds), count=old.count + 1)
+    count = old.count + 1
+    new: dict[str, Any] = {"seconds": window, "longest_s": max(old.longest_s, seconds), "count": count}
     # Fifty logarithms a phase are no work for each time of it; what is unusual counts at once.
-    if times.count <= EACH_AT_FIRST or times.count % THEN_EVERY == 0 or seconds > old.late_s:
-        times = replace(times, median_s=median(window), late_s=_late(window))
+    if count <= EACH_AT_FIRST or count % THEN_EVERY == 0 or seconds > old.late_s:
+        new.update(median_s=median(window), late_s=_late(window))
+    times = replace(old, **new)
     return replace(learned, phases={**learned.phases, name: times})
 
 

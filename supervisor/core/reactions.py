@@ -375,7 +375,7 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
 def _went_on(state: State) -> tuple[State, Actions]:
     """A step is done after we would have acted: the counterfactual gets its end."""
     if not state.would or state.would[-1].outcome:
-        return replace(state, spared=""), []
+        return (replace(state, spared="") if state.spared else state), []
     last = state.would[-1]
     after = span(state.wall - last.wall)
     outcome = f"the run went on by itself after {after}: step {state.progress.step} is done"
