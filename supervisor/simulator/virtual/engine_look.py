@@ -87,7 +87,9 @@ class EngineEyes:
         )
         self._ever_up = self._ever_up or job.up
         calm = health == "ok" and moved and "inference" not in job.broken
-        if calm:
+        if not self.pod.physics.thinned:
+            wait_s = LOOK_S
+        elif calm:
             wait_s = CALM_S
         elif health == "refused" and not self._ever_up:
             wait_s = STARTING_S

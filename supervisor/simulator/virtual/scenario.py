@@ -43,6 +43,7 @@ class Physics:
     max_steps: int = 0  # 0: the run does not end
     early_shape: float = 0.5  # Weibull k of failures in the first ten minutes of an attempt, 1: as later
     early_s: float = 600.0
+    thinned: bool = True  # while all is calm, sensors look less often than real ones do
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,8 @@ class Sensing(Owner):
         self._work_said = work
         if not self.pod.logs_stand and not job.silent:
             self._tell(f.WorkSeen(*work), "logs")
-        self._work_at = self.clock.after(WORK_S if still or job.blocked else WORK_CALM_S, self._look_at_work, self)
+        calm = self.pod.physics.thinned and not still and not job.blocked
+        self._work_at = self.clock.after(WORK_CALM_S if calm else WORK_S, self._look_at_work, self)
 
     # ------------------------------------------------------------ GPUs
 
@@ -197,7 +198,7 @@ class Sensing(Owner):
         low = pod.job is not None and any(
             c.role == "inference" and c.used_bytes < ENGINE_GIB * GIB / 2 for c in pod.cards
         )
-        self._gpu_soon(GPU_ODD_S if low else GPU_HEARTBEAT_S)
+        self._gpu_soon(GPU_HEARTBEAT_S if self.pod.physics.thinned and not low else GPU_ODD_S)
 
     def _gpu_lost(self, lost: tuple[str, ...]) -> None:
         for card in self.pod.cards:
