@@ -54,11 +54,6 @@ def kill(found: set[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="while the engine is stopped and started anew, the core still convicts it by what the old one left: its own "
-    "end, its GPU's memory, old error lines",
-)
 def test_a_dead_engine_is_restarted_alone_with_the_runs_weights_and_the_launcher_lives_on(
     pod_of: Callable[..., Pod],
 ) -> None:

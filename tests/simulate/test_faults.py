@@ -258,7 +258,6 @@ def test_each_kind_of_fault_has_a_test_here() -> None:
     assert [kind for kind in KINDS if f'"{kind}"' not in text] == []
 
 
-@pytest.mark.xfail(strict=True, reason="An evaluation excuses an idle engine until the step ceiling of two hours.")
 @pytest.mark.parametrize("kind", ["orchestrator-wedge", "env-death"])
 def test_an_orchestrator_that_stands_still_in_an_evaluation_is_found_within_the_hour(kind: str) -> None:
     told = after(fault(kind), seed=2, hours=8)  # at that time seed 2 is in an evaluation
