@@ -15,7 +15,8 @@ from supervisor.core.facts import Fact, Role
 
 PHASES = (
     "download",  # model weights are fetched
-    "startup",  # loading, compiling, waiting for the engine
+    "startup",  # loading, compiling
+    "engine-wait",  # the orchestrator waits until the engine is up
     "rollouts",
     "barrier",  # the orchestrator waits for the trainer
     "training",
