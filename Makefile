@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak lint bench setup clean
+.PHONY: demo test soak lint bench simulation setup clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python -m supervisor.simulator.demo
@@ -22,6 +22,9 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench
+
+simulation: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.decisions --quick --output build/simulation.txt
 
 setup: $(VENV)/.installed-dev
 
