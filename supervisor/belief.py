@@ -13,11 +13,13 @@ from supervisor.core import facts as f
 from supervisor.core.deadlines import allowance, excuse, excuse_limit, startup_budget, step_deadline
 from supervisor.core.evolve import replace
 from supervisor.core.moves import note_failure
-from supervisor.core.observe import NEAR_ZERO, SHARED_DROP, observe, waiting_work
+from supervisor.core.observe import observe
+from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP, waiting_work
+from supervisor.core.proof import ENDING_GRACE_S, Verdict, ending
 from supervisor.core.signals import BAD_LOOKS, FRESH_S, SLOW_S
 from supervisor.core.state import GpuMemory, State
 from supervisor.core.table import row_for
-from supervisor.core.verdicts import ENDING_GRACE_S, Verdict, ending, judge, progress_sentence
+from supervisor.core.verdicts import judge, progress_sentence
 from supervisor.core.watch import NEVER, Watch
 from supervisor.core.words import size, span
 

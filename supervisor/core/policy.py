@@ -31,11 +31,12 @@ from supervisor.core.moves import (
     with_first,
 )
 from supervisor.core.observe import fresh_attempt
+from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish
 from supervisor.core.state import State, Would
 from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.upkeep import can_free, leave, upkeep
-from supervisor.core.verdicts import Verdict, finished_sentence, judge
+from supervisor.core.verdicts import finished_sentence, judge
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 

@@ -1,0 +1,285 @@
+"""Fold what sensors see of a living job: its processes, GPUs, host, engine and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.core import facts as f
+from supervisor.core.deadlines import GROWS_S
+from supervisor.core.evolve import replace, settle
+from supervisor.core.phases import STEP, learn
+from supervisor.core.state import (
+    Ended,
+    EngineUnit,
+    Error,
+    Gone,
+    GpuMemory,
+    GpuTrouble,
+    Growth,
+    Phase,
+    Process,
+    Progress,
+    State,
+    Work,
+)
+
+NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
+SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
+HELD_S = 3.0  # how long a level must stand to count as the plateau
+KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
+# The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
+# failure, fallen off the bus, NVLink, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
+FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120})
+COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
+
+
+# ---------------------------------------------------------------- processes
+
+
+def _process_seen(state: State, fact: f.ProcessSeen) -> State:
+    if fact.attempt != state.attempt:
+        return state
+    process = Process(fact.role, fact.pid, fact.start_ticks, fact.key, fact.title)
+    return replace(state, processes={**state.processes, f"{fact.pid}:{fact.start_ticks}": process})
+
+
+def _process_gone(state: State, fact: f.ProcessGone) -> State:
+    if fact.attempt != state.attempt:
+        return state
+    name = f"{fact.pid}:{fact.start_ticks}"
+    rest = {key: process for key, process in state.processes.items() if key != name}
+    gone = state.gone
+    if fact.role == "inference" and state.own.number and name not in state.processes:
+        return state  # of the inference server before this one
+    if fact.key and state.live:
+        gone = (*gone, Gone(fact.role, fact.pid, state.now))[-16:]
+    return replace(state, processes=rest, gone=gone)
+
+
+def _component_exited(state: State, fact: f.ComponentExited) -> State:
+    if fact.attempt != state.attempt or state.ended is not None:
+        return state
+    return replace(state, ended=Ended(fact.exit_code, fact.signal, fact.lost, state.now))
+
+
+# ---------------------------------------------------------------- GPUs and engine
+
+
+def _gpu_look(state: State, fact: f.GpuLook) -> State:
+    if fact.reason:
+        # Unknown is not zero: what was fallen must be seen fallen again.
+        gpus = {uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()}
+        since = state.gpu_unseen_since if state.gpu_unseen_since is not None else state.now
+        return replace(state, gpu_reason=fact.reason, gpus=gpus, gpu_unseen_since=since)
+    if fact.lost:
+        known = {trouble.text for trouble in state.trouble if trouble.t >= state.started}
+        new = [text for text in fact.lost if text not in known]
+        lost = tuple(GpuTrouble(text.partition(":")[0], text, state.now, fatal=True) for text in new)
+        state = replace(state, trouble=(*state.trouble, *lost)[-16:])
+    gpus = {gpu.uuid: _remember(state, gpu) for gpu in fact.gpus}
+    settle(state, gpu_reason="", gpu_unseen_since=None, gpus=gpus)
+    return state
+
+
+def _gpu_fault(state: State, fact: f.GpuFault) -> State:
+    text = f"{fact.gpu}: Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}"
+    trouble = GpuTrouble(fact.gpu, text, state.now, fatal=fact.xid in FATAL_XIDS)
+    return replace(state, trouble=(*state.trouble, trouble)[-16:])
+
+
+def _host_look(state: State, fact: f.HostLook) -> State:
+    state = replace(state, host=fact)
+    if fact.oom_kills is None:
+        return state
+    rose = state.oom_kills is not None and fact.oom_kills > state.oom_kills  # backwards: another cgroup, a new base
+    return replace(state, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.oom_t)
+
+
+def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
+    memory = state.gpus.get(gpu.uuid)
+    if memory is None:
+        return GpuMemory(gpu, look_t=state.now)
+    # The sensor speaks on change, so a level stood from its look to this one; a short spike is no plateau.
+    # What was held before this attempt began belongs to the one before it.
+    held = memory.look_t >= state.started and state.now - memory.look_t >= min(HELD_S, state.settings.memory_fell_s)
+    plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
+    limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
+    fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
+    since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
+    return GpuMemory(gpu, plateau, state.now, since)
+
+
+def _engine_look(state: State, fact: f.EngineLook) -> State:
+    now, old = state.now, state.engine
+    new: dict[str, Any] = {"look": fact, "look_t": now}
+    if fact.health == "ok":
+        new.update(ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
+    elif fact.health == "timeout":
+        new.update(slow_since=old.slow_since if old.slow_since is not None else now)
+    elif fact.health in ("bad", "refused"):
+        new.update(bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
+    if fact.liveness in ("ok", "absent"):
+        new["liveness_misses"] = 0
+        if fact.liveness == "ok":
+            new["lively_t"] = now
+    elif fact.liveness in ("bad", "timeout") and fact.health != "timeout":  # else the server is slow, whatever is asked
+        new["liveness_misses"] = old.liveness_misses + 1
+    if fact.canary in ("timeout", "bad") and fact.health != "timeout":
+        new["canary_misses"] = old.canary_misses + 1
+    count = fact.iterations if fact.iterations is not None else fact.generation_tokens
+    if count is not None:
+        new["counted_t"] = now
+        if count != old.count:
+            # Backwards means a restarted engine: a new base, and no proof of standing still either.
+            new.update(count=count, moved_t=now, canary_misses=0)
+    if fact.canary == "ok":
+        new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
+    if fact.engines or old.units:
+        new["units"] = {str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
+    if waiting_work(fact, state.work):
+        if old.work_since is None:
+            new["work_since"] = now
+    elif fact.health == "ok" and count is not None:
+        new["work_since"] = None
+    settle(state, engine=replace(old, **new))
+    return state
+
+
+def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
+    busy = (unit.running or 0) > 0 or (unit.waiting or 0) > 0
+    if old is None or unit.iterations != old.count:
+        return EngineUnit(unit.iterations, now, now, now if busy else None)
+    since = old.busy_since if old.busy_since is not None else now
+    return EngineUnit(old.count, old.moved_t, now, since if busy else None)
+
+
+def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
+    """Does work wait for the engine? Its own counts can stay 0 on a stopped engine, so others are asked as well."""
+    if (look.running or 0) > 0 or (look.waiting or 0) > 0:
+        return True
+    if (look.connections or 0) > 0:
+        return True
+    return work is not None and work.inflight > 0
+
+
+# ---------------------------------------------------------------- logs
+
+
+def _step_done(state: State, fact: f.StepDone) -> State:
+    progress = state.progress
+    if fact.reward is not None:
+        rewards = (*progress.rewards, (fact.step, fact.reward))[-KEEP_REWARDS:]
+        progress = replace(progress, reward=fact.reward, reward_step=fact.step, rewards=rewards)
+    if state.live and fact.role not in COUNTED:
+        state = _phase_over(state, fact.role)
+    if state.work is not None:
+        # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
+        state = replace(state, work=replace(state.work, moved_t=state.now))
+    if not state.live or fact.role not in COUNTED:
+        return replace(state, progress=progress)
+    if progress.step is not None and fact.step <= progress.step:
+        return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
+    timed = progress.step is not None and fact.step == progress.step + 1
+    # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says.
+    interval = max(state.now - progress.t, fact.duration_s or 0.0)
+    own = dict(progress.rewards).get(fact.step)
+    if timed and progress.timed:
+        state = replace(state, learned=learn(state.learned, STEP, interval))
+    state = _phase_over(state, fact.role)
+    return replace(
+        state,
+        progress=Progress(
+            step=fact.step,
+            t=state.now,
+            highest=fact.step if progress.highest is None else max(fact.step, progress.highest),
+            interval_s=interval if timed else None,
+            reward=own if own is not None else progress.reward,
+            reward_step=fact.step if own is not None else progress.reward_step,
+            rewards=progress.rewards,
+            loss=fact.loss if fact.loss is not None else progress.loss,
+            duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
+        ),
+    )
+
+
+def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
+    old = state.phases.get(fact.role)
+    if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
+        return state  # repeating oneself does not renew an excuse
+    state = _phase_over(state, fact.role)
+    phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
+    settle(state, phases={**state.phases, fact.role: phase})
+    return state
+
+
+def _phase_over(state: State, role: f.Role) -> State:
+    """The role goes on to something else: how long its phase took is learned, once."""
+    phase = state.phases.get(role)
+    if phase is None or not phase.timed:
+        return state
+    learned = learn(state.learned, f"{role}/{phase.phase}", state.now - phase.t)
+    settle(state, learned=learned, phases={**state.phases, role: replace(phase, timed=False)})
+    return state
+
+
+def _growing(state: State, fact: f.Growing) -> State:
+    old = state.growth.get(fact.what)
+    if old is None or fact.size_bytes < old.size_bytes:
+        grown = Growth(fact.size_bytes, state.now, old.grown_s if old else 0.0)
+    elif fact.size_bytes == old.size_bytes:
+        return state
+    else:
+        lasted = state.now - old.t
+        grown = Growth(fact.size_bytes, state.now, old.grown_s + (lasted if lasted <= GROWS_S else 0.0))
+    return replace(state, growth={**state.growth, fact.what: grown})
+
+
+def _work_seen(state: State, fact: f.WorkSeen) -> State:
+    old = state.work
+    moved = old is None or (old.inflight, old.done) != (fact.inflight, fact.done)
+    moved_t = state.now if moved or old is None else old.moved_t
+    settle(state, work=Work(fact.inflight, fact.done, state.now, moved_t))
+    return state
+
+
+def _finish_seen(state: State, fact: f.FinishSeen) -> State:
+    return replace(state, finishes={**state.finishes, fact.role: state.now}) if state.live else state
+
+
+def _error_seen(state: State, fact: f.ErrorSeen) -> State:
+    old = state.errors.get(fact.signature)
+    error = Error(
+        fact.role,
+        fact.signature,
+        fact.text,
+        state.now,
+        fact.deterministic,
+        count=old.count + 1 if old else 1,
+        first_t=old.first_t if old else state.now,
+        sentence=fact.sentence,
+        remedy=fact.remedy,
+    )
+    return replace(state, errors={**state.errors, fact.signature: error})
+
+
+def _fresh_start_seen(state: State, fact: f.FreshStartSeen) -> State:
+    return replace(state, scratch=fact.text) if state.live else state
+
+
+HANDLERS: dict[type, Callable[[State, Any], State]] = {
+    f.ProcessSeen: _process_seen,
+    f.ProcessGone: _process_gone,
+    f.ComponentExited: _component_exited,
+    f.GpuLook: _gpu_look,
+    f.EngineLook: _engine_look,
+    f.StepDone: _step_done,
+    f.PhaseSeen: _phase_seen,
+    f.WorkSeen: _work_seen,
+    f.Growing: _growing,
+    f.GpuFault: _gpu_fault,
+    f.HostLook: _host_look,
+    f.FinishSeen: _finish_seen,
+    f.ErrorSeen: _error_seen,
+    f.FreshStartSeen: _fresh_start_seen,
+}

@@ -1,0 +1,144 @@
+"""Fold what is known of disk, checkpoints and store, and what publishing, pruning and restoring came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.core import facts as f
+from supervisor.core.evolve import replace, settle
+from supervisor.core.state import (
+    BEING_LISTED,
+    State,
+)
+from supervisor.core.watch import NEVER
+
+CHOOSE_ANEW_S = 5.0
+
+
+# ---------------------------------------------------------------- disk, checkpoints, store
+
+
+def _disk_look(state: State, fact: f.DiskLook) -> State:
+    settle(state, disk_total=fact.total_bytes, disk_free=fact.free_bytes, disk_reason=fact.reason, disk_t=state.now)
+    return state
+
+
+def _local_steps(state: State, fact: f.LocalSteps) -> State:
+    if state.local_reason == BEING_LISTED and not fact.settled:
+        return state  # a scan that was under way: it may hold the newest step for one that is still being written
+    if fact.reason:
+        return replace(state, local_reason=fact.reason)
+    # A quarantined step that was written anew since is another checkpoint: another lineage's.
+    written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
+    quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
+    outdated = tuple(sorted({*state.outdated, *map(int, written)}))
+    stored = tuple(s for s in state.store if s.step not in outdated)
+    state = replace(state, local=fact.steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
+    state = replace(state, outdated=outdated)
+    best = max(state.good_local(), default=None)
+    if best is None or (state.best_complete is not None and best <= state.best_complete):
+        return state
+    state = replace(state, best_complete=best)
+    # Also when it is found only after the attempt's end: a job that dies right after each save makes progress, too.
+    if state.progress.step is None or best <= (state.resume_step or 0):
+        return state
+    # A new complete step is the only proof that the run goes on: its budget comes back.
+    return replace(state, barren=0, failures=(), stepped_back=False, waits=0)
+
+
+def _store_steps(state: State, fact: f.StoreSteps) -> State:
+    if fact.reason:
+        return replace(state, store_reason=fact.reason, store_permanent=fact.permanent)
+    quarantined = state.quarantined
+    if state.rolled_back is not None:
+        step, wall = state.rolled_back
+        quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
+    state = replace(
+        state,
+        store=tuple(s for s in fact.steps if s.step not in state.outdated),
+        store_latest=fact.latest,
+        store_reason="",
+        store_permanent=False,
+        store_t=state.now,
+        quarantined=quarantined,
+        rolled_back=None,
+    )
+    return replace(state, published=max(state.good_stored(), default=None))
+
+
+def _published(state: State, fact: f.Published) -> State:
+    others = tuple(s for s in state.store if s.step != fact.step)
+    stored = tuple(sorted((*others, f.StoredStep(fact.step, True, fact.size_bytes)), key=lambda s: s.step))
+    return replace(
+        state,
+        store=stored,
+        store_latest=fact.step,
+        published=fact.step,
+        records_t=-NEVER,  # what a next pod begins with goes along
+        outdated=tuple(step for step in state.outdated if step != fact.step),
+        damaged={step: why for step, why in state.damaged.items() if step != str(fact.step)},
+        busy=replace(state.busy, publish=None),
+        publish_failures=0,
+        publish_reason="",
+        publish_after=state.now,
+        prune_nothing_said=False,
+    )
+
+
+def _publish_failed(state: State, fact: f.PublishFailed) -> State:
+    failures = 0 if fact.step_changed else state.publish_failures + 1
+    wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
+    return replace(
+        state,
+        busy=replace(state.busy, publish=None),
+        publish_failures=failures,
+        publish_reason="" if fact.step_changed else fact.reason,
+        # A step that changed is not listed anew at once, and until then the same one would be chosen again.
+        publish_after=state.now + (CHOOSE_ANEW_S if fact.step_changed else wait),
+    )
+
+
+def _pruned(state: State, fact: f.Pruned) -> State:
+    if fact.where == "store":
+        left = tuple(s for s in state.store if s.step != fact.step)
+        return replace(state, store=left, busy=replace(state.busy, prune_store=None))
+    remaining = tuple(s for s in state.local if s.step != fact.step)
+    free = state.disk_free + fact.freed_bytes if state.disk_free is not None else None
+    return replace(state, local=remaining, disk_free=free, busy=replace(state.busy, prune_local=None))
+
+
+def _prune_failed(state: State, fact: f.PruneFailed) -> State:
+    if fact.where == "store":
+        return replace(state, busy=replace(state.busy, prune_store=None), publish_after=state.now + 60)
+    # Forget it until the next scan lists it again, or the same failing step would be asked for at once.
+    remaining = tuple(s for s in state.local if s.step != fact.step)
+    return replace(state, local=remaining, busy=replace(state.busy, prune_local=None))
+
+
+def _restored(state: State, fact: f.Restored) -> State:
+    local = tuple(s for s in state.local if s.step != fact.step)
+    step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
+    return replace(
+        state,
+        local=tuple(sorted((*local, step), key=lambda s: s.step)),
+        busy=replace(state.busy, restore=None),
+    )
+
+
+def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
+    damaged = {**state.damaged, str(fact.step): fact.reason} if fact.damaged else state.damaged
+    return replace(state, damaged=damaged, busy=replace(state.busy, restore=None))
+
+
+HANDLERS: dict[type, Callable[[State, Any], State]] = {
+    f.DiskLook: _disk_look,
+    f.LocalSteps: _local_steps,
+    f.StoreSteps: _store_steps,
+    f.Published: _published,
+    f.PublishFailed: _publish_failed,
+    f.Pruned: _pruned,
+    f.PruneFailed: _prune_failed,
+    f.Restored: _restored,
+    f.RestoreFailed: _restore_failed,
+}

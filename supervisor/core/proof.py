@@ -1,0 +1,218 @@
+"""What needs no second signal: the job has ended, has finished, or a process of it is gone while it should run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from supervisor.core.signals import (
+    Signal,
+    lost_gpu,
+)
+from supervisor.core.state import Error, Gone, State
+from supervisor.core.watch import Watch
+from supervisor.core.words import size, span
+
+Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "hung", "finished"]
+
+ENDING_GRACE_S = 120.0  # processes end one by one when training is over
+DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
+CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree
+OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the core concludes, why, and whether that is enough to act."""
+
+    kind: Kind
+    cause: str
+    sentence: str
+    act: bool = False
+    signals: tuple[Signal, ...] = ()
+    deterministic: bool = False
+
+
+def exited(state: State) -> Verdict | None:
+    ended = state.ended
+    if ended is None:
+        return None
+    settings, step = state.settings, state.progress.step
+    reached = settings.max_steps is not None and step is not None and step >= _last_step(state)
+    finish = sorted(state.finishes)
+    where = _where(state)
+    # Old launchers print their line of success and exit 0 even when trainer and orchestrator both crashed within one
+    # poll (prime-rl@be0e3d131): where the last step is known, theirs is not enough.
+    # An orchestrator is done before the trainer's last steps, and says nothing about them.
+    early = step is not None and settings.max_steps is not None and not reached
+    others = ("launcher", "orchestrator") if early else ("launcher",)
+    own = [role for role in finish if role not in others or settings.max_steps is None]
+    if ended.exit_code == 0 and (own or reached or not settings.has_finish_line):
+        return Verdict("finished", "finished", f"The job finished: exit code 0 {where}.", act=True)
+    if finish and reached:
+        return Verdict(
+            "finished",
+            "finished",
+            f"The job finished: the {finish[0]} said so and the last step is done, though it ended with {_how(state)}.",
+            act=True,
+        )
+    if ended.exit_code == 0 and settings.max_steps is None and step is None and state.resume_step is not None:
+        return Verdict(
+            "exited",
+            "exit-0-no-step",
+            f"The job ended with exit code 0 without doing a step after it resumed at step {state.resume_step}; "
+            "if the run is complete, say so with max_steps.",
+            act=True,
+            deterministic=True,
+        )
+    deeper = _deeper(state, ended.t)
+    if deeper is not None:
+        return Verdict("exited", deeper[0], f"The job ended with {_how(state)} {where}: {deeper[1]}.", act=True)
+    error = _culprit(state)
+    because = f": {error.text.rstrip('. ')}." if error else "."
+    told = f" {error.sentence}" if error and error.sentence else ""
+    return Verdict(
+        "exited",
+        error.signature if error else f"exit-{ended.exit_code if ended.exit_code is not None else 'signal'}",
+        f"The job ended with {_how(state)} {where}{because}{told}",
+        act=True,
+        deterministic=bool(error and error.deterministic and step is None),
+    )
+
+
+def _deeper(state: State, t: float) -> tuple[str, str] | None:
+    """What the machine itself says of an end at ``t``: it explains more than any line of the job."""
+    trouble = lost_gpu(state)
+    if trouble is not None:
+        return "gpu-lost", trouble.text.rstrip(".")
+    if state.oom_t is not None and abs(t - state.oom_t) <= OOM_S:
+        return "host-oom", "the kernel ended a process because the host's memory was full"
+    return None
+
+
+def _how(state: State) -> str:
+    ended = state.ended
+    if ended is None:
+        return "nothing"
+    if ended.lost:
+        return "an unknown status (its shim is gone, the pod rebooted, or somebody else started it)"
+    if ended.signal is not None:
+        return f"signal {ended.signal}"
+    return f"exit code {ended.exit_code}"
+
+
+def _where(state: State) -> str:
+    if state.progress.step is None:
+        return "before its first step"
+    of = f" of {state.settings.max_steps}" if state.settings.max_steps is not None else ""
+    return f"after step {state.progress.step}{of}"
+
+
+def _last_step(state: State) -> int:
+    # With steps counted from 0, prime-rl's last log line is step max_steps - 1 (facts: step base).
+    last = state.settings.max_steps or 0
+    return last - 1 if state.settings.first_step_at == 0 else last
+
+
+def _culprit(state: State) -> Error | None:
+    """The error line that best explains the end: a deterministic one, else the latest; an old one was survived."""
+    ended = state.ended.t if state.ended else state.now
+    errors = sorted((e for e in state.errors.values() if ended - e.t < CULPRIT_S), key=lambda e: (e.deterministic, e.t))
+    return errors[-1] if errors else None
+
+
+def ending(state: State) -> bool:
+    """Is the job about to end by itself (finish line seen, or the last step done)?"""
+    return bool(state.finishes) or trained(state)
+
+
+def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
+    if not state.finishes or not ending(state):
+        return None
+    step = state.progress.step
+    if state.settings.max_steps is not None and (step is None or step < _last_step(state)):
+        return None
+    # The orchestrator is done while the trainer still has steps and the last checkpoint before it: not counted.
+    done = [t for role, t in state.finishes.items() if role != "orchestrator"]
+    if not done:
+        return None
+    if not watch.over(max(done), DRAIN_LIMIT_S):
+        return None
+    since = state.now - max(done)
+    return Verdict(
+        "finished",
+        "finished-not-ended",
+        f"Training finished {span(since)} ago and the job is still there: it is stopped, nothing is lost.",
+        act=True,
+    )
+
+
+def process_gone(state: State, watch: Watch) -> Verdict | None:
+    if not state.gone:
+        return None
+    grace = ENDING_GRACE_S if ending(state) else state.settings.engine_grace_s
+    for gone in state.gone:
+        if gone.role == "inference" and state.own.asked:
+            continue  # we are stopping it, or starting another
+        if _ended_itself(state, gone) or not watch.over(gone.t, grace) or _replaced(state, gone, watch):
+            continue
+        since = state.now - gone.t
+        # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
+        others: list[str] = sorted(
+            {p.role for p in state.processes.values() if (p.key or p.role == "launcher") and p.role != gone.role}
+        )
+        alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
+        deeper = _deeper(state, gone.t)
+        if deeper is not None:
+            sentence = f"The {gone.role} died: its process {gone.pid} has been gone for {span(since)}; {deeper[1]}."
+            return Verdict("dead", deeper[0], sentence, act=True)
+        if gone.role == "inference":
+            noticed = state.errors.get("component-failed")
+            if noticed is not None and noticed.t >= gone.t - 1:
+                sentence = f"vLLM died: its process {gone.pid} has been gone for {span(since)}; {noticed.text}."
+            else:
+                sentence = f"vLLM died silently: its process {gone.pid} has been gone for {span(since)}{alive}."
+            return Verdict("dead", "engine-gone", _with_memory(state, sentence), act=True)
+        return Verdict(
+            "dead",
+            f"{gone.role}-gone",
+            f"The {gone.role} died: its process {gone.pid} has been gone for {span(since)}{alive}.",
+            act=True,
+        )
+    return None
+
+
+def _replaced(state: State, gone: Gone, watch: Watch) -> bool:
+    """A role's process that went while another of the role was started anew by the job itself (an engine restart)."""
+    return any(
+        p.role == gone.role and p.key and p.pid > gone.pid and watch.over(gone.t, state.settings.startup_s)
+        for p in state.processes.values()
+    )
+
+
+def _ended_itself(state: State, gone: Gone) -> bool:
+    """A role that said that it is done, and then went: prime-rl's orchestrator ends up to ``max_async_level`` steps and
+    a checkpoint before the trainer, which may take much longer than any grace (rl.py waits for both, be0e3d131 and
+    559b44772)."""
+    said = state.finishes.get(gone.role)
+    return said is not None and 0 <= gone.t - said <= DRAIN_LIMIT_S
+
+
+def trained(state: State) -> bool:
+    """Is the trainer through, by its own line or the launcher's, or by its last step?"""
+    step = state.progress.step
+    at_last = state.settings.max_steps is not None and step is not None and step >= _last_step(state)
+    return at_last or any(role != "orchestrator" for role in state.finishes)
+
+
+def _with_memory(state: State, sentence: str) -> str:
+    empty = [m.gpu for m in state.gpus.values() if m.gpu.role == "inference" and m.fallen_since is not None]
+    if not empty:
+        return sentence
+    gpus = ", ".join(f"GPU {gpu.index} at {size(gpu.used_bytes)}" for gpu in empty)
+    return f"{sentence[:-1]} ({gpus})."
+
+
+def _list(words: list[str]) -> str:
+    named = [f"the {word}" for word in words]
+    return named[0] if len(named) == 1 else ", ".join(named[:-1]) + " and " + named[-1]
