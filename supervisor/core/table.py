@@ -40,7 +40,7 @@ TABLE = (
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then run supervisorctl start."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
-    Row(("*",), "any", "no progress", "give-up", "No new complete step in {tries} restarts: all is kept as it is."),
+    Row(("*",), "any", "no progress", "give-up", "No new complete step in {tries} restarts: giving up, all is kept."),
     Row(DAMAGED, "start", "lower step", "step-back", "The job could not read the checkpoint of step {step}."),
     Row(("*",), "any", "same twice", "step-back", "The same failure twice after resuming at step {step}."),
     Row(ENGINE, "run", "engine first", "engine-alone", "Only the inference server failed: the job goes on without it."),
