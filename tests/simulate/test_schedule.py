@@ -102,3 +102,9 @@ def test_a_number_that_cannot_be_set_is_refused(text: str, says: str) -> None:
 def test_an_unknown_scenario_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="default, healthy, no-spot"):
         load_scenario("quiet")
+
+
+@pytest.mark.parametrize("change", ["settings.inference=own-role", "settings.mode=observe"])
+def test_what_the_virtual_pod_cannot_play_is_refused(change: str) -> None:
+    with pytest.raises(ConfigError, match="neither an inference server of its own nor a person"):
+        load_scenario("default", [change])
