@@ -211,7 +211,12 @@ def test_a_start_from_scratch_raises_the_alarm(role: Role, message: str) -> None
         ("orchestrator", "Pausing inference engines for weight update", "weight-update", None),
         ("orchestrator", "Updated weights to step 39 in 4.20s", "rollouts", None),
         ("orchestrator", "All inference engines resumed", "rollouts", None),
-        ("orchestrator", "Hit async barrier because we are >2 step(s) async. Waiting for checkpoint 7", "barrier", None),
+        (
+            "orchestrator",
+            "Hit async barrier because we are >2 step(s) async. Waiting for checkpoint 7",
+            "barrier",
+            None,
+        ),
         ("orchestrator", "Waiting for weight checkpoint 6", "barrier", None),
         ("orchestrator", "Orchestrator paused: waiting for trainer to broadcast checkpoint 7.", "barrier", None),
         ("orchestrator", "Orchestrator resumed: checkpoint 7 ready (after 3.10s)", "rollouts", None),
