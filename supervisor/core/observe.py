@@ -152,9 +152,11 @@ def _suppressed(state: State, fact: f.Suppressed) -> State:
             busy = replace(busy, hook=None)
         case "Setup":
             state = replace(state, setup_pending=False)
-        case "StartEngine" | "StopEngine":
-            if step == state.own.number:
-                state = replace(state, own=replace(state.own, asked=""))
+        case "StartEngine" if step == state.own.number:
+            state = replace(state, own=replace(state.own, asked="", wanted=False))
+        case "StopEngine" if step == state.own.number:
+            own = replace(state.own, asked="", alone=False, stop_after=state.now + SUPPRESSED_AGAIN_S)
+            state = replace(state, own=own)
     return replace(state, busy=busy)
 
 

@@ -7,6 +7,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, enter, say
 from supervisor.core.observe import fresh_attempt
 from supervisor.core.state import State
+from supervisor.core.words import span
 
 
 def newly_attached(state: State, fact: f.AttemptAdopted) -> bool:
@@ -28,5 +29,9 @@ def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
         busy=replace(state.busy, start=None, stop=None, restore=None),
         incident=replace(state.incident, relaunched=state.now) if state.incident else None,
     )
+    if state.would and not state.would[-1].outcome:
+        last = state.would[-1]
+        outcome = f"a job of a person was attached {span(state.wall - last.wall)} later"
+        state = replace(state, would=(*state.would[:-1], replace(last, outcome=outcome, outcome_wall=state.wall)))
     sentence = f"Attached to the job of a person (pid {fact.pid}) as attempt {fact.attempt}; it is not touched."
     return state, [say("attached", sentence, attempt=fact.attempt)]

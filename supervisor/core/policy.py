@@ -219,6 +219,8 @@ def _choose(state: State) -> tuple[State, Actions]:
         return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
         return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
+    if state.own.asked == "start":
+        return enter(state, "surveying", "Waiting until the inference server is launched."), []
     if state.own.asked == "stop" or (state.own.alive and (not state.own.wanted or choice.step is None)):
         state = replace(state, own=replace(state.own, wanted=False))
         return enter(state, "surveying", "Waiting until the inference server has ended."), []

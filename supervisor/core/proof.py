@@ -182,6 +182,16 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
     return None
 
 
+def engine_missing(state: State) -> Verdict | None:
+    """A job of which the other half was never launched: it could not be, or the daemon that was to do it has ended."""
+    own = state.own
+    if state.settings.inference != "own-role" or not own.wanted or own.alive or own.asked or ending(state):
+        return None
+    if any(gone.role == "inference" for gone in state.gone):
+        return None  # its end was seen, and is judged with its grace
+    return Verdict("dead", "engine-gone", "The job lives and its inference server was never launched.", act=True)
+
+
 def _replaced(state: State, gone: Gone, watch: Watch) -> bool:
     """A role's process that went while another of the role was started anew by the job itself (an engine restart)."""
     return any(

@@ -297,6 +297,8 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
     if fact.lane in ("restore", "setup") and before.busy.restore is not None:
         failed_restore = f.RestoreFailed(before.busy.restore, f"a defect in the supervisor: {fact.reason}")
         return with_first(told, _restore_failed(state, failed_restore))
+    if fact.lane == "engine" and state.own.asked:
+        return with_first(told, _engine_crashed(state, fact))
     if fact.lane == "job" and state.busy.start is not None:
         failed = f.StartFailed(state.attempt, f"a defect in the supervisor: {fact.reason}")
         return with_first(told, start_failed(state, failed))
@@ -367,6 +369,8 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     if fact.action == "Restore" and state.mode in ("restoring", "surveying"):
         sentence = f"Nothing is restored: {fact.why}"
         return enter(state, "stopped", sentence), [say("observing", sentence)]
+    if fact.action == "StopEngine" and state.mode == "starting" and state.progress.step is not None:
+        return enter(state, "running", f"Observed only: {state.why}"), []  # nothing is restarted under the job
     if fact.action == "RunHook" and state.mode == "finishing":
         return end(state, "finished", EXIT_OK, finished_sentence(state))
     return state, []
@@ -374,24 +378,50 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
 
 def _went_on(state: State) -> tuple[State, Actions]:
     """A step is done after we would have acted: the counterfactual gets its end."""
-    if not state.would or state.would[-1].outcome:
+    if all(one.outcome for one in state.would):
         return (replace(state, spared="") if state.spared else state), []
-    last = state.would[-1]
-    after = span(state.wall - last.wall)
-    outcome = f"the run went on by itself after {after}: step {state.progress.step} is done"
-    told = replace(last, outcome=outcome, outcome_wall=state.wall)
-    sentence = f"{outcome[0].upper()}{outcome[1:]}. {last.sentence}"
-    return replace(state, spared="", would=(*state.would[:-1], told)), [say("would-not", sentence)]
+    acts: Actions = []
+    would = []
+    for one in state.would:
+        told = one
+        if not one.outcome:
+            after = span(state.wall - one.wall)
+            outcome = f"the run went on by itself after {after}: step {state.progress.step} is done"
+            acts.append(say("would-not", f"{outcome[0].upper()}{outcome[1:]}. {one.sentence}"))
+            told = replace(one, outcome=outcome, outcome_wall=state.wall)
+        would.append(told)
+    return replace(state, spared="", would=tuple(would)), acts
 
 
 def _engine_start_failed(state: State, fact: f.EngineStartFailed) -> tuple[State, Actions]:
     sentence = f"The inference server could not be launched: {fact.reason}"
     told = say("engine", sentence, "error")
-    if fact.permanent:
+    if state.paused:
+        return state, [told]  # nothing is stopped now; once it goes on, a job without its other half is a verdict
+    if fact.permanent and (state.live or _restarting(state)):
         return with_first(told, stop(state, "give-up", sentence))
+    if fact.permanent and state.mode in ("surveying", "backing-off"):
+        return with_first(told, end(state, "gave-up", EXIT_PERSON, sentence))
     if not state.live:
         return state, [told]
     return with_first(told, stop(note_failure(state, "engine-start-failed"), "restart", sentence))
+
+
+def _restarting(state: State) -> bool:
+    """Is the job being stopped only to be started again? What a person asked for, and an end, stay as they are."""
+    return state.mode == "stopping" and state.after_stop in ("restart", "disk-full")
+
+
+def _engine_crashed(state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:
+    own, reason = state.own, f"a defect in the supervisor: {fact.reason}"
+    if own.asked == "start":
+        state = replace(state, own=replace(own, alive=False, pid=None, asked=""))
+        return _engine_start_failed(state, f.EngineStartFailed(own.number, reason))
+    state = replace(state, own=replace(own, asked="", stop_after=state.now + CRASH_PAUSE_S))
+    if not own.alone or not state.live:
+        return state, []
+    state = note_failure(state, "engine-stop-failed")
+    return stop(state, "restart", f"The inference server could not be stopped: {reason}")
 
 
 def _engine_stopped(before: State, state: State, fact: f.EngineStopped) -> tuple[State, Actions]:
@@ -399,7 +429,11 @@ def _engine_stopped(before: State, state: State, fact: f.EngineStopped) -> tuple
     if fact.survivors:
         left = "; ".join(fact.survivors)
         sentence = f"Something of the inference server cannot be ended: {left}. The pod has to be replaced."
-        return with_first(told, end(state, "unfit", EXIT_UNFIT, sentence))
+        if state.live or _restarting(state):
+            return with_first(told, stop(state, "unfit", sentence))
+        if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
+            return with_first(told, end(state, "unfit", EXIT_UNFIT, sentence))
+        return state, [told, say("survivors", sentence, "error")]
     if not before.own.alone or not state.live:
         return state, [told]
     state, acts = want_engine(state)

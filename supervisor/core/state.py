@@ -127,6 +127,7 @@ class OwnEngine:
     asked: str = ""  # "start" or "stop" while an effect is under way
     wanted: bool = False  # a job runs, or is about to, that needs it
     alone: bool = False  # it is being restarted by itself, the job lives on
+    stop_after: float = 0.0  # stopping it came to nothing: it is asked for again then
 
 
 @dataclass(frozen=True)

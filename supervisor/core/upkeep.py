@@ -29,7 +29,7 @@ LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to re
 
 def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     """Publish, prune, keep the store small: one effect of a kind at a time."""
-    state, acts = _engine(state)
+    state, acts = _engine(state, watch)
     busy = state.busy
     may_publish = watch.over(state.publish_after, 0.0)
     if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
@@ -54,10 +54,12 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     return state, acts
 
 
-def _engine(state: State) -> tuple[State, Actions]:
+def _engine(state: State, watch: Watch) -> tuple[State, Actions]:
     """An inference server of our own that no job needs any more is stopped."""
     own = state.own
     if not own.alive or own.asked or (own.wanted and state.mode in NEEDS_ENGINE):
+        return state, []
+    if not watch.over(own.stop_after, 0.0):
         return state, []
     state = replace(state, own=replace(own, asked="stop", wanted=False))
     return state, [a.StopEngine(own.number, state.why, state.settings.stop_budget_s)]
@@ -114,15 +116,15 @@ def leave(state: State) -> tuple[State, Actions]:
     if state.exit_code is None or state.exit_said:
         return state, []
     listing = state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
+    engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
     waiting = (
         state.busy.publish is not None
         or listing
-        or state.own.alive
-        or state.own.asked != ""
+        or engine
         or (next_to_publish(state) is not None and state.publish_failures == 0 and not state.store_reason)
     )
     limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
-    if waiting and (state.settings.has_store or state.own.alive) and state.now - state.since < limit:
+    if waiting and (state.settings.has_store or engine) and state.now - state.since < limit:
         return state, []
     return replace(state, exit_said=True), [a.Exit(state.exit_code, state.why)]
 

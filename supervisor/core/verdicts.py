@@ -23,6 +23,7 @@ from supervisor.core.proof import (
     DRAIN_LIMIT_S,
     Verdict,
     ending,
+    engine_missing,
     exited,
     finished_but_alive,
     process_gone,
@@ -53,7 +54,13 @@ MOVING_FACTOR = 3.0  # a step of which something moves may take so much longer t
 def judge(state: State, watch: Watch | None = None) -> Verdict:
     """The verdict on a live attempt. ``watch`` learns when it could next be another one."""
     watch = watch or Watch(state.now)
-    proof = exited(state) or finished_but_alive(state, watch) or process_gone(state, watch) or _from_scratch(state)
+    proof = (
+        exited(state)
+        or finished_but_alive(state, watch)
+        or process_gone(state, watch)
+        or engine_missing(state)
+        or _from_scratch(state)
+    )
     if proof is not None:
         return proof
     judged = state.settings.has_engine and not ending(state) and not state.own.asked
