@@ -175,13 +175,13 @@ def _engine(state: State) -> list[Piece]:
         found.append(Piece("engine", text, now - engine.look_t, would=would))
     found.append(_counters(state))
     if engine.liveness_misses:
-        text = f"/liveness failed {engine.liveness_misses} times in a row"
+        text = f"/liveness failed {times(engine.liveness_misses)} in a row"
         would = "with counters that stand still, this is a signal"
         if engine.liveness_misses < BAD_LOOKS:
             would = f"at {BAD_LOOKS}, with counters that stand still, it {A_SIGNAL}"
         found.append(Piece("engine liveness", text, would=would))
     if engine.canary_misses:
-        text = f"{engine.canary_misses} one-token requests were not answered"
+        text = f"a one-token request was not answered, {times(engine.canary_misses)}"
         found.append(Piece("engine canary", text, would="with counters that stand still, this is a signal"))
     return found
 
@@ -192,8 +192,11 @@ def _counters(state: State) -> Piece:
         return Piece("engine counters", "unknown", would="unknown is no signal")
     what = "iterations" if engine.look.iterations is not None else "tokens made"
     text, age = f"{engine.count:.0f} {what}", state.now - engine.moved_t
-    if state.now - engine.counted_t >= FRESH_S:
-        return Piece("engine counters", f"{text}, not readable for {span(state.now - engine.counted_t)}", age)
+    unread_s = state.now - engine.counted_t
+    if unread_s >= FRESH_S or (
+        unread_s > 0 and engine.look.iterations is None and engine.look.generation_tokens is None
+    ):
+        return Piece("engine counters", f"{text}, not readable for {span(unread_s)}", age, would="unknown is no signal")
     rule = f"{span(hang_s)} without a token while work waits {A_SIGNAL}"
     if engine.work_since is None or not waiting_work(engine.look, state.work):
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; no work waits now")
@@ -227,7 +230,7 @@ def _words(state: State) -> list[Piece]:
             found.append(Piece(f"phase {role}", text, since))
     for error in state.errors.values():
         since = state.now - error.t
-        text = f"{error.count} {'time' if error.count == 1 else 'times'}, last: {error.text}"
+        text = f"{times(error.count)}, last: {error.text}"
         if error.deterministic:
             found.append(Piece(f"error {error.signature}", text, since, would="no restart cures this"))
         elif error.signature in PRESENT_ERRORS:
@@ -263,6 +266,11 @@ def _step(state: State) -> list[Piece]:
     would = f"overdue, and excused: {why}; " if why and since >= limits.soft_s else ""
     would += f"{span(hard)} without a new step alone would be acted upon"
     return [Piece("step", progress_sentence(state), since, hard, hard - since, would)]
+
+
+def times(count: int) -> str:
+    """``once``, ``3 times``."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def _rounded(piece: Piece) -> Piece:

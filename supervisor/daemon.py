@@ -533,10 +533,7 @@ class Daemon:
         if self.observed and verb in ("start", "stop", "restart"):
             return Reply(False, f"Nothing is started or stopped: {self.observed}")
         self.post(f.Command(verb, who, tuple(args)), "api")
-        answer = (
-            "The daemon ends; the job is left as it is." if self.observed and verb == "shutdown" else _ANSWERS[verb]
-        )
-        return Reply(True, answer)
+        return Reply(True, _OBSERVED_ANSWERS.get(verb, _ANSWERS[verb]) if self.observed else _ANSWERS[verb])
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         """What was said, oldest first."""
@@ -587,6 +584,10 @@ _ANSWERS = {
     "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
     "resume": "Resumed: the supervisor acts again.",
     "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
+}
+_OBSERVED_ANSWERS = {
+    "resume": "Resumed, and nothing is started or stopped all the same: this run is only observed.",
+    "shutdown": "The daemon ends; the job is left as it is.",
 }
 
 

@@ -37,8 +37,10 @@ def state_word(state: State) -> str:
 def headline(state: State) -> str:
     """One sentence: where the run is, and what happened last."""
     words = []
+    cause = ""
     if state.mode == "running":
         verdict = judge(state)
+        cause = verdict.cause
         words.append(progress_sentence(state) if verdict.kind == "healthy" else verdict.sentence.rstrip("."))
     elif state.mode == "starting":
         words.append(judge(state).sentence.rstrip("."))
@@ -52,8 +54,9 @@ def headline(state: State) -> str:
         words.append(f"published step {state.published}")
     if state.incident is not None:
         lasts = span(state.now - state.incident.opened)
-        cause = state.incident.sentence.rstrip(".")
-        words.append(f"incident {state.incident.id} open for {lasts}{'' if cause in words else f': {cause}'}")
+        why = state.incident.sentence.rstrip(".")
+        known = cause == state.incident.cause or why in words
+        words.append(f"incident {state.incident.id} open for {lasts}{'' if known else f': {why}'}")
     elif state.incidents:
         last = state.incidents[-1]
         lasted = span((last.closed or last.opened) - last.opened)
@@ -192,8 +195,10 @@ def ledger_of_would(state: State) -> list[dict[str, Any]]:
 def _deadline(state: State) -> dict[str, Any] | None:
     if state.mode == "running":
         deadline = step_deadline(state)
-        left = deadline.hard_s + allowance(state) - (state.now - state.progress.t)
-        return {"sentence": f"A new step: {deadline.sentence}.", "seconds_left": round(left, 1)}
+        extra = allowance(state)
+        left = deadline.hard_s + extra - (state.now - state.progress.t)
+        more = f"; what is done besides now may take {span(extra)} more" if extra else ""
+        return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":
         budget = startup_budget(state)
         left = budget - (state.now - state.started)

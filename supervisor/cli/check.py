@@ -62,6 +62,7 @@ def _describe_job(run_file: RunFile, environ: Mapping[str, str], report: dict[st
     report["gpus"] = _gpus(job.gpus())
     engine = job.engine()
     report["engine"] = engine.url if engine else None
+    report["recovery"] = _recovery(run_file)
     if not report["problems"]:
         report["commands"] = _commands(run_file, job)
 
@@ -71,6 +72,16 @@ def _gpus(plan: GpuPlan) -> str:
         return f"{', '.join(plan.inference)} shared by engine and trainer"
     parts = [(plan.inference, "inference"), (plan.trainer, "trainer")]
     return "; ".join(f"{name} {', '.join(gpus)}" for gpus, name in parts if gpus) or "not named"
+
+
+def _recovery(run_file: RunFile) -> str:
+    """What is unusual about it, "" where nothing is."""
+    told = []
+    if run_file.recovery.mode == "observe":
+        told.append("observes only: publishes, and starts, stops and deletes nothing")
+    if run_file.recovery.inference == "own-role":
+        told.append("the inference server is started beside the job, as a role of its own")
+    return "; ".join(told)
 
 
 def _commands(run_file: RunFile, job: Job) -> list[str]:
@@ -83,7 +94,10 @@ def _commands(run_file: RunFile, job: Job) -> list[str]:
         wandb_id=run_file.wandb.id or "WANDB_ID",
         attempt_dir=run_file.state_dir / "attempts" / "1",
     )
-    return [f"cd {part.cwd} && {shlex.join(part.argv)}" for part in job.components(request)]
+    parts = list(job.components(request))
+    if run_file.recovery.inference == "own-role":
+        parts.insert(0, job.engine_component(request))
+    return [f"cd {part.cwd} && {shlex.join(part.argv)}" for part in parts]
 
 
 def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
@@ -117,6 +131,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         "max_steps": "last step",
         "gpus": "GPUs",
         "engine": "engine",
+        "recovery": "recovery",
         "output_dir": "output",
         "store": "store",
         "state_dir": "state",

@@ -147,7 +147,7 @@ def _read(path: Path, original: Path) -> Mapping[str, Any]:
         data = json.loads(text) if original.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(
-            f"{original} does not exist: put the trainer's configuration there, or mend [job] config in the run file."
+            f"{original} does not exist: put the configuration there, or mend the setting of [job] that names it."
         ) from None
     except OSError as error:
         raise ConfigError(f"{original} cannot be read ({error.strerror}): mend its permissions.") from None

@@ -60,6 +60,13 @@ def test_check_says_what_would_be_done_and_starts_nothing(plain: Path, tmp_path:
     assert not (tmp_path / "state").exists()
 
 
+def test_check_says_when_a_run_is_only_observed(plain: Path) -> None:
+    assert "  recovery  " not in rl("check", str(plain)).stdout
+    plain.write_text(plain.read_text() + '\n[recover]\nmode = "observe"\n')
+    told = rl("check", str(plain)).stdout
+    assert "  recovery   observes only: publishes, and starts, stops and deletes nothing" in told
+
+
 def test_check_as_json(plain: Path, tmp_path: Path) -> None:
     report = json.loads(rl("check", str(plain), "--json").stdout)
     assert (report["ok"], report["run"], report["problems"]) == (True, "plain", [])

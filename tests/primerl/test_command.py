@@ -305,7 +305,7 @@ def test_a_clean_configuration_has_no_problems_in_any_era(tmp_path: Path) -> Non
 
 
 def test_a_missing_or_broken_configuration_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"gone\.toml does not exist: put the trainer's configuration there"):
+    with pytest.raises(ConfigError, match=r"gone\.toml does not exist: put the configuration there"):
         job_of(tmp_path, "be0e3d131", job={"config": ["gone.toml"]})
     with pytest.raises(ConfigError, match=r"rl\.toml is not TOML"):
         job_of(tmp_path, "be0e3d131", config="max_steps = \n")
