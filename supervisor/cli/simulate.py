@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.core.goodput import CATEGORIES
@@ -16,7 +16,7 @@ from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
 from supervisor.simulator.virtual.run import Report, simulate
 from supervisor.simulator.virtual.scenario import Scenario, load_scenario
 from supervisor.simulator.virtual.schedule import describe_kinds, load_faults
-from supervisor.simulator.virtual.world import World
+from supervisor.simulator.virtual.world import Planned, World
 
 POLICIES: dict[str, PolicyFactory] = {"core": CorePolicy, **baselines.POLICIES}
 SHOWN_FALSE = 10
@@ -34,6 +34,10 @@ def run(options: argparse.Namespace) -> int:
     scenario = load_scenario(options.scenario, options.sets)
     if options.compare or options.sensitivity:
         return _several(options, scenario)
+    if options.seeds != 1:
+        raise ConfigError("--seeds is for --compare and --sensitivity; one run has one seed: --seed N.")
+    if options.story and options.json:
+        raise ConfigError("--story is for people and --json for programs: leave one of them out.")
     faults = load_faults(options.faults) if options.faults is not None else None
     with contextlib.ExitStack() as stack:
         outcome = simulate(
@@ -49,13 +53,15 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.story:
         print("\n".join(story(outcome.world)) + "\n")
-    print("\n".join(sentences(outcome.report, outcome.world, options.price)))
+    print("\n".join(sentences(outcome.report, outcome.world, options.price, faults)))
     return 0
 
 
 def _several(options: argparse.Namespace, scenario: Scenario) -> int:
     """Many runs, in as many processes as there are cores."""
-    for name, given in (("--faults", options.faults), ("--trace", options.trace), ("--story", options.story)):
+    one = {"--faults": options.faults, "--trace": options.trace, "--story": options.story}
+    one["--policy"] = options.policy != "core"
+    for name, given in one.items():
         if given:
             raise ConfigError(f"{name} is for one run: leave it, or --compare and --sensitivity, out.")
     if not 1 <= options.seeds <= 1000:
@@ -71,7 +77,8 @@ def _several(options: argparse.Namespace, scenario: Scenario) -> int:
         cells = sensitivity.sensitivity(scenario, options.hours, seeds)
         found["sensitivity"] = [dataclasses.asdict(cell) for cell in cells]
         told.append(sensitivity.table(cells))
-    many = f"{options.hours:,g} virtual hours of scenario {scenario.name}, seeds {seeds[0]} to {seeds[-1]}"
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    many = f"{options.hours:,g} virtual hours of scenario {scenario.name}, {which}"
     print(json.dumps(found, indent=1) if options.json else "\n\n".join([f"{many}:", *told]))
     return 0
 
@@ -92,8 +99,8 @@ def story(world: World) -> list[str]:
     return [f"{_clock(said.t)}  {said.sentence}" for said in world.said_sentences if said.event not in QUIET]
 
 
-def sentences(report: Report, world: World, price: float | None) -> list[str]:
-    """The report for people."""
+def sentences(report: Report, world: World, price: float | None, planned: Sequence[Planned] | None = None) -> list[str]:
+    """The report for people. ``planned``: a person's own faults."""
     hours = report.all_s / 3600
     ended = "the run finished" if report.finished else "the run goes on"
     lines = [
@@ -110,7 +117,7 @@ def sentences(report: Report, world: World, price: float | None) -> list[str]:
     lines.append(
         f"  {'all':42} {sum(100 * report.seconds[n] / report.all_s for n in CATEGORIES):8.3f} %  {hours:10.2f} h"
     )
-    lines += ["", *_detections(report), "", *_counts(report, world)]
+    lines += ["", *_detections(report), "", *_counts(report, world, planned)]
     if price is not None:
         paid, lost = hours * price, hours * (1 - report.ettr) * price
         lines.append(
@@ -131,7 +138,7 @@ def _detections(report: Report) -> list[str]:
     return lines
 
 
-def _counts(report: Report, world: World) -> list[str]:
+def _counts(report: Report, world: World, planned: Sequence[Planned] | None) -> list[str]:
     struck = ", ".join(f"{kind} {count}" for kind, count in report.struck.items()) or "none"
     lines = [
         f"Faults that struck: {struck}.",
@@ -141,7 +148,8 @@ def _counts(report: Report, world: World) -> list[str]:
     ]
     for t, reason, odd in report.false_restarts[:SHOWN_FALSE]:
         lines.append(f"  at {_clock(t)}{f' (odd at that time: {odd})' if odd else ''}: {reason}")
-    for fault, why in world.not_struck[:SHOWN_FALSE]:
+    late = [(fault, "the run was over by then") for fault in planned or () if fault.at > report.all_s]
+    for fault, why in [*world.not_struck, *late][:SHOWN_FALSE]:
         lines.append(f"Not struck: {fault.kind} at {_clock(fault.at)}, since {why}.")
     return lines
 

@@ -40,6 +40,15 @@ def test_own_faults_are_struck_and_their_story_is_told(tmp_path: Path, capsys: p
     assert json.loads(trace.read_text().splitlines()[0])["format"] == "rl-supervisor-trace"
 
 
+def test_an_own_fault_after_the_end_of_the_run_is_not_left_unsaid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "late.toml"
+    file.write_text('[[fault]]\nat = "20h"\nkind = "engine-hang"\n')
+    assert main(["simulate", "--hours", "2", "--faults", str(file)]) == 0
+    assert "Not struck: engine-hang at 20:00:00.0, since the run was over by then." in capsys.readouterr().out
+
+
 def test_faults_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--list-faults"]) == 0
     assert "nccl-hang: a collective of the trainer never ends" in capsys.readouterr().out
@@ -52,6 +61,9 @@ def test_faults_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--scenario", "x"], "There is no scenario 'x'"),
         (["--hours", "0"], "--hours takes"),
         (["--hours", "nan"], "--hours takes"),
+        (["--seeds", "3"], "--seeds is for --compare and --sensitivity"),
+        (["--story", "--json"], "leave one of them out"),
+        (["--compare", "--policy", "systemd"], "--policy is for one run"),
         (["--set", "x=1"], "There is nothing called x"),
         (["--faults", "/nowhere/f.toml"], "cannot be read"),
         (["--trace", "/nowhere/t.jsonl", "--hours", "1"], "cannot be written"),

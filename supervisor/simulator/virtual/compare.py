@@ -188,7 +188,7 @@ def table(scores: Sequence[Score], per_hour: float | None = None) -> str:
         "95th",
         "false restarts",
         "steps lost",
-        "dollars lost",
+        *([] if per_hour is None else ["dollars lost"]),
     ]
     rows = [
         [
@@ -200,7 +200,7 @@ def table(scores: Sequence[Score], per_hour: float | None = None) -> str:
             span(quantile(s.all_detections_s, 0.95)),
             str(s.false_restarts),
             str(s.steps_lost),
-            "-" if per_hour is None else f"${s.dollars_lost(per_hour):,.0f}",
+            *([] if per_hour is None else [f"${s.dollars_lost(per_hour):,.0f}"]),
         ]
         for s in sorted(scores, key=lambda s: -s.ettr)
     ]

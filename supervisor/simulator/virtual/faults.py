@@ -95,7 +95,10 @@ def _says_stalled(world: World, job: Job) -> None:
 def _one_engine(world: World, p: Values) -> tuple[Job, int]:
     job, number = _job(world), int(p["engine"])
     if not 0 <= number < len(job.engines):
-        raise ConfigError(f"There is no engine {number}: this pod has {len(job.engines)}, counted from 0.")
+        raise ConfigError(
+            f"There is no engine {number}: this pod has {len(job.engines)}, counted from 0. "
+            "More are had with --set engines=N."
+        )
     if job.engines[number].health != "ok":
         raise NotNowError(f"engine {number} is broken already")
     return job, number

@@ -66,8 +66,10 @@ def seconds(value: object) -> float:
 def _read(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The faults in {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"The faults in {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"The faults in {path} cannot be read: it is not text in UTF-8.") from error
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
