@@ -56,24 +56,24 @@ def replay(trace: Trace, change: Change | None = None) -> Iterator[Turn]:
     # The ticks that did nothing are not in a journal; under other settings one of them might have done something.
     live = replace(trace, named_ticks=True, until=trace.until if trace.named_ticks else float("-inf"))
     known = [action for turn in _Run(live).turns() for action in _effects(turn)]
-    place, apart = 0, False
+    place, apart, began = 0, False, None
     for turn in _Run(live, change).turns():
-        was = apart
+        was, began = apart, turn.observation.t if began is None else began
         for t, key in [] if apart else _effects(turn):
             known_t, known_key = known[place] if place < len(known) else (float("inf"), ())
             apart = apart or key != known_key or abs(t - known_t) > SAME_S
             place += not apart
         # An action that was due then and did not come is a difference, too, as soon as its time is over.
         apart = apart or (place < len(known) and turn.observation.t > known[place][0] + SAME_S)
-        instead = "" if was or not apart else _instead(known[place:])
+        instead = "" if was or not apart else _instead(known[place:], began)
         yield replace(turn, recorded=None, counterfactual=apart, instead=instead)
 
 
-def _instead(known: list[tuple[float, tuple[object, ...]]]) -> str:
+def _instead(known: list[tuple[float, tuple[object, ...]]], began: float) -> str:
     if not known:
         return "nothing more was done"
     t, (name, *values) = known[0]
-    return f"{name}({', '.join(map(str, values))}) came next, at t={t:.1f}"
+    return f"{name}({', '.join(map(str, values))}) came next, at {t - began:+.1f} s"
 
 
 def _effects(turn: Turn) -> list[tuple[float, tuple[object, ...]]]:

@@ -147,7 +147,9 @@ class _Reader:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            what = "is no trace: its first line has to be " + _EXAMPLE if not self.begun else f"is no JSON: {error}."
+            what = "is no trace: its first line has to be " + _EXAMPLE
+            if self.begun:
+                what = f"is no JSON: {error}. If it is the last one, the file was cut off: take that line out."
             raise TraceError(f"{self._where} {what}") from error
         if not isinstance(value, dict):
             raise TraceError(f"{self._where} is no JSON object.")

@@ -17,6 +17,7 @@ from supervisor.core.words import span
 from supervisor.replaying import Change, Turn, replay
 
 SHOWN = 400  # characters of one line
+RECORD = 200  # characters of one value in it
 
 
 def replay_file(path: Path, *, config: Path | None, incident: int | None, as_json: bool, every: bool) -> int:
@@ -199,7 +200,13 @@ def _recorded(text: str) -> str:
     return f"action  {text}"
 
 
+def _value(item: object) -> str:
+    """A value as it is written in Python; of a large record only its name."""
+    text = repr(item)
+    return text if isinstance(item, str) or len(text) <= RECORD else f"{type(item).__name__}(…)"
+
+
 def _short(value: f.Fact | a.Action) -> str:
-    words = [f"{key}={item!r}" for key, item in vars(value).items() if item not in (None, "", (), False)]
+    words = [f"{key}={_value(item)}" for key, item in vars(value).items() if item not in (None, "", (), False)]
     text = f"{type(value).__name__}({', '.join(words)})"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
