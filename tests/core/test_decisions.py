@@ -530,6 +530,90 @@ def test_an_engine_that_cannot_be_launched_for_good_is_a_persons_business(world:
     assert "could not be launched: the program" in world.said("gave-up")[0]
 
 
+def test_an_engine_whose_stop_crashed_is_stopped_a_minute_later(world: World) -> None:
+    own_engine_running(world)
+    world.answer = False
+    world.see(f.Command("stop"))
+    world.see(f.AttemptStopped(1, 3.0, gpu_free=True))
+    assert len(world.asked(a.StopEngine)) == 1
+    world.see(f.EffectCrashed("engine", "ValueError: a defect"))
+    world.after(50)
+    assert len(world.asked(a.StopEngine)) == 1, "what crashed once may crash at once again"
+    world.after(20)
+    assert len(world.asked(a.StopEngine)) == 2
+
+
+def test_a_restart_under_the_living_job_that_crashed_becomes_a_restart_of_both(world: World) -> None:
+    own_engine_running(world)
+    world.answer = False
+    world.engine_process_dies()
+    world.after(5)
+    world.see(f.EffectCrashed("engine", "ValueError: a defect"))
+    world.after(5)
+    assert world.asked(a.Stop)
+    world.answer = True
+    world.see(f.AttemptStopped(1, 3.0, gpu_free=True))
+    world.after(100)
+    assert [x.engine for x in world.asked(a.StartEngine)] == [2]  # type: ignore[attr-defined]
+    assert world.asked(a.Start)
+
+
+def test_no_engine_is_started_while_another_is_being_launched(world: World) -> None:
+    world.settings = OWN
+    world.answer = False
+    world.boot()
+    world.survey()
+    world.see(f.StartFailed(1, "no shim."))
+    world.after(5)
+    world.survey()
+    world.after(5)
+    assert len(world.asked(a.StartEngine)) == 1
+    assert len(world.asked(a.Start)) == 1
+    world.answer = True
+    world.see(f.EngineStarted(1, 51))
+    world.after(60)
+    assert len(world.asked(a.Start)) == 2
+
+
+def test_a_server_that_cannot_be_launched_does_not_undo_what_a_person_asked_for(world: World) -> None:
+    world.settings = OWN
+    world.answer = False
+    world.boot()
+    world.survey()
+    world.see(f.Command("stop"))
+    world.see(f.EngineStartFailed(1, "the program `inference` is not installed.", permanent=True))
+    world.see(f.AttemptStopped(1, 3.0, gpu_free=True))
+    assert world.state.mode == "stopped"
+
+
+def test_what_is_left_of_a_server_under_a_living_job_replaces_the_pod_only_after_the_job_is_stopped(
+    world: World,
+) -> None:
+    own_engine_running(world)
+    world.answer = False
+    world.engine_process_dies()
+    world.after(5)
+    world.see(f.EngineStopped(1, 400.0, ("vllm (pid 9)",)))
+    assert world.asked(a.Stop)
+    assert not world.asked(a.Exit)
+    world.see(f.AttemptStopped(1, 3.0, gpu_free=True))
+    assert world.state.mode == "unfit"
+
+
+def test_a_daemon_that_died_before_it_launched_the_server_leaves_no_job_that_waits_for_it(world: World) -> None:
+    world.settings = OWN
+    world.answer = False
+    world.boot()
+    world.survey()
+    world.answer = True
+    world.see(f.DaemonStarted("test", world.settings, "boot", 1))
+    world.see(f.AttemptAdopted(1, None, 110))
+    world.after(30)
+    assert "its inference server was never launched" in world.said("verdict")[0]
+    assert [x.engine for x in world.asked(a.StartEngine)] == [1, 2]  # type: ignore[attr-defined]
+    assert world.asked(a.Start)[-1].attempt == 2  # type: ignore[attr-defined]
+
+
 # ---------------------------------------------------------------- only observed
 
 
@@ -605,3 +689,27 @@ def test_the_finish_of_an_observed_run_is_published_and_told(world: World) -> No
     world.after(60)
     assert world.said("finished")
     assert world.latest == 7
+
+
+def test_an_observer_asks_once_an_hour_for_the_end_of_a_server_that_nobody_needs(world: World) -> None:
+    own_engine_running(world)
+    world.suppress = True
+    world.settings = replace(OWN, mode="observe")
+    world.see(f.DaemonStarted("test", world.settings, "boot", 1, engine_adopted=1))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(600)
+    assert world.state.mode == "stopped"
+    assert len(world.asked(a.StopEngine)) == 1
+    world.see(f.Command("shutdown"))
+    world.after(10)
+    assert world.asked(a.Exit), "what it does not stop it does not wait for"
+
+
+def test_a_job_that_a_person_started_again_did_not_go_on_by_itself(world: World) -> None:
+    observed(world)
+    world.see(f.ComponentExited(1, "launcher", None, lost=True))
+    world.after(60)
+    world.see(f.AttemptAdopted(2, None, 210))
+    world.step(8)
+    assert not world.said("would-not")
+    assert [one.outcome for one in world.state.would] == ["a job of a person was attached 60 s later"]
