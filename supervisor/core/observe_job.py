@@ -8,7 +8,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.deadlines import GROWS_S
 from supervisor.core.evolve import replace, settle
-from supervisor.core.phases import STEP, learn
+from supervisor.core.phases import STEP, WARM, learn
 from supervisor.core.state import (
     Ended,
     EngineUnit,
@@ -28,6 +28,7 @@ NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
+MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
 # failure, fallen off the bus, NVLink, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
 FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120})
@@ -180,9 +181,12 @@ def _step_done(state: State, fact: f.StepDone) -> State:
         return replace(state, progress=progress)
     if progress.step is not None and fact.step <= progress.step:
         return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
+    if not _possible(state, fact.step):
+        return replace(state, progress=progress)
     timed = progress.step is not None and fact.step == progress.step + 1
-    # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says.
-    interval = max(state.now - progress.t, fact.duration_s or 0.0)
+    # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says, and
+    # no longer than there has been an attempt.
+    interval = max(state.now - progress.t, min(fact.duration_s or 0.0, state.now - state.started))
     own = dict(progress.rewards).get(fact.step)
     if timed and progress.timed:
         state = replace(state, learned=learn(state.learned, STEP, interval))
@@ -201,6 +205,17 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
         ),
     )
+
+
+def _possible(state: State, step: int) -> bool:
+    """Can the run be at ``step`` now? A garbled number, once believed, makes the true ones old news."""
+    progress, times = state.progress, state.learned.phases.get(STEP)
+    if step < 0:
+        return False
+    if progress.step is None or not progress.timed or times is None or times.count < WARM:
+        return True
+    fastest = min(times.seconds) / FASTER
+    return (step - progress.step - MISSED_STEPS) * fastest <= state.now - progress.t
 
 
 def _phase_seen(state: State, fact: f.PhaseSeen) -> State:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core.deadlines import current, excuse, step_deadline, step_limits
+from supervisor.core.deadlines import current, excuse, excuse_limit, step_deadline, step_limits
 from supervisor.core.phases import STEP, limits
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
@@ -18,10 +18,12 @@ from supervisor.core.words import size, span
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
 BAD_LOOKS = 3  # a server may miss a look or two under load
+WORKS_ON_S = 10.0  # two looks: the first one after its end may still tell of tokens from before
+SURVIVED_S = 600.0
 UNSEEN_S = 60.0  # a driver that has not answered for so long hangs
 WORKS = ("training", "checkpoint", "weight-update")  # phases in which the others wait for the trainer
 TELLS_OF_TRAINING = {"trainer/rollouts", "trainer/training", "orchestrator/barrier"}
-PHASE_FLOOR_S = 600.0
+EXCUSED = ("checkpoint", "weight-update")  # whose length has a limit of its own
 SILENT_LONGEST = 3.0
 
 Kind = Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu"]
@@ -44,13 +46,17 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
     fallen = [
         m
         for m in state.gpus.values()
-        if m.fallen_since is not None and watch.over(m.fallen_since, settings.memory_fell_s)
+        if m.fallen_since is not None
+        and watch.over(m.fallen_since, settings.memory_fell_s)
+        and not _works_on(state, m.fallen_since, watch)
     ]
-    if engine.ever_ok and look is not None:
+    # A look that came to nothing is unknown, whatever the ones before it said.
+    if engine.ever_ok and look is not None and look.health != "unknown":
         bad_looks = 1 if fallen else BAD_LOOKS
-        if engine.bad_since is not None and engine.bad_looks >= bad_looks:
+        bad_since = engine.bad_since
+        if bad_since is not None and engine.bad_looks >= bad_looks and not _works_on(state, bad_since, watch):
             does = "has answered with an error" if look.health == "bad" else "has refused connections"
-            signals.append(Signal("http", f"its port {does} for {span(now - engine.bad_since)}"))
+            signals.append(Signal("http", f"its port {does} for {span(now - bad_since)}"))
         elif engine.slow_since is not None and watch.over(
             max(engine.slow_since, engine.moved_t), 0.0 if fallen else SLOW_S
         ):
@@ -71,7 +77,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         and work is not None
         and work.inflight > 0
         and not watch.over(work.t, 60.0)
-        and watch.over(work.moved_t, settings.hang_s)
+        and work.t - work.moved_t >= settings.hang_s  # as told: between two reports nobody knows whether it moves
     ):
         signals.append(
             Signal("rollouts", f"{work.inflight} rollouts in flight did not move for {span(now - work.moved_t)}")
@@ -85,6 +91,13 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
     if late:
         signals.append(late)
     return signals
+
+
+def _works_on(state: State, since: float, watch: Watch) -> bool:
+    """Has a lone engine made tokens well after ``since``? Then whatever is said of it since then did not end it."""
+    engine = state.engine
+    lone = sum(m.gpu.role in ("inference", "shared") for m in state.gpus.values()) <= 1 and not engine.units
+    return lone and engine.moved_t >= since + WORKS_ON_S and not watch.over(engine.moved_t, state.settings.hang_s)
 
 
 def _standing_still(state: State, watch: Watch) -> list[Signal]:
@@ -150,7 +163,7 @@ def still_rollouts(state: State, watch: Watch) -> Signal | None:
     """The orchestrator's own counts stand still."""
     work = state.work
     # Counts that nobody has told for a while are unknown, which is not the same as standing still.
-    if work is None or watch.over(work.t, FRESH_S) or not watch.over(work.moved_t, state.settings.hang_s):
+    if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang_s:
         return None
     return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
 
@@ -170,7 +183,9 @@ def busy_trainer(state: State, watch: Watch) -> bool:
             return False
         if role == "trainer" or phase.phase == "barrier":
             times = state.learned.phases.get(f"{role}/{phase.phase}")
-            hard = limits(times, PHASE_FLOOR_S, state.settings.step_ceiling_s).hard_s
+            hard = limits(times, state.settings.step_floor_s, state.settings.step_ceiling_s).hard_s
+            if phase.phase in EXCUSED:
+                hard = excuse_limit(state, role, phase.phase)
             return not watch.over(phase.t, hard)
     if state.learned.phases.keys() & TELLS_OF_TRAINING:
         return False  # they would say so
@@ -190,8 +205,10 @@ def moving(state: State, watch: Watch) -> bool:
 
 
 def lost_gpu(state: State) -> GpuTrouble | None:
-    """The newest trouble of a GPU that no restart cures."""
-    return next((one for one in reversed(state.trouble) if one.fatal), None)
+    """The newest trouble of a GPU that no restart cures. One after which steps were done for long was survived."""
+    progress = state.progress
+    survived = progress.t - SURVIVED_S if progress.step is not None else float("-inf")
+    return next((one for one in reversed(state.trouble) if one.fatal and one.t >= survived), None)
 
 
 def gpu_signal(state: State, watch: Watch) -> Signal | None:
