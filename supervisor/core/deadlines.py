@@ -88,7 +88,8 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
     times = state.learned.phases.get(f"{role}/{phase}")
     if times is None or times.count < LEARNED_FROM:
         return unknown
-    return max(floor, 5 * times.longest_s)
+    # Not longer than an unknown one: where no line says that a phase is over, its length is learned too long.
+    return min(unknown, max(floor, 5 * times.longest_s))
 
 
 def excuse(state: State, watch: Watch | None = None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace, settle
+from supervisor.core.phases import learn
 from supervisor.core.state import (
     BEING_LISTED,
     State,
@@ -24,11 +25,25 @@ def _disk_look(state: State, fact: f.DiskLook) -> State:
     return state
 
 
+def _save_over(state: State, fact: f.LocalSteps) -> State:
+    """The files tell when a save ended; older logs, at level "info", say nothing until the next step."""
+    phase = state.phases.get("trainer")
+    if phase is None or phase.phase != "checkpoint":
+        return state
+    saved = next((s for s in fact.steps if s.step == phase.step and s.state == "complete"), None)
+    took = 0.0 if saved is None else state.now - (state.wall - saved.changed_wall) - phase.t
+    if saved is None or took < 0:  # older than the save: another lineage's step, that is still to be written anew
+        return state
+    learned = learn(state.learned, "trainer/checkpoint", took) if phase.timed else state.learned
+    return replace(state, learned=learned, phases={role: p for role, p in state.phases.items() if role != "trainer"})
+
+
 def _local_steps(state: State, fact: f.LocalSteps) -> State:
     if state.local_reason == BEING_LISTED and not fact.settled:
         return state  # a scan that was under way: it may hold the newest step for one that is still being written
     if fact.reason:
         return replace(state, local_reason=fact.reason)
+    state = _save_over(state, fact)
     # A quarantined step that was written anew since is another checkpoint: another lineage's.
     written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
