@@ -197,7 +197,7 @@ def _deadline(state: State) -> dict[str, Any] | None:
         deadline = step_deadline(state)
         extra = allowance(state)
         left = deadline.hard_s + extra - (state.now - state.progress.t)
-        more = f"; what is done besides now may take {span(extra)} more" if extra else ""
+        more = f"; the phase that has begun may take {span(extra)} more" if extra else ""
         return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":
         budget = startup_budget(state)
