@@ -530,6 +530,22 @@ def test_an_engine_that_cannot_be_launched_for_good_is_a_persons_business(world:
     assert "could not be launched: the program" in world.said("gave-up")[0]
 
 
+@pytest.mark.parametrize("store", [True, False])
+def test_the_daemon_does_not_end_before_its_engine_has(world: World, store: bool) -> None:
+    world.settings = replace(OWN, has_store=store)
+    world.running_at(7)
+    world.answer = False
+    world.see(f.Command("shutdown"))
+    world.see(f.AttemptStopped(1, 3.0, gpu_free=True))
+    world.survey()
+    world.after(20)
+    assert world.asked(a.StopEngine)
+    assert not world.asked(a.Exit)
+    world.see(f.EngineStopped(1, 20.0, gpu_free=True))
+    world.after(1)
+    assert world.asked(a.Exit)
+
+
 def test_an_engine_whose_stop_crashed_is_stopped_a_minute_later(world: World) -> None:
     own_engine_running(world)
     world.answer = False
