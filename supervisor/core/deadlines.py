@@ -55,7 +55,9 @@ def startup_budget(state: State) -> float:
     budget = state.settings.startup_s
     if state.learned.phases.get(RESUME) is not None and not slow_starts:
         # Deadlocks happen while resuming (prime-rl issues 2230 and 3016): what starts took before is the better guide.
-        budget = min(budget, max(RESUME_FLOOR_S, limits(state.learned.phases[RESUME], 0.0, 0.0).hard_s))
+        # Half-hour steps may make them longer than any setting foresaw, so what is suspicious is always allowed.
+        known = limits(state.learned.phases[RESUME], 0.0, 0.0)
+        budget = max(min(budget, max(RESUME_FLOOR_S, known.hard_s)), known.soft_s)
     return budget * 2.0**slow_starts
 
 

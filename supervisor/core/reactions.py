@@ -34,6 +34,8 @@ from supervisor.core.warnings import warn
 from supervisor.core.words import size, span
 from supervisor.core.worth import judged
 
+WENT_ON_S = 60.0
+
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
     """What a fact itself asks for, before the mode's ladder is climbed."""
@@ -335,6 +337,16 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
     if state.mode == "starting":
         if state.resume_step is not None and state.scratch and step < state.resume_step:
             return state, acts  # it began from scratch: the verdicts deal with it
+        old = before.progress.step is not None and before.progress.t <= state.started
+        if old and (state.own.asked or not state.engine.ever_ok):
+            return state, acts  # what was under way when its inference server failed; the new one has shown nothing yet
+        if state.resume_step is not None and step + 1 < state.resume_step:
+            # Not acted upon: a plain job may count its steps anew. Whoever knows better has to hear of it at once.
+            sentence = (
+                f"The job was told to resume at step {state.resume_step} and counts step {step}: it may have begun "
+                "from scratch, and then it overwrites checkpoints. Look at its log; stop it with supervisorctl stop."
+            )
+            acts.append(say("fresh-start", sentence, "error", step=step, resume_step=state.resume_step))
         if before.progress.timed:
             state = replace(state, learned=learn(state.learned, RESUME, state.now - started(state)))
         state = enter(state, "running", "The run makes steps.")
@@ -390,7 +402,9 @@ def _went_on(state: State) -> tuple[State, Actions]:
             acts.append(say("would-not", f"{outcome[0].upper()}{outcome[1:]}. {one.sentence}"))
             told = replace(one, outcome=outcome, outcome_wall=state.wall)
         would.append(told)
-    return replace(state, spared="", would=tuple(would)), acts
+    # Whatever went did not stop it; one that went just now may have left the trainer its last step.
+    gone = tuple(one for one in state.gone if state.now - one.t < WENT_ON_S)
+    return replace(state, spared="", would=tuple(would), gone=gone), acts
 
 
 def _engine_start_failed(state: State, fact: f.EngineStartFailed) -> tuple[State, Actions]:

@@ -135,6 +135,8 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     # Evaluations and saves explain that no step is done, but not an engine that stands still while work waits.
     if len(stuck) < 2 or not kinds & {"counters", "request"} or updating(state, watch):
         return None
+    if "counters" not in kinds and excuse(state, watch):
+        return None  # rollouts wait for an evaluation, and a busy server is late to answer: nobody saw it stand still
     answers = "answers /health but " if state.engine.look and state.engine.look.health == "ok" else ""
     return Verdict(
         "hung",
@@ -236,13 +238,16 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
     budget = startup_budget(state)
     if not watch.over(started(state), budget):
         return None
+    if moving(state, watch) and not watch.over(started(state), MOVING_FACTOR * budget):
+        return None  # rollouts of a first step that is a long one
     since = state.now - state.started
     last = max(state.phases.items(), key=lambda item: item[1].t, default=None)
     doing = f" (last seen: the {last[0]} in {last[1].phase})" if last else ""
+    whose = "it" if state.progress.step is None else "its inference server"  # which was restarted alone
     return Verdict(
         "hung",
         "startup-overdue",
-        f"The job made no step in {span(since)} since it was started, {span(budget)} are allowed{doing}.",
+        f"The job made no step in {span(since)} since {whose} was started, {span(budget)} are allowed{doing}.",
         act=True,
     )
 

@@ -7,8 +7,9 @@ import pytest
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
+from supervisor.core.records import Learned, PhaseTimes
 
-from .world import GIB, World
+from .world import GIB, SETTINGS, World
 
 
 @pytest.fixture
@@ -155,3 +156,81 @@ def test_a_gpu_whose_memory_fell_at_one_of_two_engines_is_not_excused_by_the_oth
     world.see(f.ErrorSeen("orchestrator", "connection-error", "APIConnectionError('Connection error.')"))
     world.after(5)
     assert "memory on GPU 0 fell to 0 B" in world.said("verdict")[0]
+
+
+# ---------------------------------------------------------------- starts and what follows them
+
+
+def test_a_start_with_a_step_of_half_an_hour_is_given_what_starts_take_here(world: World) -> None:
+    """Load of five minutes and a first step of up to 55: an hour, the setting, is not enough for all of them."""
+    longer = PhaseTimes((2400.0, 2100.0, 3300.0), 3300.0, 3, 2400.0, 7200.0)
+    world.see(f.DaemonStarted("test", world.settings, "boot"))
+    world.see(f.StoreRecords(Learned({"resume": longer})))
+    world.job_up()
+    for _ in range(230):
+        world.t += 20
+        world.engine(running=0.0, connections=0)
+        world.see(f.PhaseSeen("trainer", "training", 1))
+    assert not world.asked(a.Stop)
+
+
+def test_a_first_step_of_which_rollouts_still_end_is_a_long_one(world: World) -> None:
+    world.boot()
+    world.job_up()
+    for done in range(220):
+        world.t += 20
+        world.engine()
+        world.see(f.WorkSeen(64, done, 256))
+    assert not world.asked(a.Stop)
+    world.after(8000, tick=60.0)
+    assert "made no step" in world.said("verdict")[0]
+
+
+def test_steps_counted_from_one_after_a_resume_are_told_at_once(world: World) -> None:
+    world.local = {15: "complete", 20: "complete"}
+    world.boot()
+    world.job_up()
+    world.step(1)
+    world.step(2)
+    assert len(world.said("fresh-start")) == 1
+    assert "told to resume at step 20 and counts step 1" in world.said("fresh-start")[0]
+
+
+def test_a_late_answer_under_an_evaluation_is_load_and_no_hang(world: World) -> None:
+    world.running_at(8)
+    world.see(f.PhaseSeen("orchestrator", "eval", 8))
+    for _ in range(50):
+        world.see(f.WorkSeen(64, 0, 256))
+        world.engine(liveness="timeout", iterations=None, running=None, waiting=None, connections=64)
+        world.after(10)
+    assert not world.asked(a.Stop)
+
+
+def test_the_step_under_way_does_not_end_the_incident_of_an_engine_that_restarts_alone() -> None:
+    world = World(replace(SETTINGS, inference="own-role"))
+    world.running_at(8)
+    world.see(f.EngineExited(1, 1))
+    world.after(4)
+    assert world.asked(a.StopEngine)
+    world.see(f.StepDone("trainer", 9, 200.0))
+    assert not world.said("incident-closed"), "its rollouts were made by the old server"
+    world.after(900)
+    world.engine()
+    world.step(10)
+    assert "step 10 is done" in world.said("incident-closed")[0]
+    assert not world.asked(a.Stop)
+
+
+def test_an_observer_does_not_repeat_what_the_run_survived() -> None:
+    world = World(replace(SETTINGS, mode="observe"))
+    world.suppress = True
+    world.boot()
+    world.see(f.AttemptAdopted(1, None, 77))
+    world.job_up()
+    world.step(1)
+    world.engine_process_dies()
+    for number in range(2, 12):
+        world.after(5)
+        world.step(number)
+    assert len(world.said("would")) == 1
+    assert len(world.said("would-not")) == 1
