@@ -32,6 +32,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.state import Incident, State
 
+READ_LATE_S = 1.0
 SAVING = "checkpoint"  # the phase, in ``supervisor.jobs.base.PHASES``
 _BOOKED = frozenset(
     {f.DaemonStarted, f.AttemptStarted, f.AttemptAdopted, f.Published, f.Command, f.SetupDone, f.Suppressed}
@@ -137,6 +138,9 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     pending = now - (ledger.mark or 0.0)
     saved = min(ledger.saved, pending)
     took = pending - saved
+    if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.started + READ_LATE_S:
+        # A line from before anybody watched: a job that a person started, and that was attached late.
+        return _booked(ledger, after, {g.STARTUP if before.mode == "starting" else g.PRODUCTIVE: took, g.SAVE: saved})
     first = step if previous is None or previous >= step else previous + 1  # lines may have been missed
     ledger = replace(ledger, steps=ledger.steps + step - first + 1)
     if before.mode == "starting":

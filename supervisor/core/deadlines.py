@@ -104,7 +104,7 @@ def excuse(state: State, watch: Watch | None = None) -> str:
         if (
             phase.phase == "eval"
             and state.engine.ever_ok
-            and watch.over(max(phase.t, state.engine.moved_t), EVAL_IDLE_S)
+            and watch.over(max(phase.t, state.engine.worked_t), EVAL_IDLE_S)
         ):
             continue  # nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing
         if not watch.over(phase.t, limit):

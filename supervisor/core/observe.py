@@ -72,6 +72,7 @@ def rebase(state: State) -> State:
         engine=replace(
             state.engine,
             moved_t=now,
+            worked_t=now,
             work_since=None,
             bad_since=None,
             bad_looks=0,

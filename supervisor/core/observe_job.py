@@ -26,7 +26,9 @@ from supervisor.core.state import (
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
+EMPTY_PART = 0.02  # of a GPU's memory: what the driver itself takes
 HELD_S = 3.0  # how long a level must stand to count as the plateau
+CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
@@ -53,6 +55,8 @@ def _process_gone(state: State, fact: f.ProcessGone) -> State:
     gone = state.gone
     if fact.role == "inference" and state.own.number and name not in state.processes:
         return state  # of the inference server before this one
+    if fact.role == "inference" and fact.key and state.own.number and not state.live:
+        state = replace(state, own=replace(state.own, wanted=False))  # it is broken: no job takes it over warm
     if fact.key and state.live:
         gone = (*gone, Gone(fact.role, fact.pid, state.now))[-16:]
     return replace(state, processes=rest, gone=gone)
@@ -107,6 +111,8 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
+    if gpu.role == "inference" and state.progress.step is not None and plateau <= EMPTY_PART * gpu.total_bytes:
+        fell = gpu.used_bytes <= EMPTY_PART * gpu.total_bytes  # a job that was met after its engine's death
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
     return GpuMemory(gpu, plateau, state.now, since)
 
@@ -134,6 +140,8 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         if count != old.count:
             # Backwards means a restarted engine: a new base, and no proof of standing still either.
             new.update(count=count, moved_t=now, canary_misses=0)
+            if old.count is None or not 0 < count - old.count <= CANARY_COUNT:
+                new["worked_t"] = now
     if fact.canary == "ok":
         new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
     if fact.engines or old.units:
@@ -188,7 +196,8 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     # no longer than there has been an attempt.
     interval = max(state.now - progress.t, min(fact.duration_s or 0.0, state.now - state.started))
     own = dict(progress.rewards).get(fact.step)
-    if timed and progress.timed:
+    watched = (fact.duration_s or 0.0) <= state.now - state.started + 1.0  # else its line is from before we came
+    if timed and progress.timed and watched:
         state = replace(state, learned=learn(state.learned, STEP, interval))
     state = _phase_over(state, fact.role)
     return replace(

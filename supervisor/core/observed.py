@@ -26,6 +26,7 @@ def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
         started=state.now,
         pid=fact.pid,
         snapshot=fact.attempt,
+        progress=replace(state.progress, timed=False),  # nobody saw how long its start took
         busy=replace(state.busy, start=None, stop=None, restore=None),
         incident=replace(state.incident, relaunched=state.now) if state.incident else None,
     )

@@ -93,7 +93,8 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     full = disk_critical(state) or _save_will_fail(state)
     if full and not can_free(state) and not state.paused and state.spared != "disk-full":
         free = size(state.disk_free or 0)
-        what = "The disk is full" if disk_critical(state) else _TOO_LARGE.format(size(next_save_bytes(state)))
+        too_large = _TOO_LARGE.format(size(next_save_bytes(state)), size(state.settings.stop_below_bytes))
+        what = "The disk is full" if disk_critical(state) else too_large
         sentence = (
             f"{what} ({free} free) and no local step is safe to delete: the job is stopped before it crashes. "
             f"{state.publish_reason or 'It goes on once there is room.'}"
@@ -103,7 +104,7 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     return state, []
 
 
-_TOO_LARGE = "The checkpoint that is being saved, of about {}, does not fit on the disk"
+_TOO_LARGE = "The checkpoint that is being saved, of about {}, does not fit on the disk beside the {} that stay free"
 SAVE_BEGINS_S = 5.0
 
 
@@ -149,6 +150,8 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
     row = row_for(state, verdict)
     reason = why(row, state)
     state, would = _told_if_observed(state, verdict.cause, verdict.sentence, _WOULD[row.do])
+    if would:
+        state = replace(state, failures=before.failures, barren=before.barren)  # nothing is done, so nothing is used up
     acts += would
     sentence = f"{verdict.sentence} {reason}".rstrip()
     if reason and row.do not in ("give-up", "unfit"):
@@ -190,7 +193,7 @@ def _told_if_observed(state: State, cause: str, sentence: str, would: str) -> tu
     if state.settings.mode != "observe":
         return state, []
     text = f"Would have {would}: {sentence}"
-    kept = Would(state.wall, cause, text)
+    kept = Would(state.wall, cause, text, state.progress.step)
     return replace(state, spared=cause, would=(*state.would, kept)[-KEEP_WOULD:]), [say("would", text, "warning")]
 
 

@@ -164,7 +164,7 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         deeper = _deeper(state, gone.t)
         if deeper is not None:
-            sentence = f"The {gone.role} died: its process {gone.pid} has been gone for {span(since)}; {deeper[1]}."
+            sentence = f"{_who(gone.role)} died: its process {gone.pid} has been gone for {span(since)}; {deeper[1]}."
             return Verdict("dead", deeper[0], sentence, act=True)
         if gone.role == "inference":
             noticed = state.errors.get("component-failed")
@@ -223,6 +223,10 @@ def _with_memory(state: State, sentence: str) -> str:
     return f"{sentence[:-1]} ({gpus})."
 
 
+def _who(role: str) -> str:
+    return "vLLM" if role == "inference" else f"The {role}"
+
+
 def _list(words: list[str]) -> str:
-    named = [f"the {word}" for word in words]
+    named = ["vLLM" if word == "inference" else f"the {word}" for word in words]
     return named[0] if len(named) == 1 else ", ".join(named[:-1]) + " and " + named[-1]

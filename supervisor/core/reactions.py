@@ -35,6 +35,7 @@ from supervisor.core.words import size, span
 from supervisor.core.worth import judged
 
 WENT_ON_S = 60.0
+STEPS_UNDER_WAY = 3  # prime-rl's default asynchrony of one or two, and the step that the trainer is in
 
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
@@ -172,7 +173,10 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
         case "pause":
             return replace(state, paused=True), [told]
         case "resume":
-            return rebase(replace(state, paused=False)), [told]
+            # What was seen meanwhile stays seen. Only the step gets its time anew: a person may have held it up.
+            progress = replace(state.progress, t=state.now, timed=False)
+            began = state.now if state.mode == "starting" else state.started
+            return replace(state, paused=False, progress=progress, started=began), [told]
         case "stop":
             state = replace(state, wanted=False)
             if state.mode == "stopping" and state.after_stop == "shutdown":
@@ -389,19 +393,24 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
 
 
 def _went_on(state: State) -> tuple[State, Actions]:
-    """A step is done after we would have acted: the counterfactual gets its end."""
+    """A step is done after we would have acted: a counterfactual gets its end once that step says something."""
     if all(one.outcome for one in state.would):
         return (replace(state, spared="") if state.spared else state), []
     acts: Actions = []
     would = []
     for one in state.would:
+        since = (state.progress.step or 0) - (one.step if one.step is not None else -1)
+        # With its engine gone, a trainer still does the steps whose rollouts are there already.
+        under_way = STEPS_UNDER_WAY if one.cause.startswith("engine-") or one.cause.endswith("-gone") else 1
         told = one
-        if not one.outcome:
+        if not one.outcome and since >= under_way:
             after = span(state.wall - one.wall)
             outcome = f"the run went on by itself after {after}: step {state.progress.step} is done"
             acts.append(say("would-not", f"{outcome[0].upper()}{outcome[1:]}. {one.sentence}"))
             told = replace(one, outcome=outcome, outcome_wall=state.wall)
         would.append(told)
+    if not acts:
+        return state, []
     # Whatever went did not stop it; one that went just now may have left the trainer its last step.
     gone = tuple(one for one in state.gone if state.now - one.t < WENT_ON_S)
     return replace(state, spared="", would=tuple(would), gone=gone), acts

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from supervisor.core.deadlines import current, excuse, excuse_limit, step_deadline, step_limits
+from supervisor.core.observe_job import EMPTY_PART
 from supervisor.core.phases import STEP, limits
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
@@ -20,7 +21,6 @@ SLOW_S = 120.0  # grace for an engine that accepts connections and answers late 
 BAD_LOOKS = 3  # a server may miss a look or two under load
 WORKS_ON_S = 10.0  # two looks: the first one after its end may still tell of tokens from before
 SURVIVED_S = 600.0
-UNSEEN_S = 60.0  # a driver that has not answered for so long hangs
 WORKS = ("training", "checkpoint", "weight-update")  # phases in which the others wait for the trainer
 TELLS_OF_TRAINING = {"trainer/rollouts", "trainer/training", "orchestrator/barrier"}
 EXCUSED = ("checkpoint", "weight-update")  # whose length has a limit of its own
@@ -51,7 +51,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         and not _works_on(state, m.fallen_since, watch)
     ]
     # A look that came to nothing is unknown, whatever the ones before it said.
-    if engine.ever_ok and look is not None and look.health != "unknown":
+    if was_up(state) and look is not None and look.health != "unknown":
         bad_looks = 1 if fallen else BAD_LOOKS
         bad_since = engine.bad_since
         if bad_since is not None and engine.bad_looks >= bad_looks and not _works_on(state, bad_since, watch):
@@ -67,8 +67,11 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
             )
     if fallen:
         memory = fallen[0]
-        to = f"{size(memory.gpu.used_bytes)} from {size(memory.plateau_bytes)}"
-        signals.append(Signal("memory", f"memory on GPU {memory.gpu.index} fell to {to}"))
+        gpu = memory.gpu
+        fell = f"fell to {size(gpu.used_bytes)} from {size(memory.plateau_bytes)}"
+        is_empty = f"is no more than {size(gpu.used_bytes)} of {size(gpu.total_bytes)}"
+        what = fell if memory.plateau_bytes > EMPTY_PART * gpu.total_bytes else is_empty
+        signals.append(Signal("memory", f"memory on GPU {gpu.index} {what}"))
     signals += _standing_still(state, watch)
     work = state.work
     # A rollout may take its time: that none ends says something only beside other evidence against the engine.
@@ -91,6 +94,11 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
     if late:
         signals.append(late)
     return signals
+
+
+def was_up(state: State) -> bool:
+    """Has this attempt's engine ever worked? A step says so as well as an answer: a job may be met after its death."""
+    return state.engine.ever_ok or (state.progress.step is not None and not state.own.number)
 
 
 def _works_on(state: State, since: float, watch: Watch) -> bool:
@@ -153,7 +161,7 @@ def soft_overdue(state: State, watch: Watch) -> Signal | None:
 def idle_engine(state: State, watch: Watch) -> Signal | None:
     """An engine that is well and of which nobody has asked anything for a while: somebody else is stuck."""
     engine, hang_s = state.engine, state.settings.hang_s
-    idle_s = engine.counted_t - engine.moved_t
+    idle_s = engine.counted_t - engine.worked_t
     if not counting(state, watch) or engine.work_since is not None or idle_s < hang_s:
         return None
     return Signal("counters", f"the engine is well and nobody asked it anything for {span(idle_s)}")
@@ -197,7 +205,7 @@ def moving(state: State, watch: Watch) -> bool:
     """Does something of the step under way move: tokens for work that waits, rollouts that end, files that grow?"""
     engine, work = state.engine, state.work
     growth = state.growth.get("rollouts")
-    moved = [engine.moved_t] if engine.work_since is not None else []
+    moved = [engine.worked_t] if engine.work_since is not None else []
     moved += [work.moved_t] if work is not None else []
     moved += [growth.t] if growth is not None else []
     last = max(moved, default=-1.0)
@@ -211,12 +219,7 @@ def lost_gpu(state: State) -> GpuTrouble | None:
     return next((one for one in reversed(state.trouble) if one.fatal and one.t >= survived), None)
 
 
-def gpu_signal(state: State, watch: Watch) -> Signal | None:
-    """A GPU that is lost or faulty, or a driver that does not answer."""
+def gpu_signal(state: State) -> Signal | None:
+    """A GPU that is lost, or has a fault that no restart cures."""
     trouble = lost_gpu(state)
-    if trouble is not None:
-        return Signal("gpu", trouble.text)
-    since = state.gpu_unseen_since
-    if since is not None and state.gpus and watch.over(since, UNSEEN_S):
-        return Signal("gpu", f"the GPU driver has not answered for {span(state.now - since)} ({state.gpu_reason})")
-    return None
+    return Signal("gpu", trouble.text) if trouble is not None else None

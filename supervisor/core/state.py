@@ -81,6 +81,7 @@ class EngineMemory:
     count: float | None = None  # iterations, else generated tokens
     counted_t: float = 0.0  # last time a counter could be read
     moved_t: float = 0.0  # last time a counter moved (or was re-based)
+    worked_t: float = 0.0  # last time it moved by more than our own canary explains
     liveness_misses: int = 0
     lively_t: float = 0.0  # last time that /liveness, which goes through the engine itself, was answered
     canary_misses: int = 0
@@ -137,6 +138,7 @@ class Would:
     wall: float
     cause: str
     sentence: str
+    step: int | None = None  # the last one done before it
     outcome: str = ""
     outcome_wall: float | None = None
 

@@ -101,7 +101,11 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
         f"yet: {_why_nothing(state)}."
     )
     if disk_short(state):
-        sentence += f" The next checkpoint, of about {size(next_save_bytes(state))}, does not fit."
+        reserve = size(state.settings.stop_below_bytes)
+        sentence += (
+            f" The next checkpoint, of about {size(next_save_bytes(state))}, does not fit beside the {reserve} that"
+        )
+        sentence += " stay free."
     return replace(state, prune_nothing_said=True), [say("disk", sentence, "warning")]
 
 

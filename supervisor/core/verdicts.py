@@ -102,7 +102,7 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     trouble = lost_gpu(state)
     if trouble is None:
         return None
-    signal = gpu_signal(state, watch)
+    signal = gpu_signal(state)
     late = soft_overdue(state, watch)
     error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and e.signature in GPU_ERRORS), None)
     second = late or (Signal("log", f"the {error.role} logs: {error.text}") if error else None)
@@ -132,8 +132,12 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return None
     kinds = {s.kind for s in signals}
     stuck = kinds & {"counters", "request", "rollouts", "step"}
-    # Evaluations and saves explain that no step is done, but not an engine that stands still while work waits.
-    if len(stuck) < 2 or not kinds & {"counters", "request"} or updating(state, watch):
+    # Evaluations and saves explain that no step is done, but not an engine that stands still while work waits. An
+    # update of weights, which pauses it, does for twice the usual time.
+    if len(stuck) < 2 or not kinds & {"counters", "request"}:
+        return None
+    still_s = state.engine.counted_t - state.engine.moved_t
+    if still_s < 2 * state.settings.hang_s and updating(state, watch):
         return None
     if "counters" not in kinds and excuse(state, watch):
         return None  # rollouts wait for an evaluation, and a busy server is late to answer: nobody saw it stand still
@@ -180,7 +184,7 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
     if late is None or ending(state):
         return None
     engine = state.engine
-    if counting(state, watch) and engine.counted_t - engine.moved_t < state.settings.hang_s:
+    if counting(state, watch) and engine.counted_t - engine.worked_t < state.settings.hang_s:
         return None  # the engine makes tokens for somebody: a long step, not a stuck one
     signals = [late, *_nobody_works(state, watch)]
     if len(signals) < 2:
@@ -267,7 +271,7 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
     if not state.settings.has_engine:
         signals = [s for s in (soft_overdue(state, watch),) if s]
     if not signals:
-        trouble = gpu_signal(state, watch) if lost_gpu(state) else None
+        trouble = gpu_signal(state)
         signals = [trouble] if trouble else []
     if not signals:
         return None

@@ -389,7 +389,7 @@ def test_a_save_that_cannot_fit_is_not_waited_for(world: World) -> None:
     world.publish_works = False
     world.running_at(7)
     world.see(f.DiskLook("/ckpt", 100 * GIB, 2 * GIB + GIB // 2))
-    assert any("The next checkpoint, of about 1.0 GiB, does not fit." in s for s in world.said("disk"))
+    assert any("The next checkpoint, of about 1.0 GiB, does not fit beside" in s for s in world.said("disk"))
     assert not world.asked(a.Stop), "the steps until then are worth having"
     world.after(10)
     world.see(f.PhaseSeen("trainer", "checkpoint", 10))
@@ -729,3 +729,100 @@ def test_a_job_that_a_person_started_again_did_not_go_on_by_itself(world: World)
     world.step(8)
     assert not world.said("would-not")
     assert [one.outcome for one in world.state.would] == ["a job of a person was attached 60 s later"]
+
+
+def test_our_own_canary_is_no_work_of_the_engine(world: World) -> None:
+    """It moves the counters every half minute, and nobody else does."""
+    world.running_at(12)
+    tokens = iter(range(10_000))
+
+    def canary() -> None:
+        world.engine(iterations=None, generation_tokens=5e6 + next(tokens), running=0.0, connections=0, canary="ok")
+        world.see(f.WorkSeen(8, 100))
+
+    took = until(world, "verdict", 3000, canary, every_s=30)
+    assert "The orchestrator is stuck" in world.said("verdict")[0]
+    assert took < 700
+
+
+def test_a_job_that_is_met_after_its_engines_death_is_understood(world: World) -> None:
+    """Attached at three in the morning: the port refuses, the GPU is empty, and the log has steps from before."""
+    world.settings = OBSERVE
+    world.suppress = True
+    world.boot()
+    world.see(f.AttemptAdopted(1, None, 110))
+    world.see(f.ProcessSeen(1, "trainer", 113, 5003))
+    for number in range(20, 30):
+        world.see(f.StepDone("trainer", number, 200.0))
+    for _ in range(30):
+        world.t += 5
+        world.gpus(inference=600 << 20)
+        world.engine(health="refused", liveness="refused", iterations=None, running=None, waiting=None)
+    assert world.said("verdict")[0].startswith("vLLM is dead")
+    assert "memory on GPU 0 is no more than 600 MiB of 80.0 GiB" in world.said("verdict")[0]
+
+
+def test_lines_from_before_the_attachment_teach_nothing_and_count_for_nothing(world: World) -> None:
+    world.settings = OBSERVE
+    world.suppress = True
+    world.boot()
+    world.see(f.AttemptAdopted(1, None, 110))
+    for number in range(1, 65):
+        world.t += 0.06
+        world.see(f.StepDone("trainer", number, 200.0))
+    assert not world.state.learned.phases
+    assert world.state.ledger.steps == 0
+    world.step(65)
+    world.step(66)
+    assert world.state.ledger.steps == 2
+    assert world.state.learned.phases["step"].count >= 1
+
+
+def test_a_hang_that_began_before_an_update_of_weights_is_found_within_two_minutes(world: World) -> None:
+    world.running_at(7)
+    began = world.t
+    for second in range(0, 200, 5):
+        world.t += 5
+        if second == 45:
+            world.see(f.PhaseSeen("orchestrator", "weight-update", 8))
+        world.engine(iterations=1.0, liveness="timeout", connections=12)
+        if world.said("verdict"):
+            break
+    assert world.said("verdict")
+    assert 100 <= world.t - began <= 120
+
+
+def test_an_error_line_and_an_unanswered_request_are_no_hang_while_nobody_waits(world: World) -> None:
+    world.running_at(7)
+    for _ in range(8):
+        world.t += 5
+        world.see(f.ErrorSeen("orchestrator", "connection-error", "APIConnectionError('Connection error.')"))
+        world.engine(iterations=1.0, running=0.0, connections=0, liveness="timeout")
+    assert not world.said("verdict")
+    assert world.said("suspect")
+
+
+def test_a_step_that_was_under_way_acquits_no_dead_engine(world: World) -> None:
+    observed(world)
+    world.engine_process_dies()
+    world.after(10)
+    world.see(f.StepDone("trainer", 8, 200.0))
+    world.after(100)
+    world.see(f.StepDone("trainer", 9, 200.0))
+    world.after(100)
+    assert not world.said("would-not"), "its rollouts were there already"
+    assert len(world.said("would")) == 1
+    world.see(f.StepDone("trainer", 10, 200.0))
+    assert world.said("would-not"), "that one was not: something else makes rollouts"
+    world.after(100)
+    assert len(world.said("would")) == 1
+
+
+def test_what_was_seen_during_a_pause_stays_seen(world: World) -> None:
+    world.running_at(7)
+    world.see(f.Command("pause"))
+    world.engine_process_dies()
+    world.after(14)
+    world.see(f.Command("resume"))
+    world.after(1)
+    assert "has been gone for 14 s" in world.said("verdict")[0]
