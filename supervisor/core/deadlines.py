@@ -50,21 +50,26 @@ def step_deadline(state: State) -> StepDeadline:
 
 
 def startup_budget(state: State) -> float:
-    """Seconds from launch to the first new step, downloads apart; doubled after each start that made none."""
+    """Seconds from launch to the first new step, downloads apart, after which its length alone convicts a start."""
+    # Half-hour steps may make starts longer than any setting foresaw: what is only suspicious here is always allowed.
+    times = state.learned.phases.get(RESUME)
+    return max(_foreseen(state), limits(times, 0.0, 0.0).soft_s)
+
+
+def _foreseen(state: State) -> float:
+    """What is allowed by the setting, and by the starts so far; doubled after each start that made no step."""
     slow_starts = sum(1 for failure in state.failures[-3:] if failure.signature == "startup-overdue")
     budget = state.settings.startup_s
     if state.learned.phases.get(RESUME) is not None and not slow_starts:
         # Deadlocks happen while resuming (prime-rl issues 2230 and 3016): what starts took before is the better guide.
-        # Half-hour steps may make them longer than any setting foresaw, so what is suspicious is always allowed.
-        known = limits(state.learned.phases[RESUME], 0.0, 0.0)
-        budget = max(min(budget, max(RESUME_FLOOR_S, known.hard_s)), known.soft_s)
+        budget = min(budget, max(RESUME_FLOOR_S, limits(state.learned.phases[RESUME], 0.0, 0.0).hard_s))
     return budget * 2.0**slow_starts
 
 
 def startup_suspect(state: State) -> float:
     """Seconds from launch after which a start is suspicious, and a second signal convicts it."""
     soft = limits(state.learned.phases.get(RESUME), RESUME_FLOOR_S, state.settings.startup_s).soft_s
-    return min(soft, startup_budget(state))
+    return min(soft, _foreseen(state))
 
 
 def started(state: State) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from typing import Any
 
 from supervisor.core import facts as f
@@ -135,6 +136,8 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
     if fact.canary in ("timeout", "bad") and fact.health != "timeout":
         new["canary_misses"] = old.canary_misses + 1
     count = fact.iterations if fact.iterations is not None else fact.generation_tokens
+    if count is not None and isnan(count):  # it would differ from itself for ever
+        count = None
     if count is not None:
         new["counted_t"] = now
         if count != old.count:

@@ -21,7 +21,8 @@ CHOOSE_ANEW_S = 5.0
 
 
 def _disk_look(state: State, fact: f.DiskLook) -> State:
-    settle(state, disk_total=fact.total_bytes, disk_free=fact.free_bytes, disk_reason=fact.reason, disk_t=state.now)
+    free = fact.free_bytes if fact.free_bytes is None or fact.free_bytes >= 0 else None  # less than nothing: unknown
+    settle(state, disk_total=fact.total_bytes, disk_free=free, disk_reason=fact.reason, disk_t=state.now)
     return state
 
 

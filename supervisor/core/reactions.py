@@ -112,7 +112,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return _effect_crashed(before, state, fact)
         case f.RestoreFailed():
             return _restore_failed(state, fact)
-        case f.SetupDone():
+        case f.SetupDone() if before.setup_pending:
             return _setup_done(state, fact)
         case f.ConfigChanged() if fact.path not in before.config_changed:
             sentence = (
@@ -314,7 +314,7 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
 def _setup_done(state: State, fact: f.SetupDone) -> tuple[State, Actions]:
     if not fact.reason:
         return state, [say("setup", "The pod's [setup] commands are done.")]
-    if state.mode in ("stopped", "leaving", *ENDED):
+    if state.live or state.mode in ("stopped", "leaving", *ENDED):
         return state, [say("setup", f"The pod's [setup] failed: {fact.reason}", "error")]
     return end(state, "gave-up", EXIT_PERSON, f"The pod's [setup] failed: {fact.reason}")
 

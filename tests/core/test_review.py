@@ -234,3 +234,41 @@ def test_an_observer_does_not_repeat_what_the_run_survived() -> None:
         world.step(number)
     assert len(world.said("would")) == 1
     assert len(world.said("would-not")) == 1
+
+
+# ---------------------------------------------------------------- readings that cannot be
+
+
+def test_a_disk_with_less_than_nothing_free_is_unknown(world: World) -> None:
+    world.running_at(8)
+    world.see(f.DiskLook("/ckpt", 1000 * GIB, -5))
+    assert not world.asked(a.Stop)
+    world.see(f.DiskLook("/ckpt", 1000 * GIB, 0))
+    assert "The disk is full" in world.said("verdict")[0]
+
+
+def test_a_counter_that_is_not_a_number_does_not_move(world: World) -> None:
+    world.running_at(8)
+    for _ in range(40):
+        world.engine(iterations=float("nan"), liveness="timeout")
+        world.see(f.WorkSeen(64, 3, 256))
+        world.after(5)
+    assert "vLLM hangs" in world.said("verdict")[0]
+
+
+def test_the_end_of_a_setup_that_nobody_waits_for_ends_no_run(world: World) -> None:
+    world.running_at(8)
+    world.see(f.SetupDone("pip could not reach its index"))
+    assert world.state.mode == "running"
+    assert not world.said("gave-up")
+
+
+def test_a_start_that_deadlocks_is_still_found_by_two_signals_within_the_setting(world: World) -> None:
+    longer = PhaseTimes((2400.0, 2100.0, 3300.0), 3300.0, 3, 2400.0, 20000.0)
+    world.see(f.DaemonStarted("test", world.settings, "boot"))
+    world.see(f.StoreRecords(Learned({"resume": longer})))
+    world.job_up()
+    for _ in range(370):
+        world.t += 10
+        world.engine(iterations=1.0, running=0.0, connections=0)
+    assert "The start is stuck" in world.said("verdict")[0]
