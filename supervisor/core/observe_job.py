@@ -31,6 +31,7 @@ EMPTY_PART = 0.02  # of a GPU's memory: what the driver itself takes
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
+TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what waits for the engine now
 MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
 # failure, fallen off the bus, NVLink, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
@@ -149,7 +150,8 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
     if fact.engines or old.units:
         new["units"] = {str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
-    if waiting_work(fact, state.work):
+    told = state.work if state.work is not None and now - state.work.t < TOLD_S else None
+    if waiting_work(fact, told):
         if old.work_since is None:
             new["work_since"] = now
     elif fact.health == "ok" and count is not None:

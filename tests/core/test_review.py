@@ -272,3 +272,18 @@ def test_a_start_that_deadlocks_is_still_found_by_two_signals_within_the_setting
         world.t += 10
         world.engine(iterations=1.0, running=0.0, connections=0)
     assert "The start is stuck" in world.said("verdict")[0]
+
+
+def test_rollouts_counted_before_a_save_do_not_wait_for_an_idle_engine(world: World) -> None:
+    """The engine is idle while the trainer saves, and slow to begin again: it stood still for less than a minute."""
+    world.running_at(8)
+    world.see(f.WorkSeen(64, 255, 256))
+    world.after(50)
+    for _ in range(10):
+        world.engine(iterations=9.0, running=0.0, waiting=0.0, connections=0)
+        world.after(5)
+    for _ in range(8):
+        world.see(f.WorkSeen(64, 0, 256))
+        world.engine(iterations=9.0, running=56.0, connections=64, liveness="timeout")
+        world.after(5)
+    assert not world.asked(a.Stop)
