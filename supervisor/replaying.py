@@ -18,11 +18,13 @@ from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.evolve import replace as evolve
 from supervisor.core.state import State
+from supervisor.effects.observing import held_back
 from supervisor.trace import Line, Trace, TraceError, dump
 
 SOURCE = "replay"  # of observations that are in no trace
 AFTERWARDS_S = 60.0  # for so long ticks and answers go on after the last line of a trace
 AT_LEAST_S = 0.01  # between two ticks, should a deadline have passed
+OBSERVED = "the run is only observed."
 SAME_S = 1.0  # an action so much earlier or later is the same one
 PID = 4000
 Change = Callable[[f.Settings], f.Settings]
@@ -174,7 +176,7 @@ class _Run:
         if self._over:
             return  # between two daemons nobody looks
         if self._answers is not None:
-            observation = replace(observation, fact=self._answers.corrected(observation.fact))
+            observation = replace(observation, fact=self._answers.corrected(self._answers.listed(observation.fact)))
             self._answers.note(observation.fact)
         decision = decide(self._state, observation)
         self._state, self._deadline = decision.state, decision.deadline
@@ -182,9 +184,10 @@ class _Run:
             if isinstance(action, a.Exit):
                 self._over = True
             if self._answers is not None:
-                if isinstance(action, a.Stop):
+                held = held_back(action, OBSERVED) if self._state.settings.mode == "observe" else None
+                if isinstance(action, a.Stop) and held is None:
                     self._gone.add(action.attempt)
-                for after_s, fact in self._answers.to(action):
+                for after_s, fact in self._answers.to(action) if held is None else [(AT_LEAST_S, held)]:
                     t = observation.t + after_s
                     self._push(t, Line(f.Observation(t, self._wall + t, fact, SOURCE)))
         yield Turn(observation, decision.actions, self._state.mode, line.decided)
@@ -199,6 +202,13 @@ class _Run:
                 fact = replace(fact, attempt=attempt)
             observed = f.Observation(seen, self._wall + seen, fact, line.observation.source)
             self._push(seen, Line(observed, attempt=attempt))
+
+
+@dataclass(frozen=True)
+class Listing(f.Fact):
+    """Stands for the answer to a survey until it is given."""
+
+    where: str
 
 
 class Answers:
@@ -219,6 +229,12 @@ class Answers:
         self._store: dict[int, f.StoredStep] = {}
         self._latest: int | None = None
         self._store_reason = ""
+
+    def listed(self, fact: f.Fact) -> f.Fact:
+        """The answer to a survey, made when it comes: what the trace lists meanwhile is in it."""
+        if not isinstance(fact, Listing):
+            return fact
+        return self._local_steps() if fact.where == "local" else self._store_steps()
 
     def corrected(self, fact: f.Fact) -> f.Fact:
         """``fact`` in a world in which the answered effects did something: what was deleted is gone."""
@@ -257,7 +273,7 @@ class Answers:
             return []
         match action:
             case a.Survey():
-                return [(self.SURVEY_S, self._local_steps()), (self.SURVEY_S, self._store_steps())]
+                return [(self.SURVEY_S, Listing("local")), (self.SURVEY_S, Listing("store"))]
             case a.Setup():
                 return [(self.HOOK_S, f.SetupDone())]
             case a.Start():

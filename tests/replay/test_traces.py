@@ -235,3 +235,45 @@ def test_a_journal_that_cannot_be_written_to_is_read(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert len(trace.load(kept.path).lines) == 1
     assert kept.path.read_bytes() == before["journal.db"], "nothing was written"
+
+
+def written(tmp_path: Path, head: dict[str, object], *facts: tuple[float, dict[str, object]]) -> Path:
+    """A trace as a person writes it: sensor facts alone."""
+    lines = [
+        json.dumps({"format": "rl-supervisor-trace", "version": 1, "ticks": "named", "effects": "answered", **head})
+    ]
+    lines += [json.dumps({"t": t, "fact": fact}) for t, fact in facts]
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+STEP_20 = {"@": "LocalStep", "step": 20, "state": "complete", "reason": "", "size_bytes": 1}
+
+
+def test_the_first_survey_knows_what_the_trace_lists_at_its_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = written(tmp_path, {"settings": {"run_id": "own"}}, (0.0, {"@": "LocalSteps", "steps": [STEP_20]}))
+    assert main(["replay", str(own)]) == 0
+    out = capsys.readouterr().out
+    assert "Step 20 is the last good step" in out
+    assert "fresh start" not in out
+
+
+def test_a_run_that_is_only_observed_is_answered_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = {"@": "ProcessSeen", "attempt": 1, "role": "trainer", "pid": 7, "start_ticks": 1}
+    own = written(
+        tmp_path,
+        {"settings": {"run_id": "own", "mode": "observe"}},
+        (1.0, {"@": "AttemptAdopted", "attempt": 1, "step": None, "pid": 5}),
+        (2.0, seen),
+        (3.0, {"@": "StepDone", "role": "trainer", "step": 1}),
+        (4.0, {**seen, "@": "ProcessGone"}),
+        (30.0, {"@": "Tick"}),
+    )
+    assert main(["replay", str(own)]) == 0
+    out = capsys.readouterr().out
+    assert "Would have restarted the job at the last good step: The trainer died" in out
+    assert "gave-up" not in out
+    assert "is stopped after" not in out
