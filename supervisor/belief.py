@@ -14,7 +14,7 @@ from supervisor.core.deadlines import allowance, excuse, excuse_limit, startup_b
 from supervisor.core.evolve import replace
 from supervisor.core.moves import note_failure
 from supervisor.core.observe import observe
-from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP, waiting_work
+from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP
 from supervisor.core.proof import ENDING_GRACE_S, Verdict, ending
 from supervisor.core.signals import BAD_LOOKS, FRESH_S, SLOW_S
 from supervisor.core.state import GpuMemory, State
@@ -198,7 +198,7 @@ def _counters(state: State) -> Piece:
     ):
         return Piece("engine counters", f"{text}, not readable for {span(unread_s)}", age, would="unknown is no signal")
     rule = f"{span(hang_s)} without a token while work waits {A_SIGNAL}"
-    if engine.work_since is None or not waiting_work(engine.look, state.work):
+    if engine.work_since is None:
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; no work waits now")
     if engine.look.liveness == "ok" and not engine.canary_misses:
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; not while /liveness is answered, as now")

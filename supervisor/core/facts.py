@@ -271,7 +271,7 @@ class ConfigChanged(Fact):
 
 @dataclass(frozen=True)
 class ClockJumped(Fact):
-    """The host was paused or its clock stepped by ``seconds``: deadlines start anew."""
+    """The host was paused or its clock stepped by ``seconds``: no deadline counts them."""
 
     seconds: float
 

@@ -61,7 +61,7 @@ def fresh_attempt(state: State) -> State:
 
 
 def rebase(state: State) -> State:
-    """Start all deadlines anew: the host slept, or another daemon watched until now."""
+    """Start all deadlines anew: another daemon watched until now."""
     now = state.now
     return replace(
         state,
@@ -84,6 +84,45 @@ def rebase(state: State) -> State:
         work=replace(state.work, t=now, moved_t=now) if state.work else None,
         gpus={uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()},
         gone=tuple(replace(gone, t=now) for gone in state.gone),
+        suspect_since=None,
+        suspicion="",
+    )
+
+
+def suspend(state: State, seconds: float) -> State:
+    """The host stood still for ``seconds``: no deadline counts them, and what was a miss may have been the pause."""
+    now = state.now
+
+    def later(t: float) -> float:
+        return min(now, t + max(0.0, seconds))
+
+    def later_if(t: float | None) -> float | None:
+        return None if t is None else later(t)
+
+    engine, work = state.engine, state.work
+    return replace(
+        state,
+        started=later(state.started),
+        progress=replace(state.progress, t=later(state.progress.t), timed=False),
+        phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in state.phases.items()},
+        growth={what: replace(growth, t=later(growth.t)) for what, growth in state.growth.items()},
+        engine=replace(
+            engine,
+            moved_t=later(engine.moved_t),
+            worked_t=later(engine.worked_t),
+            counted_t=later(engine.counted_t),
+            lively_t=later(engine.lively_t),
+            work_since=later_if(engine.work_since),
+            bad_since=later_if(engine.bad_since),
+            slow_since=later_if(engine.slow_since),
+            bad_looks=0,
+            liveness_misses=0,
+            canary_misses=0,
+            units={},
+        ),
+        work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
+        gpus={uuid: replace(m, fallen_since=later_if(m.fallen_since)) for uuid, m in state.gpus.items()},
+        gone=tuple(replace(gone, t=later(gone.t)) for gone in state.gone),
         suspect_since=None,
         suspicion="",
     )
@@ -209,7 +248,7 @@ def _store_records(state: State, fact: f.StoreRecords) -> State:
 
 
 def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
-    return rebase(state)
+    return suspend(state, abs(fact.seconds))
 
 
 def _daemon_started(state: State, fact: f.DaemonStarted) -> State:

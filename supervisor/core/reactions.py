@@ -121,7 +121,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             )
             return state, [say("config-changed", sentence, "warning")]
         case f.ClockJumped():
-            sentence = f"The host slept or its clock jumped by {span(abs(fact.seconds))}: all deadlines start anew."
+            sentence = f"The host slept or its clock jumped by {span(abs(fact.seconds))}: no deadline counts that."
             return state, [say("clock-jumped", sentence, "warning")]
         case f.StoreSteps() if fact.reason and fact.reason != before.store_reason:
             return state, [say("store-unknown", f"The store cannot be listed: {fact.reason}", "warning")]

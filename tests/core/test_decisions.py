@@ -826,3 +826,30 @@ def test_what_was_seen_during_a_pause_stays_seen(world: World) -> None:
     world.see(f.Command("resume"))
     world.after(1)
     assert "has been gone for 14 s" in world.said("verdict")[0]
+
+
+def test_a_host_that_is_paused_again_and_again_hides_no_hang_for_ever(world: World) -> None:
+    world.running_at(7)
+    paused = 0.0
+    for number in range(200):
+        world.t += 5
+        if number % 6 == 5:
+            world.t += 20
+            paused += 20
+            world.see(f.ClockJumped(20.0))
+        world.engine(iterations=1.0, liveness="timeout", connections=12)
+        if world.said("verdict"):
+            break
+    assert "vLLM hangs" in world.said("verdict")[0]
+    assert paused <= 100
+    assert "no deadline counts that" in world.said("clock-jumped")[0]
+
+
+def test_the_time_of_a_pause_is_nobodys_silence(world: World) -> None:
+    world.running_at(12)
+    world.engine()
+    world.t += 5000
+    world.see(f.ClockJumped(5000.0))
+    world.after(200)
+    assert not world.said("verdict")
+    assert not world.said("suspect")
