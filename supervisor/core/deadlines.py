@@ -10,7 +10,6 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
 RESUME_FLOOR_S = 600.0
-UPDATE_S = 120.0  # at log level "info" no line says that an update is over, so nothing is learned of its length
 SAVE_FLOOR_S, EVAL_FLOOR_S = 120.0, 300.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 EVAL_IDLE_S = 600.0
@@ -85,7 +84,8 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
         case "checkpoint":
             floor, unknown = SAVE_FLOOR_S, settings.writing_s
         case "weight-update":
-            return min(UPDATE_S, settings.writing_s)
+            # At log level "info" no line says that an update is over, so nothing is learned of its length.
+            return 2 * settings.hang_s
         case "eval":
             floor, unknown = EVAL_FLOOR_S, settings.step_ceiling_s
         case "download":
