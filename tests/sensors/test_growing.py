@@ -64,11 +64,11 @@ def test_a_model_download_of_the_jobs_own_cache_is_seen_to_grow_and_to_end(tmp_p
         ({"HOME": "/home/a", "HF_HOME": "~/hf"}, "/home/a/hf/hub"),
         ({"HF_HOME": "/x", "HF_HUB_CACHE": "/volume/$WHO/${WHO}hub", "WHO": "me"}, "/volume/me/mehub"),
         ({"HF_HOME": "/x", "HUGGINGFACE_HUB_CACHE": "/old"}, "/old"),
-        ({"HF_HOME": "cache"}, "/work/dir/cache/hub"),
+        ({"HF_HOME": "cache"}, "/job/dir/cache/hub"),
     ],
 )
 def test_the_cache_is_where_the_jobs_environment_puts_it(env: dict[str, str], cache: str) -> None:
-    assert hub_cache(env, Path("/work/dir")) == Path(cache)
+    assert hub_cache(env, Path("/job/dir")) == Path(cache)
 
 
 def test_the_run_files_own_environment_decides_where_downloads_arrive(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def _set(
         if kind not in rates:
             raise ConfigError(f"There is no fault {kind!r} in the mix; known are {', '.join(sorted(rates))}.")
         return physics, {**rates, kind: replace(rates[kind], per_1000_h=_number(key, value, at_least=0.0))}, settings
-    if key in ("settings.inference", "settings.mode"):
-        raise ConfigError(f"The virtual pod has neither an inference server of its own nor a person: {key} stays.")
+    if key == "settings.inference":
+        raise ConfigError(f"The virtual pod has no inference server of its own, so {key} stays as it is.")
     if key.startswith("settings."):
         return physics, rates, _with(settings, key.removeprefix("settings."), value, "settings.")
     return _with(physics, key, value, ""), rates, settings
