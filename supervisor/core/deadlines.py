@@ -117,7 +117,7 @@ def excuse(state: State, watch: Watch | None = None) -> str:
     if not state.live:
         return ""
     growth = state.growth.get("checkpoint")
-    if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, STILL_WRITTEN_S):
+    if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, state.settings.hang_s):
         return "a checkpoint is being written, and it grows"
     if watch.over(state.progress.t, state.settings.writing_s):
         return ""
