@@ -95,7 +95,8 @@ class _Look:
         title, words = read_title(process.pid), _words(process.pid)
         plain = self._run_file.job.plain
         if plain is not None:
-            if any(_fits(template, words) for template in (plain.start, plain.resume)):
+            folder = _cwd(process.pid) or self._folder
+            if any(_fits(template, words, folder, self._output) for template in (plain.start, plain.resume)):
                 return Candidate(process.identity, shown(words), "it runs the command of [job.plain]", True)
             return None
         kind = self._job.classify_process(title, process.name)
@@ -248,20 +249,27 @@ def _open_files(pid: int) -> Iterator[Path]:
             continue
 
 
+_OUTPUT = re.escape("{output_dir}")
 _HOLE = re.compile(r"\\\{[a-z_]+\\\}")
 
 
-def _fits(template: Sequence[str], words: Sequence[str]) -> bool:
-    """Is ``words`` the command ``template``, with anything in its holes? An interpreter before a script is let pass."""
+def _fits(template: Sequence[str], words: Sequence[str], cwd: Path, output: Path) -> bool:
+    """Is ``words``, run in ``cwd``, the command ``template``, with anything in its holes but another output folder?
+
+    An interpreter before a script is let pass.
+    """
     if not template:
         return False
     first: Callable[[str], str] = lambda word: PurePath(word).name  # noqa: E731
-    patterns = [re.compile(_HOLE.sub(".+", re.escape(word)), re.S) for word in template[1:]]
+    texts = [re.escape(word).replace(_OUTPUT, "(?P<out>.+)", 1) for word in template[1:]]
+    patterns = [re.compile(_HOLE.sub(".+", text), re.S) for text in texts]
     for skip in range(3):
         rest = words[skip:]
         if len(rest) < len(template) or first(rest[0]) != first(template[0]):
             continue
         # More words may follow: [job] args, and what the person added.
-        if all(pattern.fullmatch(word) for pattern, word in zip(patterns, rest[1:], strict=False)):
+        found = [pattern.fullmatch(word) for pattern, word in zip(patterns, rest[1:], strict=False)]
+        outs = [match.groupdict().get("out") for match in found if match]
+        if all(found) and all((cwd / out).resolve() == output for out in outs if out):
             return True
     return False

@@ -107,6 +107,16 @@ def test_several_that_could_be_meant_are_listed_and_one_has_to_be_named(
     assert attach.find(run_file, job, second.pid).process[0] == second.pid
 
 
+def test_the_same_command_of_another_run_is_not_this_runs_job(
+    run_file: RunFile, job: PlainJob, spawn: Spawn, tmp_path: Path
+) -> None:
+    other = [*trains(tmp_path)[:-1], str(tmp_path / "other")]
+    foreign = spawn(*other)
+    mine = spawn(sys.executable, "train.py", "--out", "out")
+    (found,) = wait_for(lambda: attach.candidates(run_file, job), "the run's own is seen")
+    assert found.process[0] == mine.pid != foreign.pid
+
+
 def test_the_shell_that_runs_the_command_may_be_named_and_a_foreign_process_may_not(
     run_file: RunFile, job: PlainJob, spawn: Spawn, tmp_path: Path
 ) -> None:
