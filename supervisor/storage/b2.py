@@ -100,6 +100,25 @@ class B2Store:
             if start is None:
                 return found
 
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        full = self._reach(prefix, "listFiles", "list", folder=True)
+        found: list[StoredFile] = []
+        name: str | None = None
+        file_id: str | None = None
+        while True:
+            with self._explain(f"list the versions of {self.url}/{prefix}"):
+                page = self._session.list_file_versions(
+                    self._bucket_id, start_file_name=name, start_file_id=file_id, max_file_count=1000, prefix=full
+                )
+            found += [self._stored(entry) for entry in page["files"] if entry["action"] == "upload"]
+            name, file_id = page["nextFileName"], page["nextFileId"]
+            if name is None:
+                return found
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """B2's native interface has no conditional write, and its S3 face refuses one (NotImplemented)."""
+        return None
+
     # ------------------------------------------------------------ sending
 
     def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from supervisor.errors import SupervisorError
 
-Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed"]
+Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
 
 
 class StoreError(SupervisorError):
@@ -21,7 +21,8 @@ class StoreError(SupervisorError):
 
     transient: back off and try again; permanent: a person must act (key, bucket); quota: likewise, after cleaning;
     missing: no such object, an expected answer; damaged: bytes that came back are not those that were sent;
-    changed: the local source vanished or changed during the transfer.
+    changed: the local source vanished or changed during the transfer; fenced: another pod holds the run now, so
+    nothing more is written or deleted by this one.
     """
 
     def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
@@ -73,6 +74,20 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> Sequence[StoredFile]:
         """All current objects whose name starts with ``prefix`` (which ends in '/'), names relative to the root."""
+
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        """Every version of all objects whose name starts with ``prefix``: a whole name, or a folder that ends in '/'.
+
+        In the order of names, and of one name the newest first, as the store itself orders them (by its own clock). A
+        store without versions tells the one that there is. A name that merely begins like ``prefix`` may be among them.
+        """
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """Make the small object ``name`` unless there is one already, atomically: of any number of callers, one wins.
+
+        True: it is ours. False: there was one already; also after a lost answer, so look whose it is. None: this store
+        has no such operation, and nothing was written; ``checkpoints.claims`` then settles it by versions and time.
+        """
 
     def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
         """Send a local file in the given parts; resumes an unfinished upload whose parts match; verifies hashes."""
