@@ -11,7 +11,7 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,8 @@ from requests.adapters import HTTPAdapter
 
 from supervisor import __version__
 from supervisor.storage import b2errors, hashing
-from supervisor.storage.base import Part, Progress, StoredFile, StoreError
+from supervisor.storage.b2_composing import DIGEST_KEY, B2Composer, wait_for
+from supervisor.storage.base import Composer, Part, Progress, StoredFile, StoreError
 from supervisor.storage.keys import MAKE_A_KEY
 from supervisor.storage.names import name_problem
 from supervisor.storage.retry import Retry
@@ -30,9 +31,6 @@ from supervisor.storage.source import SourceRange
 
 T = TypeVar("T")
 CONTENT_TYPE = "application/octet-stream"
-DIGEST_KEY = "rl_parts"
-"""fileInfo key of ``hashing.parts_digest``. It names the content, so an unfinished upload that carries it can only be
-continued by the same bytes, and a finished one is known again although B2 forgets part hashes at the end."""
 LARGEST_REQUEST = 5_000_000_000  # bytes, one part or one small file
 REFETCHES = 5
 
@@ -77,6 +75,7 @@ class B2Store:
         least = int(info.get_absolute_minimum_part_size())
         wanted = part_size or int(info.get_recommended_part_size())
         self._part_size = min(max(wanted, least), LARGEST_REQUEST)
+        self._composer = B2Composer(self, least)
 
     def sent_bytes(self) -> int:
         return self._sent
@@ -156,11 +155,7 @@ class B2Store:
         return stored
 
     def _send_large(self, name: str, full: str, path: Path, parts: Sequence[Part], progress: Progress) -> StoredFile:
-        info = {DIGEST_KEY: hashing.parts_digest(parts)}
-        file_id, there = self._unfinished(name, full, info, parts)
-        if file_id is None:
-            with self._explain(f"start the upload of {self.url}/{name}"):
-                file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, info)["fileId"]
+        file_id, there = self._begin(name, full, {DIGEST_KEY: hashing.parts_digest(parts)}, parts)
         progress(sum(parts[number - 1].size for number in there))
         stop = threading.Event()
 
@@ -170,8 +165,16 @@ class B2Store:
 
         todo = [(number, part) for number, part in enumerate(parts, 1) if number not in there]
         jobs = [self._pool.submit(send, number, part) for number, part in todo]
-        _wait_for(jobs, stop)
+        wait_for(jobs, stop)
         return self._finish(name, file_id, sum(part.size for part in parts), parts)
+
+    def _begin(self, name: str, full: str, info: Mapping[str, str], parts: Sequence[Part]) -> tuple[str, set[int]]:
+        """The id of an unfinished large file of this content, begun before or now, and the part numbers it holds."""
+        file_id, there = self._unfinished(name, full, info, parts)
+        if file_id is None:
+            with self._explain(f"start the upload of {self.url}/{name}"):
+                file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, dict(info))["fileId"]
+        return str(file_id), there
 
     def _send_part(  # noqa: PLR0917
         self, name: str, path: Path, file_id: str, number: int, part: Part, stop: threading.Event
@@ -251,6 +254,9 @@ class B2Store:
             start = page["nextPartNumber"]
             if start is None:
                 return there
+
+    def composer(self) -> Composer | None:
+        return self._composer
 
     # ------------------------------------------------------------ fetching
 
@@ -428,17 +434,6 @@ def _plain_sha1(value: object) -> str | None:
     """B2 says "none" for a large file, and "unverified:HASH" where the sender did not want the check."""
     text = str(value or "").removeprefix("unverified:")
     return text if len(text) == 40 else None
-
-
-def _wait_for(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
-    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    stop.set()
-    for job in waiting:
-        job.cancel()
-    wait(jobs)
-    for job in done:
-        job.result()
 
 
 def _session(streams: int) -> requests.Session:

@@ -52,11 +52,48 @@ class Part:
     sha1: str
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A range of a new object: bytes to send, or (``copied``) bytes that another object has at the same offset."""
+
+    part: Part
+    copied: bool
+
+
 Progress = Callable[[int], None]
 """Called with the number of further bytes that the store confirmed (or that were verified on disk).
 
 Raising in it abandons the transfer.
 """
+
+
+class Composer(Protocol):
+    """What some stores can do besides: make a new object of another one's bytes without their travelling again.
+
+    Where the other object is gone, its bytes are others, or the store refuses, the local file is sent instead: a
+    caller need not care. The result is an object of its own, which the other one's deletion does not touch.
+    """
+
+    least_bytes: int
+    """Of each piece but the last one of an object."""
+    most_pieces: int
+
+    def copy(self, name: str, path: Path, part: Part, base: StoredFile, progress: Progress) -> StoredFile:
+        """``name`` as a copy of the whole small object ``base``, which should have the bytes of ``part``."""
+
+    def compose(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        parts: Sequence[Part],
+        pieces: Sequence[Piece],
+        base: StoredFile,
+        progress: Progress,
+    ) -> StoredFile:
+        """``name`` from two or more ``pieces``; ``parts`` say what it is (as ``put_file`` would have been told).
+
+        Resumes what a kill left of the same pieces; every piece is verified, the copied ones too.
+        """
 
 
 class Store(Protocol):
@@ -106,6 +143,9 @@ class Store(Protocol):
 
     def delete(self, file: StoredFile) -> None:
         """Delete exactly this version; deleting what is gone already is success."""
+
+    def composer(self) -> Composer | None:
+        """How to make objects of others on the server; None where the store cannot, or where it would save nothing."""
 
     def sweep(self, prefix: str) -> int:
         """Cancel unfinished uploads below ``prefix``; returns how many there were."""
