@@ -8,7 +8,8 @@ lost or torn, names that were made, moved or deleted in a folder that was not fs
 The model is stricter than ext4: an fsync of a file says nothing of its name, and an fsync of a folder speaks for that
 folder's own entries alone.
 """
-# ruff: noqa: PTH - below pathlib, which it must not go through itself
+# Below pathlib, which it must not go through itself:
+# ruff: noqa: PTH100, PTH112, PTH113, PTH114, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
