@@ -23,8 +23,10 @@ from requests.adapters import HTTPAdapter
 from supervisor import __version__
 from supervisor.storage import b2errors, hashing
 from supervisor.storage.b2_composing import DIGEST_KEY, B2Composer, wait_for
+from supervisor.storage.b2http import Download, PartApi, Transport
 from supervisor.storage.base import Composer, Part, Progress, StoredFile, StoreError
 from supervisor.storage.keys import MAKE_A_KEY
+from supervisor.storage.limit import Throttle
 from supervisor.storage.names import name_problem
 from supervisor.storage.retry import Retry
 from supervisor.storage.source import SourceRange
@@ -49,6 +51,7 @@ class B2Store:
         streams: int,
         part_size: int | None,
         retry: Retry,
+        limit_bytes_per_s: float | None = None,
     ) -> None:
         self.url = f"b2://{bucket}/{prefix}".rstrip("/")
         self.streams = streams
@@ -64,8 +67,11 @@ class B2Store:
             http_session_factory=lambda: _session(streams),
             user_agent_append=f"rl-supervisor/{__version__}",
             decode_content=True,  # keeps the factory's adapter; nothing is ever compressed (Accept-Encoding)
+            _raw_api_class=PartApi,
         )
         self._api = B2Api(info, api_config=config)
+        raw_api: PartApi = self._session.raw_api
+        raw_api.transport = Transport(raw_api.b2_http.user_agent, Throttle(limit_bytes_per_s))
         with self._explain(f"sign in to B2 for the bucket {bucket}"):
             self._api.authorize_account(key_id, key, realm=realm or "production")
             self._bucket_id: str = self._api.get_bucket_by_name(bucket).id_
@@ -319,21 +325,21 @@ class B2Store:
             raise failed.error from None
 
     @contextlib.contextmanager
-    def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[requests.Response]:
+    def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[Download]:
         with self._explain(f"read {self.url}/{name}"):
-            manager = self._session.download_file_from_url(url, range_=range_)
-        with manager as response, contextlib.closing(response):
-            yield response
+            answer = self._session.download_file_from_url(url, range_=range_)
+        with answer:
+            yield answer
 
-    def _pieces(self, response: requests.Response, name: str) -> Iterator[bytes]:
+    def _pieces(self, response: Download, name: str) -> Iterator[bytes]:
         """The body; only the network's errors are translated here, not those of whoever takes the pieces."""
-        pieces = response.iter_content(hashing.CHUNK_BYTES)
+        pieces = response.blocks()
         while True:
             with self._explain(f"read {self.url}/{name}"):
                 piece = next(pieces, None)
             if piece is None:
                 return
-            yield piece
+            yield bytes(piece)
 
     # ------------------------------------------------------------ deleting
 
