@@ -27,7 +27,8 @@ def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
     store = run_file.store
     place = {
         "url": run_file.store_url,
-        "realm": store.realm,
+        "realm": store.service,
+        "region": store.region,
         "streams": store.streams,
         "part_size": store.part_size,
     }
