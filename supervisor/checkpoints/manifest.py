@@ -79,7 +79,8 @@ class Manifest:
     step: int
     writer: str
     files: tuple[ManifestFile, ...]
-    generation: int = 0
+    generation: int = 0  # of the pod that published it, see ``claims``
+    lineage: int = 0  # see ``lineage``: what happened to the run later may leave this step
     dialect: str = ""
     revision: str = ""
     config_sha256: str = ""
@@ -99,6 +100,7 @@ class Manifest:
                 "run_id": self.run_id,
                 "step": self.step,
                 "generation": self.generation,
+                "lineage": self.lineage,
                 "writer": self.writer,
                 "created": self.created,
                 "dialect": self.dialect,
@@ -142,6 +144,7 @@ def parse_manifest(data: bytes, run_id: str, step: int) -> Manifest:
         writer=fields.text("writer", default=""),
         files=files,
         generation=fields.integer("generation", 0, 1 << 53),
+        lineage=fields.integer("lineage", 0, 1 << 53) if "lineage" in fields.values else 0,
         dialect=fields.text("dialect", default=""),
         revision=fields.text("revision", default=""),
         config_sha256=fields.text("config_sha256", default=""),
@@ -206,6 +209,12 @@ class Latest:
     writer: str = ""
     manifest_file_id: str = ""
     manifest_sha256: str = ""
+    lineage: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Of several versions of the pointer the highest counts, whichever was written last."""
+        return (self.generation, self.lineage, self.step)
 
     @property
     def legacy(self) -> bool:
@@ -222,6 +231,7 @@ class Latest:
                 "timestamp": self.timestamp,
                 "step_number": self.step,
                 "generation": self.generation,
+                "lineage": self.lineage,
                 "writer": self.writer,
                 "manifest_file_id": self.manifest_file_id,
                 "manifest_sha256": self.manifest_sha256,
@@ -254,6 +264,7 @@ def parse_latest(data: bytes, run_id: str) -> Latest:
         writer=fields.text("writer", default="") if sha256 else "",
         manifest_file_id=fields.text("manifest_file_id", default="") if sha256 else "",
         manifest_sha256=sha256,
+        lineage=fields.integer("lineage", 0, 1 << 53) if sha256 and "lineage" in fields.values else 0,
     )
 
 

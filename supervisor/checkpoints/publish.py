@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from supervisor.checkpoints.claims import Fence
 from supervisor.checkpoints.local_plan import Hashed, Identity, LocalPlan
 from supervisor.checkpoints.manifest import (
     LATEST,
@@ -29,7 +30,14 @@ from supervisor.checkpoints.manifest import (
     step_folder,
 )
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_versions, read_latest, read_manifest
+from supervisor.checkpoints.records import (
+    SETTLE_S,
+    SETTLE_TRIES,
+    delete_versions,
+    read_latest,
+    read_manifest,
+    settle_pointer,
+)
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import fitting_part_size, part_ranges, parts_digest
 from supervisor.storage.source import hash_range
@@ -60,6 +68,9 @@ class PublishPlan:
     config_sha256: str = ""
     step_base: int | None = None
     allow_back: bool = False
+    generation: int = 0
+    lineage: int = 0
+    fence: Fence | None = None  # looks whether the run is still ours; None where nobody else can have it
 
 
 @dataclass(frozen=True)
@@ -116,11 +127,16 @@ class _Publish:
         if already:
             data, file_id = self._manifest_there(listing)
         else:
+            self._fence()
             self._uncommit(before, listing, hashed)
             stored = self._send(hashed, listing)
             self._check_listing(stored)
+            self._fence()
             data, file_id = self._commit(hashed, stored)
         moved, note = self._point(data, file_id)
+        self._fence()
+        if settle_pointer(self.store, self.plan.run_id):
+            note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
         self.store.sweep(self.folder)
         self.local.remove()
         return Published(
@@ -133,6 +149,14 @@ class _Publish:
             note=note,
             seconds=time.monotonic() - started,
         )
+
+    def _fence(self, *, lately: bool = False) -> None:
+        """Raises FencedError when another pod holds the run: before whatever could hurt what that one publishes."""
+        if self.plan.fence is not None:
+            if lately:
+                self.plan.fence.lately()
+            else:
+                self.plan.fence()
 
     # ------------------------------------------------------------ what is there, here and in the store
 
@@ -226,6 +250,7 @@ class _Publish:
                 self.meter.add(entry.identity.size, 1)
                 stored = there
             else:
+                self._fence(lately=True)
                 stored = self.store.put_file(
                     self.folder + entry.name, entry.source, entry.identity.size, entry.parts, self.meter.add
                 )
@@ -277,6 +302,8 @@ class _Publish:
         manifest = Manifest(
             run_id=plan.run_id,
             step=plan.step,
+            generation=plan.generation,
+            lineage=plan.lineage,
             writer=plan.writer,
             dialect=plan.dialect,
             revision=plan.revision,
@@ -307,13 +334,19 @@ class _Publish:
             if error.kind != "damaged":
                 raise
             current, note = None, f"{error}; it was replaced"
-        if current is not None and current.step > plan.step and not plan.allow_back:
+        lineage = max(plan.lineage, current.lineage if current else 0)
+        back = plan.allow_back or (current is not None and current.lineage < plan.lineage)
+        if current is not None and current.step > plan.step and back:
+            lineage = max(lineage, current.lineage + 1)  # or the step that is left would count for more
+        if current is not None and current.step > plan.step and not back:
             return False, f"latest.json stays at step {current.step}, which is higher than step {plan.step}"
         wandb = plan.wandb_run_id or (current.wandb_run_id if current else "")
         latest = Latest(
             step=plan.step,
             run_id=plan.run_id,
             wandb_run_id=wandb,
+            generation=plan.generation,
+            lineage=lineage,
             writer=plan.writer,
             manifest_file_id=manifest_id,
             manifest_sha256=sha256(manifest),
@@ -324,6 +357,7 @@ class _Publish:
             latest.wandb_run_id,
         ):
             return False, note
+        self._fence()
         self._put_and_read_back(f"{run_folder(plan.run_id)}{LATEST}", latest.to_bytes(), LATEST_LIMIT)
         return True, note
 

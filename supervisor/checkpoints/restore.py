@@ -150,7 +150,7 @@ class _Restore:
         latest = self._latest()
         if there is None:
             return self._unverified_items(listing, latest)
-        manifest, data = read_manifest(self.store, self.run_id, self.step, there.file_id)
+        manifest, data = read_manifest(self.store, self.run_id, self.step)
         if latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
             raise StoreError("damaged", f"{MANIFEST} of step {self.step} is not the one that latest.json vouches for")
         spots = place_files([file.path for file in manifest.files], self.step, self.place, self.output_dir)

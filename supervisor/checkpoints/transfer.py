@@ -12,18 +12,27 @@ Request
 
     ACTION          further fields                                  answer in "ok"
     publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
-                    writer?, wandb_run_id?, allow_back?,            pointer_moved, note, seconds
+                    generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds
+                    allow_back?,
                     extra? {"dialect", "revision",
                     "config_sha256", "step_base"}
     restore         step, output_dir, place {"primary"},            step, size_bytes, fetched_bytes, files, verified,
                     allow_unverified?                               already, moved_aside [], dialect, revision, seconds
     catalogue       -                                               steps [{"step", "committed", "size_bytes", "files",
-                                                                    "legacy", "problem"}] ascending, latest {"step",
-                                                                    "run_id", "wandb_run_id", "timestamp", "generation",
-                                                                    "writer", "manifest_file_id", "manifest_sha256",
+                                                                    "legacy", "problem", "left"}] ascending, latest
+                                                                    {"step", "run_id", "wandb_run_id", "timestamp",
+                                                                    "generation", "lineage", "writer",
+                                                                    "manifest_file_id", "manifest_sha256",
                                                                     "legacy"} | null, latest_problem
-    delete          step                                            freed_bytes
-    put-run-files   files {NAME: base64}                            sent
+    delete          step, generation?, writer?                      freed_bytes
+    standing        -                                               generation, writer, released, mark
+    claim           writer, settle_s, take_over?, over? {as         generation, writer, released, mark
+                    "standing" answers}
+    beat            generation, writer, count                       generation, writer, released, mark
+    release         generation, writer                              -
+    lineage         happened [{"kind", "step", "wall", "why"}],     lineage, pointer (the step that it was moved to)
+                    generation?, writer?                            | null
+    put-run-files   files {NAME: base64}, generation?, writer?      sent
     get-run-files   -                                               files {NAME: base64}
     put-record      journal, record base64                          -
     get-records     -                                               records {JOURNAL: base64}
@@ -33,10 +42,12 @@ Answers, one JSON object a line
     {"progress": {"phase": str, "bytes": int, "total": int, "files": int}}   at most two a second; any change counts
     {"ok": {...}}                                                            the last line; exit code 0
     {"error": {"kind": KIND, "sentence": str}}                               the last line; exit code 1
+        of kind "fenced" also "by": str, "generation": int: the pod that holds the run now
 
     KIND is that of supervisor.storage.base.StoreError: transient (call again later), permanent (a person must act),
     quota (likewise: store or local disk full), missing, damaged (take the step before), changed (choose a local step
-    anew).
+    anew), fenced (another pod holds the run: write and delete nothing more).
+    With "generation" it is looked whether ``writer`` still holds that, right before each manifest, pointer and delete.
     A process that ends without a last line was killed or crashed: treat it as transient.
 """
 
@@ -44,6 +55,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import ctypes
 import json
 import os
@@ -58,11 +70,12 @@ from typing import IO, Any
 
 import psutil
 
-from supervisor.checkpoints import catalogue, record_files
+from supervisor.checkpoints import catalogue, claims, lineage, record_files
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
+from supervisor.checkpoints.records import settle_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.storage import DEFAULT_STREAMS, open_store
 from supervisor.storage.base import Store, StoreError
@@ -117,9 +130,19 @@ class _Request:
         return _Request(self.get(name, dict))
 
 
+def _fence(store: Store, request: _Request) -> claims.Fence:
+    generation, writer = request.get("generation", int, None), request.get("writer", str, "")
+    return claims.Fence(store, request.get("run_id", str), generation, writer)
+
+
 def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
     extra = request.get("extra", dict, {})
+    fence = _fence(store, request)
+    fence()  # before a byte is read or sent
     plan = PublishPlan(
+        generation=request.get("generation", int, None) or 0,
+        lineage=lineage.read(store, request.get("run_id", str)).number,
+        fence=fence,
         run_id=request.get("run_id", str),
         step=request.get("step", int),
         files=[Source(Path(file["source"]), str(file["name"])) for file in request.get("files", list)],
@@ -155,7 +178,54 @@ def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
 
 
 def _delete(store: Store, request: _Request, lines: _Lines) -> Answer:
-    return {"freed_bytes": catalogue.delete_step(store, request.get("run_id", str), request.get("step", int))}
+    run_id, step = request.get("run_id", str), request.get("step", int)
+    return {"freed_bytes": catalogue.delete_step(store, run_id, step, _fence(store, request))}
+
+
+def _standing(store: Store, request: _Request, lines: _Lines) -> Answer:
+    return asdict(claims.look(store, request.get("run_id", str)))
+
+
+def _claim(store: Store, request: _Request, lines: _Lines) -> Answer:
+    over = request.get("over", dict, None)
+    held = claims.claim(
+        store,
+        request.get("run_id", str),
+        request.get("writer", str),
+        request.get("settle_s", (int, float)),
+        over=claims.Standing(**over) if over is not None else None,
+        take_over=request.get("take_over", bool, False),
+    )
+    return asdict(held)
+
+
+def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, writer = request.get("run_id", str), request.get("writer", str)
+    held = claims.beat(store, run_id, request.get("generation", int), writer, request.get("count", int))
+    with contextlib.suppress(StoreError):  # a courtesy to those who read the pointer by its name
+        settle_pointer(store, run_id)
+    return asdict(held)
+
+
+def _release(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, writer = request.get("run_id", str), request.get("writer", str)
+    claims.release(store, run_id, request.get("generation", int), writer)
+    return {}
+
+
+def _lineage(store: Store, request: _Request, lines: _Lines) -> Answer:
+    happened = [lineage.entry_of(value) for value in request.get("happened", list)]
+    if None in happened:
+        raise StoreError("permanent", "what happened to the run is not told as it should be")
+    known, pointer = catalogue.keep_lineage(
+        store,
+        request.get("run_id", str),
+        [entry for entry in happened if entry is not None],
+        generation=request.get("generation", int, None) or 0,
+        writer=request.get("writer", str, ""),
+        fence=_fence(store, request),
+    )
+    return {"lineage": known.number, "pointer": pointer}
 
 
 def _put_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -163,6 +233,7 @@ def _put_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
         files = {name: base64.b64decode(data, validate=True) for name, data in request.get("files", dict).items()}
     except (binascii.Error, TypeError) as error:
         raise StoreError("permanent", f"the request's files are not base64: {error}") from error
+    _fence(store, request)()
     return {"sent": catalogue.put_run_files(store, request.get("run_id", str), files)}
 
 
@@ -197,6 +268,11 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "restore": _restore,
     "catalogue": _catalogue,
     "delete": _delete,
+    "standing": _standing,
+    "claim": _claim,
+    "beat": _beat,
+    "release": _release,
+    "lineage": _lineage,
     "put-run-files": _put_run_files,
     "get-run-files": _get_run_files,
     "put-record": _put_record,
@@ -269,7 +345,8 @@ def main() -> None:
     try:
         lines.write({"ok": serve(_read_request(), os.environ, lines)})
     except StoreError as error:
-        lines.write({"error": {"kind": error.kind, "sentence": str(error)}})
+        by = {"by": error.by, "generation": error.generation} if isinstance(error, claims.FencedError) else {}
+        lines.write({"error": {"kind": error.kind, "sentence": str(error), **by}})
         code = 1
     os._exit(code)
 

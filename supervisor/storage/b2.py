@@ -108,6 +108,7 @@ class B2Store:
     def list_versions(self, prefix: str) -> Sequence[StoredFile]:
         full = self._reach(prefix, "listFiles", "list", folder=True)
         found: list[StoredFile] = []
+        hidden: set[str] = set()
         name: str | None = None
         file_id: str | None = None
         while True:
@@ -115,7 +116,11 @@ class B2Store:
                 page = self._session.list_file_versions(
                     self._bucket_id, start_file_name=name, start_file_id=file_id, max_file_count=1000, prefix=full
                 )
-            found += [self._stored(entry) for entry in page["files"] if entry["action"] == "upload"]
+            for entry in page["files"]:  # newest first: what is older than a hide marker was deleted by somebody
+                if entry["action"] == "hide":
+                    hidden.add(entry["fileName"])
+                elif entry["action"] == "upload" and entry["fileName"] not in hidden:
+                    found.append(self._stored(entry))
             name, file_id = page["nextFileName"], page["nextFileId"]
             if name is None:
                 return found
