@@ -96,11 +96,13 @@ class Handler(BaseHTTPRequestHandler):
         self.entry["op"] = op
         body = b"".join(self._body())
         ask = json.loads(body) if body else {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
-        held = self.state.versions.get(str(ask.get("fileId")))
+        held = self.state.versions.get(str(ask.get("fileId") or ask.get("largeFileId")))
         self.entry["name"] = (
             ask.get("fileName") or ask.get("prefix") or ask.get("namePrefix") or (held.name if held else "")
         )
         self.entry["file_id"] = ask.get("fileId")
+        if "partNumber" in ask:
+            self.entry["part"] = ask["partNumber"]
         self._early_faults(op)
         base = self.server.url
         if op == "b2_authorize_account":
