@@ -177,6 +177,8 @@ class Store(Section):
     """Parts in flight at a time."""
     part_size: Annotated[int, Field(ge=200)] | None = None
     """Bytes of a part. Default: what the server recommends."""
+    limit_mbit: Annotated[float, Field(ge=1)] | None = None
+    """Most megabits a second that a transfer may take, over all its streams, for `b2://`. Default: no limit."""
     stall_s: Annotated[float, Field(gt=0)] = 180
     """A transfer that moves no byte for so long is killed and resumed."""
 

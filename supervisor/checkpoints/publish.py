@@ -179,7 +179,7 @@ class _Publish:
         for file in self.plan.files:
             identity = Identity.of(file.source)
             earlier = before.get(file.name)
-            part_size = fitting_part_size(identity.size, self.store.part_size())
+            part_size = fitting_part_size(identity.size, self.store.part_size(), self.store.streams)
             if earlier is not None and earlier.size == identity.size:
                 part_size = earlier.part_size
             entry = self.local.known(file.name, file.source, identity, part_size)

@@ -321,6 +321,7 @@ def serve(request: Mapping[str, Any], environ: Mapping[str, str], lines: _Lines)
         environ,
         where.get("streams", int, DEFAULT_STREAMS),
         where.get("part_size", int, None),
+        limit_mbit=where.get("limit_mbit", (int, float), None),
     )
     return act(store, asked, lines)
 

@@ -20,6 +20,7 @@ def open_store(
     part_size: int | None = None,
     *,
     retry: Retry | None = None,
+    limit_mbit: float | None = None,
     region: str | None = None,
 ) -> Store:
     """Open ``file:///folder``, ``b2://bucket[/prefix]`` or ``s3://bucket[/prefix]``.
@@ -59,6 +60,7 @@ def open_store(
             streams=streams,
             part_size=part_size,
             retry=retry or Retry(),
+            limit_bytes_per_s=limit_mbit * 1e6 / 8 if limit_mbit else None,
         )
     if parts.scheme == "s3":
         return _open_s3(url, realm, region, environ, streams, part_size, retry or Retry())
