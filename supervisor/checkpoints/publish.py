@@ -6,14 +6,12 @@ confirmed and listed, ``latest.json`` is the last thing written, and it does not
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size, whole_hash
 from supervisor.checkpoints.claims import Fence
 from supervisor.checkpoints.local_plan import Hashed, Identity, LocalPlan
 from supervisor.checkpoints.manifest import (
@@ -21,6 +19,7 @@ from supervisor.checkpoints.manifest import (
     LATEST_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
+    BlocksObject,
     Latest,
     Manifest,
     ManifestFile,
@@ -38,11 +37,10 @@ from supervisor.checkpoints.records import (
     read_manifest,
     settle_pointer,
 )
-from supervisor.storage.base import Part, Store, StoredFile, StoreError
-from supervisor.storage.hashing import fitting_part_size, part_ranges, parts_digest
-from supervisor.storage.source import hash_range
-
-T = TypeVar("T")
+from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
+from supervisor.checkpoints.sources import Sources
+from supervisor.storage.base import Store, StoredFile, StoreError
+from supervisor.storage.hashing import fitting_part_size, parts_digest
 
 
 @dataclass(frozen=True)
@@ -105,10 +103,11 @@ class _Publish:
         names = [file.name for file in plan.files]
         if not names:
             raise StoreError("changed", f"step {plan.step} of {plan.run_id} has no files to publish")
-        if MANIFEST in names:
-            raise StoreError(
-                "permanent", f"step {plan.step} holds a file named {MANIFEST}, which is the store's own name"
-            )
+        for own in (MANIFEST, BLOCKS):
+            if own in names:
+                raise StoreError(
+                    "permanent", f"step {plan.step} holds a file named {own}, which is the store's own name"
+                )
         check_paths(names, f"step {plan.step} of {plan.run_id}")
         place = plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json"
         try:
@@ -116,6 +115,9 @@ class _Publish:
         except OSError as error:
             raise StoreError("permanent", f"the folder {plan.state_dir} cannot be made: {error.strerror}") from error
         self.local = LocalPlan(place, store.url)
+        self.sources = Sources(plan.step, self.local, self.meter)
+        self.composer = store.composer()
+        self.reuse = Reuse(plan.step, self.composer, None)
 
     def run(self) -> Published:
         started = time.monotonic()
@@ -127,6 +129,7 @@ class _Publish:
         if already:
             data, file_id = self._manifest_there(listing)
         else:
+            self._compare(hashed)
             self._fence()
             self._uncommit(before, listing, hashed)
             stored = self._send(hashed, listing)
@@ -138,7 +141,7 @@ class _Publish:
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
         self.store.sweep(self.folder)
-        self.local.remove()
+        self.local.retire()
         return Published(
             step=self.plan.step,
             size_bytes=sum(entry.identity.size for entry in hashed),
@@ -174,41 +177,16 @@ class _Publish:
 
     def _hash(self, before: dict[str, ManifestFile]) -> list[Hashed]:
         """Part hashes of all sources, in parallel. A file is cut as the manifest before cut it, so they compare."""
-        known: list[Hashed] = []
-        todo: list[Hashed] = []
+        wanted = []
         for file in self.plan.files:
             identity = Identity.of(file.source)
             earlier = before.get(file.name)
             part_size = fitting_part_size(identity.size, self.store.part_size(), self.store.streams)
             if earlier is not None and earlier.size == identity.size:
                 part_size = earlier.part_size
-            entry = self.local.known(file.name, file.source, identity, part_size)
-            (known if entry else todo).append(entry or Hashed(file.name, file.source, identity, part_size, ()))
-        self.meter.phase("hashing", sum(entry.identity.size for entry in [*known, *todo]))
-        self.meter.add(sum(entry.identity.size for entry in known), len(known))
-        workers = min(8, os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers, thread_name_prefix="hash") as hashers:
-
-            def hash_part(path: Path, offset: int, size: int) -> Part:
-                self.meter.add(0)  # raises when another file failed
-                part = Part(offset, size, hash_range(path, offset, size))
-                self.meter.add(size)
-                return part
-
-            def hash_file(entry: Hashed) -> Hashed:
-                ranges = part_ranges(entry.identity.size, entry.part_size)
-                parts = [hashers.submit(hash_part, entry.source, offset, size) for offset, size in ranges]
-                done = Hashed(
-                    entry.name, entry.source, entry.identity, entry.part_size, tuple(part.result() for part in parts)
-                )
-                self._unchanged(done)
-                self.local.remember(done)
-                self.meter.add(0, 1)
-                return done
-
-            hashed = known + self._all(workers, hash_file, todo)
-        self.local.save()
-        return hashed
+            block_size = fitting_block_size(identity.size, self.composer.least_bytes if self.composer else None)
+            wanted.append(Hashed(file.name, file.source, identity, part_size, (), block_size))
+        return self.sources.hashed(wanted)
 
     def _same(self, before: Manifest, hashed: Sequence[Hashed], listing: dict[str, StoredFile]) -> bool:
         """Is exactly this content committed, and every file of it still there?"""
@@ -231,6 +209,19 @@ class _Publish:
 
     # ------------------------------------------------------------ files
 
+    def _compare(self, hashed: Sequence[Hashed]) -> None:
+        """Find out what the step before has already, so that it need not be sent."""
+        if self.composer is None:
+            return
+        plan = self.plan
+        shape = shape_of(hashed, plan.step, plan.revision, plan.config_sha256, plan.dialect)
+        memory = Memory(plan.state_dir / f"shared-{plan.run_id}.json", self.store.url, shape)
+        base = find_base(self.store, plan.run_id, with_blocks=not memory.hopeless())
+        self.reuse = Reuse(plan.step, self.composer, base)
+        shared = self.reuse.compare(hashed)
+        if shared is not None:
+            memory.note(shared)
+
     def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], hashed: Sequence[Hashed]) -> None:
         """Other bytes are committed under this step's name: first nobody may restore them, then they are replaced."""
         if f"{self.folder}{MANIFEST}" in listing:
@@ -251,24 +242,16 @@ class _Publish:
                 stored = there
             else:
                 self._fence(lately=True)
-                stored = self.store.put_file(
-                    self.folder + entry.name, entry.source, entry.identity.size, entry.parts, self.meter.add
+                name = self.folder + entry.name
+                stored = self.reuse.put(name, entry, self.meter.add) or self.store.put_file(
+                    name, entry.source, entry.identity.size, entry.parts, self.meter.add
                 )
                 self.meter.add(0, 1)
-            self._unchanged(entry)
+            self.sources.unchanged(entry)
             return self.local.confirm(entry, stored.file_id), stored
 
-        return {entry.name: (entry, stored) for entry, stored in self._all(self.store.streams, send, largest_first)}
-
-    def _unchanged(self, entry: Hashed) -> None:
-        try:
-            if Identity.of(entry.source) == entry.identity:
-                return
-        except StoreError:
-            self.local.forget(entry.name)
-            raise
-        self.local.forget(entry.name)
-        raise StoreError("changed", f"{entry.source} was rewritten while step {self.plan.step} was being published")
+        done = self.sources.all(self.store.streams, send, largest_first)
+        return {entry.name: (entry, stored) for entry, stored in done}
 
     def _check_listing(self, stored: dict[str, tuple[Hashed, StoredFile]]) -> None:
         """The remote listing is the truth: every file has to be in it, with its size, version and hash."""
@@ -299,6 +282,7 @@ class _Publish:
 
     def _commit(self, hashed: Sequence[Hashed], stored: dict[str, tuple[Hashed, StoredFile]]) -> tuple[bytes, str]:
         plan = self.plan
+        blocks, places = self.reuse.blocks_object(hashed)
         manifest = Manifest(
             run_id=plan.run_id,
             step=plan.step,
@@ -317,9 +301,15 @@ class _Publish:
                     part_size=entry.part_size,
                     part_sha1=tuple(part.sha1 for part in entry.parts),
                     sha1=entry.parts[0].sha1 if len(entry.parts) == 1 else None,
+                    block_size=entry.block_size,
+                    xxh3=whole_hash(entry.blocks),
+                    blocks_at=places.get(entry.name),
                 )
                 for entry in sorted(hashed, key=lambda entry: entry.name)
             ),
+            blocks=BlocksObject(self.store.put_bytes(f"{self.folder}{BLOCKS}", blocks).file_id, len(blocks))
+            if blocks
+            else None,
         )
         data = manifest.to_bytes()
         return data, self._put_and_read_back(f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
@@ -366,23 +356,6 @@ class _Publish:
         if self.store.get_bytes(name, stored.file_id, limit) != data:
             raise StoreError("transient", f"{self.store.url}/{name} does not read back as it was written")
         return stored.file_id
-
-    # ------------------------------------------------------------ threads
-
-    def _all(self, workers: int, act: Callable[[Hashed], T], entries: Sequence[Hashed]) -> list[T]:
-        """``act`` on all entries in parallel; the first failure stops the others and is raised."""
-        pool = ThreadPoolExecutor(max(1, min(workers, len(entries))), thread_name_prefix="publish")
-        with pool:
-            jobs = [pool.submit(act, entry) for entry in entries]
-            done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-            for job in waiting:
-                job.cancel()
-            failed = next((error for job in done if (error := job.exception()) is not None), None)
-            if failed is not None:
-                self.meter.stop(failed if isinstance(failed, Exception) else RuntimeError(str(failed)))
-                self.local.save()
-                raise failed
-        return [job.result() for job in jobs]
 
 
 def _holds(there: StoredFile, entry: Hashed) -> bool:

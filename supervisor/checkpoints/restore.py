@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.checkpoints.blocks import BLOCKS, hash_file
 from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, step_folder
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
@@ -31,6 +32,7 @@ REFETCHES = 5
 WRITE_BACK_BYTES = 8 << 20
 """From this size on the kernel is told to begin writing a part to the disk when it has come (Linux starts that on
 POSIX_FADV_DONTNEED, mm/fadvise.c): no stream waits for the disk, and the fsync at the end finds little left to do."""
+READ_BACK_BYTES = 64 << 20  # files up to this size are in memory still, and reading them again costs next to nothing
 FOLDER_PLACEHOLDER = ".bzEmpty"  # what B2's web page leaves in an empty folder
 
 
@@ -60,6 +62,8 @@ class Item:
     parts: tuple[Part, ...]
     versions: tuple[StoredFile, ...]  # the one that the manifest names, then the current one of that name
     whole_sha1: str | None = None
+    xxh3: str = ""  # of the whole, by blocks of ``block_size``
+    block_size: int = 0
 
 
 @dataclass
@@ -149,6 +153,7 @@ class _Restore:
         """All files, the manifest if there is one, and a fingerprint that tells one content from another."""
         listing = {file.name.removeprefix(self.folder): file for file in self.store.list(self.folder)}
         there = listing.pop(MANIFEST, None)
+        listing.pop(BLOCKS, None)
         latest = self._latest()
         if there is None:
             return self._unverified_items(listing, latest)
@@ -163,7 +168,10 @@ class _Restore:
             versions: tuple[StoredFile, ...] = (named,)
             if current is not None and current.file_id != named.file_id and current.size == file.size:
                 versions = (named, current)  # a copied store has other ids; the hashes decide
-            items.append(Item(file.path, spots[file.path], file.size, file.parts(), versions))
+            spot = spots[file.path]
+            items.append(
+                Item(file.path, spot, file.size, file.parts(), versions, xxh3=file.xxh3, block_size=file.block_size)
+            )
         return items, manifest, sha256(data)
 
     def _latest(self) -> Latest | None:
@@ -339,6 +347,13 @@ class _Restore:
                     self._fetch_until_right(item, part)
             else:
                 raise StoreError("damaged", f"step {self.step} is damaged: {item.name} has not the SHA-1 that B2 names")
+        cheap = item.xxh3 and item.block_size and item.size <= READ_BACK_BYTES
+        if cheap and hash_file(staged, item.size, item.block_size) != item.xxh3:
+            raise StoreError(
+                "damaged",
+                f"step {self.step} is damaged: every part of {item.name} came as the manifest says, and the whole file "
+                f"on this disk is not what it says. Check this machine's memory and disk",
+            )
         descriptor = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
