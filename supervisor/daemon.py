@@ -586,6 +586,8 @@ _ANSWERS = {
     "restart": "The job is being stopped and started from its last good step.",
     "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
     "resume": "Resumed: the supervisor acts again.",
+    "pin": "The step is kept in the store from now on; supervisorctl checkpoints shows it.",
+    "unpin": "The step is kept no longer than the rules of retention say.",
     "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
 }
 

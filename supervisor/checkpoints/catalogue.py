@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from supervisor.checkpoints.keeping import refuse_to_delete
 from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
 from supervisor.checkpoints.lineage import read as read_lineage
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, STEP, Latest, now, run_folder, sha256, step_folder
@@ -108,23 +109,14 @@ def _look(  # noqa: PLR0917
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:
     """Delete a step: first what commits it, then its files. Returns freed bytes. ``fence``: is the run still ours?
 
-    Refuses the step that ``latest.json`` names, and any step while that cannot be read (kind "permanent").
+    Every version goes, by its id. Refuses (kind "permanent") what ``keeping.refuse_to_delete`` has a reason to keep.
     """
-    try:
-        latest = read_latest(store, run_id)
-    except StoreError as error:
-        if error.kind != "damaged":
-            raise
-        raise StoreError(
-            "permanent", f"step {step} is not deleted while nobody knows what latest.json names: {error}"
-        ) from error
-    if latest is not None and latest.step == step:
-        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
+    refuse_to_delete(store, run_id, step)
     folder = step_folder(run_id, step)
     fence()
     freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"})
     fence()
-    freed += delete_versions(store, folder, {file.name for file in store.list(folder)})
+    freed += delete_versions(store, folder, None)
     store.sweep(folder)
     return freed
 

@@ -108,8 +108,11 @@ def newest_manifest(
     return max(found, key=lambda one: (one[1].generation, one[1].lineage))
 
 
-def delete_versions(store: Store, folder: str, names: set[str]) -> int:
-    """Delete objects and what their deletion uncovers, until no listing shows them. Returns freed bytes."""
+def delete_versions(store: Store, folder: str, names: set[str] | None) -> int:
+    """Delete all versions of objects (``names`` None: of all in the folder) until no listing shows them.
+
+    Returns freed bytes.
+    """
 
     def delete(file: StoredFile) -> int:
         store.delete(file)
@@ -118,7 +121,7 @@ def delete_versions(store: Store, folder: str, names: set[str]) -> int:
     freed = 0
     gone: set[str] = set()
     for number in range(SETTLE_TRIES * 4):
-        left = [file for file in store.list(folder) if file.name in names]
+        left = [file for file in store.list_versions(folder) if names is None or file.name in names]
         if not left:
             return freed
         fresh = [file for file in left if file.file_id not in gone]

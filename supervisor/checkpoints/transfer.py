@@ -5,10 +5,12 @@ b2sdk and its threads out of the daemon. It reads ONE JSON object on stdin and w
 only the traceback of a real crash.
 
 Request
-    {"do": ACTION, "store": {"url": str, "realm": str|null, "streams": int, "part_size": int|null}, "run_id": str, ...}
+    {"do": ACTION, "store": {"url": str, "realm": str|null, "region": str|null, "streams": int, "part_size": int|null},
+     "run_id": str, ...}
 
-    The keys of B2 come from the environment (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY) or from the systemd credentials
-    in $CREDENTIALS_DIRECTORY, never from the request.
+    The keys come from the environment (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY; for S3 AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or from the systemd credentials in $CREDENTIALS_DIRECTORY, never from the
+    request.
 
     ACTION          further fields                                  answer in "ok"
     publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
@@ -24,7 +26,9 @@ Request
                                                                     "generation", "lineage", "writer",
                                                                     "manifest_file_id", "manifest_sha256",
                                                                     "legacy"} | null, latest_problem
+                                                                    pinned [step], reading [step], pins_problem
     delete          step, generation?, writer?                      freed_bytes
+    pin             step, pinned, generation?, writer?              pinned [step]
     standing        -                                               generation, writer, released, mark
     claim           writer, settle_s, take_over?, over? {as         generation, writer, released, mark
                     "standing" answers}
@@ -70,7 +74,7 @@ from typing import IO, Any
 
 import psutil
 
-from supervisor.checkpoints import catalogue, claims, lineage, record_files
+from supervisor.checkpoints import catalogue, claims, keeping, lineage, record_files
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
@@ -152,25 +156,35 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
         allow_back=request.get("allow_back", bool, False),
         **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
     )
-    return asdict(publish(store, plan, lines.progress))
+    done = publish(store, plan, lines.progress)
+    with contextlib.suppress(StoreError):  # billed until the next publish tries it again, and nothing worse
+        fence()
+        keeping.tidy(store, plan.run_id, (plan.step,))
+    return asdict(done)
 
 
 def _restore(store: Store, request: _Request, lines: _Lines) -> Answer:
-    done = restore(
-        store,
-        request.get("run_id", str),
-        request.get("step", int),
-        Place(request.part("place").get("primary", str)),
-        Path(request.get("output_dir", str)),
-        lines.progress,
-        allow_unverified=request.get("allow_unverified", bool, False),
-    )
+    run_id, step = request.get("run_id", str), request.get("step", int)
+    with keeping.reading(store, run_id, step):
+        done = restore(
+            store,
+            run_id,
+            step,
+            Place(request.part("place").get("primary", str)),
+            Path(request.get("output_dir", str)),
+            lines.progress,
+            allow_unverified=request.get("allow_unverified", bool, False),
+        )
     return asdict(done)
 
 
 def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
     found = catalogue.list_steps(store, request.get("run_id", str))
+    keeps = keeping.kept(store, request.get("run_id", str))
     return {
+        "pinned": list(keeps.pinned),
+        "reading": list(keeps.reading),
+        "pins_problem": keeps.problem,
         "steps": [asdict(info) for info in found.steps.values()],
         "latest": asdict(found.latest) | {"legacy": found.latest.legacy} if found.latest else None,
         "latest_problem": found.latest_problem,
@@ -180,6 +194,12 @@ def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
 def _delete(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, step = request.get("run_id", str), request.get("step", int)
     return {"freed_bytes": catalogue.delete_step(store, run_id, step, _fence(store, request))}
+
+
+def _pin(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, step = request.get("run_id", str), request.get("step", int)
+    _fence(store, request)()
+    return {"pinned": list(keeping.set_pin(store, run_id, step, pinned=request.get("pinned", bool)))}
 
 
 def _standing(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -268,6 +288,7 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "restore": _restore,
     "catalogue": _catalogue,
     "delete": _delete,
+    "pin": _pin,
     "standing": _standing,
     "claim": _claim,
     "beat": _beat,
@@ -322,6 +343,7 @@ def serve(request: Mapping[str, Any], environ: Mapping[str, str], lines: _Lines)
         where.get("streams", int, DEFAULT_STREAMS),
         where.get("part_size", int, None),
         limit_mbit=where.get("limit_mbit", (int, float), None),
+        region=where.get("region", str, None),
     )
     return act(store, asked, lines)
 

@@ -81,6 +81,14 @@ class PruneStore(Action):
 
 
 @dataclass(frozen=True)
+class Pin(Action):
+    """Write down in the store that ``step`` is kept for good, or no longer (``PinKept`` follows)."""
+
+    step: int
+    pinned: bool
+
+
+@dataclass(frozen=True)
 class Restore(Action):
     """Fetch ``step`` from the store, verify every byte, put it in place by rename."""
 

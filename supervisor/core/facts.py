@@ -260,6 +260,9 @@ class StoreSteps(Fact):
     reason: str = ""
     permanent: bool = False  # wrong key, missing bucket: waiting cannot cure it
     wandb_id: str = ""  # what latest.json names
+    pinned: tuple[int, ...] = ()  # a person keeps these
+    reading: tuple[int, ...] = ()  # somebody is restoring these
+    pins_reason: str = ""  # why the pins cannot be read; then nothing is deleted from the store
 
 
 @dataclass(frozen=True)
@@ -433,6 +436,25 @@ class RestoreFailed(Fact):
     reason: str
     damaged: bool = False
     permanent: bool = False
+
+
+@dataclass(frozen=True)
+class PinKept(Fact):
+    """A person's pin (or its end) is written down in the store, or ``reason`` says why it is not."""
+
+    step: int
+    pinned: bool
+    reason: str = ""
+    permanent: bool = False
+
+
+@dataclass(frozen=True)
+class StoreChecked(Fact):
+    """The store was compared with its manifests: good steps, and what is wrong with the others, by step."""
+
+    good: tuple[int, ...] = ()
+    damaged: dict[str, str] = field(default_factory=dict)
+    deep: bool = False  # True: bytes were read again, too
 
 
 @dataclass(frozen=True)

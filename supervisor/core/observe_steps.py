@@ -14,6 +14,7 @@ from supervisor.core.state import (
 from supervisor.core.watch import NEVER
 
 CHOOSE_ANEW_S = 5.0
+MOST_VERIFIED = 8
 
 
 # ---------------------------------------------------------------- disk, checkpoints, store
@@ -58,6 +59,9 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         state,
         store=tuple(s for s in fact.steps if s.step not in state.outdated),
         store_latest=fact.latest,
+        pinned=fact.pinned,
+        reading=fact.reading,
+        pins_reason=fact.pins_reason,
         store_reason="",
         store_permanent=False,
         store_t=state.now,
@@ -116,6 +120,30 @@ def _prune_failed(state: State, fact: f.PruneFailed) -> State:
     return replace(state, local=remaining, busy=replace(state.busy, prune_local=None))
 
 
+def _pin_kept(state: State, fact: f.PinKept) -> State:
+    if state.pin_wishes.get(str(fact.step)) != fact.pinned:
+        return state  # the person changed their mind meanwhile
+    if fact.reason and not fact.permanent:
+        return state  # asked for anew with the next look at the store
+    wishes = {step: pinned for step, pinned in state.pin_wishes.items() if step != str(fact.step)}
+    if fact.reason:
+        return replace(state, pin_wishes=wishes)
+    pins = {*state.pinned, fact.step} if fact.pinned else {*state.pinned} - {fact.step}
+    return replace(state, pin_wishes=wishes, pinned=tuple(sorted(pins)))
+
+
+def _store_checked(state: State, fact: f.StoreChecked) -> State:
+    # Named by a check of this pod only: what another pod mended by publishing anew is not damaged any more.
+    good = {str(step) for step in fact.good}
+    damaged = {step: why for step, why in state.damaged.items() if not (fact.deep and step in good)} | fact.damaged
+    verified = _newest_verified(state, fact.good) if fact.deep else state.verified
+    return replace(state, damaged=damaged, verified=tuple(s for s in verified if str(s) not in fact.damaged))
+
+
+def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*state.verified, *steps}))[-MOST_VERIFIED:]
+
+
 def _restored(state: State, fact: f.Restored) -> State:
     local = tuple(s for s in state.local if s.step != fact.step)
     step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
@@ -123,6 +151,7 @@ def _restored(state: State, fact: f.Restored) -> State:
         state,
         local=tuple(sorted((*local, step), key=lambda s: s.step)),
         busy=replace(state.busy, restore=None),
+        verified=_newest_verified(state, (fact.step,)) if fact.verified else state.verified,
     )
 
 
@@ -139,6 +168,8 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.PublishFailed: _publish_failed,
     f.Pruned: _pruned,
     f.PruneFailed: _prune_failed,
+    f.PinKept: _pin_kept,
+    f.StoreChecked: _store_checked,
     f.Restored: _restored,
     f.RestoreFailed: _restore_failed,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import observed
+from supervisor.core import keeping, observed
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
@@ -42,6 +42,10 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return _daemon_started(before, state, fact)
         case f.Command():
             return _command(state, fact)
+        case f.PinKept() | f.StoreChecked():
+            return keeping.react(before, state, fact)
+        case f.StoreSteps() if not fact.reason:
+            return keeping.react(before, state, fact)
         case f.AttemptStarted() if fact.attempt == state.attempt:
             return _attempt_started(state, fact)
         case f.AttemptAdopted() if observed.newly_attached(state, fact):
@@ -204,6 +208,8 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state = replace(state, after_stop=after)
             state = replace(enter(state, "leaving", f"The daemon is shut down{by}."), exit_code=EXIT_OK)
             return state, [told]
+        case "pin" | "unpin":
+            return with_first(told, keeping.pin(state, fact))
     return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]
 
 

@@ -310,6 +310,11 @@ class State:
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
+    pinned: tuple[int, ...] = ()  # steps that a person keeps in the store
+    pin_wishes: dict[str, bool] = field(default_factory=dict)  # step -> pinned or not: not in the store yet
+    reading: tuple[int, ...] = ()  # stored steps that somebody was restoring at the last look
+    pins_reason: str = ""  # why the store's pins cannot be read
+    verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
     publish_after: float = 0.0
     publish_failures: int = 0
     publish_reason: str = ""

@@ -131,6 +131,8 @@ class Effects:
                 self._lanes.put("prune", lambda: self._prune_stale(action))
             case a.PruneStore():
                 self._lanes.put("prune-store", lambda: self._prune_store(action))
+            case a.Pin():
+                self._lanes.put("pin", lambda: self._pin(action))
             case a.Restore():
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
                 self._lanes.put("setup" if self.job is None else "restore", lambda: self._restore(action))
@@ -223,7 +225,16 @@ class Effects:
         self._catalogue_t = time.monotonic()
         steps = tuple(f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in answer["steps"])
         latest = answer.get("latest") or {}
-        self._post(f.StoreSteps(steps, latest.get("step"), wandb_id=str(latest.get("wandb_run_id") or "")))
+        self._post(
+            f.StoreSteps(
+                steps,
+                latest.get("step"),
+                wandb_id=str(latest.get("wandb_run_id") or ""),
+                pinned=tuple(answer.get("pinned", ())),
+                reading=tuple(answer.get("reading", ())),
+                pins_reason=str(answer.get("pins_problem", "")),
+            )
+        )
         if not self._records_read:
             self._read_records()
 
@@ -442,6 +453,15 @@ class Effects:
             self._post(f.PruneFailed(action.step, "store", str(error)))
             return
         self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
+
+    def _pin(self, action: a.Pin) -> None:
+        try:
+            self.transfers.run(self._ask("pin", step=action.step, pinned=action.pinned), stall_s=CATALOGUE_STALL_S)
+        except StoreError as error:
+            permanent = error.kind in ("permanent", "damaged")
+            self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
+            return
+        self._post(f.PinKept(action.step, action.pinned))
 
     def _restore(self, action: a.Restore) -> None:
         began = time.monotonic()

@@ -270,7 +270,7 @@ def test_a_pod_that_wakes_up_in_the_middle_of_a_publish_writes_and_deletes_nothi
 
 def test_a_fenced_pod_deletes_no_step(store: Store, tmp_path: Path) -> None:
     held(store, A)
-    for number in (10, 20):
+    for number in (10, 20, 30):
         step = Step(tmp_path / f"a{number}", number).fill()
         publish(store, step.plan(tmp_path / "s", writer=A, generation=1), quiet)
     held(store, B, take_over=True)

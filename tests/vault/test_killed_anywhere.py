@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from supervisor.checkpoints.catalogue import delete_step, sweep_run
+from supervisor.checkpoints.keeping import tidy
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.restore import restore
@@ -182,7 +183,8 @@ def test_killed_at_every_point_nothing_is_lost(pod: Pod, name: str, fate: Fate) 
                 scene.act(pod)
             scene.afterwards(pod)
             _nothing_is_damaged(pod, scene)
-            sweep_run(pod.open(), RUN)  # as the daemon does when nobody publishes
+            sweep_run(pod.open(), RUN)  # as the transfer process and the daemon do afterwards
+            tidy(pod.open(), RUN, pod.committed())
             assert pod.garbage() == []
             _nothing_was_sent_twice(pod)
         except (AssertionError, StoreError) as error:
