@@ -29,6 +29,7 @@ class Fault:
     status: int = 0  # answer this instead of asking the server
     code: str = "InternalError"
     message: str = "made by the test"
+    body: bytes | None = None  # of that answer, instead of an error's
     retry_after: int | None = None
     flip_sent: bool = False  # one byte of the body is another one when it reaches the server
     flip_answer: bool = False
@@ -107,6 +108,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Tests read the journal instead."""
 
+    def handle_expect_100(self) -> bool:
+        told = super().handle_expect_100()
+        self.wfile.flush()  # else the client waits its second, and sends then
+        return told
+
     def do_GET(self) -> None:
         self._serve()
 
@@ -122,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
         entry = {"op": operation, "key": key, "query": query, "size": len(body), "status": 0}
         entry["part"] = int(query.get("partNumber", ["0"])[0])
         entry["headers"] = {name.lower(): value for name, value in self.headers.items()}
+        with proxy.lock:
+            proxy.journal.entries.append(entry)
         fault = proxy.take(operation, self.headers) or Fault(operation)
         if fault.hold:
             fault.hold.wait(30)
@@ -143,9 +151,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(status, headers, data, fault.cut_answer)
         except OSError:  # the client is gone
             self.close_connection = True
-        finally:
-            with proxy.lock:
-                proxy.journal.entries.append(entry)
 
     def _ask(self, body: bytes, fault: Fault) -> tuple[int, list[tuple[str, str]], bytes]:
         proxy = self.server.proxy
@@ -185,6 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _error(self, fault: Fault) -> bytes:
+        if fault.body is not None:
+            return fault.body
         return b"" if self.command == "HEAD" else ERROR.format(code=fault.code, message=fault.message).encode()
 
 

@@ -40,19 +40,20 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
         yield server
 
 
-@pytest.fixture
-def s3_bucket(seaweed: Seaweed) -> Callable[[bool], str]:
-    """Makes empty buckets, with versions or without."""
-
-    def make(versions: bool) -> str:
-        name = f"bucket-{uuid.uuid4().hex[:12]}"
-        admin = seaweed.admin()
+@pytest.fixture(scope="session")
+def s3_buckets(seaweed: Seaweed) -> dict[bool, str]:
+    """Two buckets for all tests, by whether they keep versions: the first object of a bucket costs the server most."""
+    admin = seaweed.admin()
+    for name in ("plain-bucket", "versioned-bucket"):
         admin.create_bucket(Bucket=name)
-        if versions:
-            admin.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-        return name
+    admin.put_bucket_versioning(Bucket="versioned-bucket", VersioningConfiguration={"Status": "Enabled"})
+    return {False: "plain-bucket", True: "versioned-bucket"}
 
-    return make
+
+@pytest.fixture
+def s3_place(s3_buckets: dict[bool, str]) -> Callable[[bool], str]:
+    """Gives "bucket/prefix" that nobody else uses, with versions or without."""
+    return lambda versions: f"{s3_buckets[versions]}/{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
@@ -68,8 +69,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         return
     if request.param.startswith("s3"):
         versions = request.param == "s3-versions"
-        bucket = request.getfixturevalue("s3_bucket")(versions)
-        url = f"s3://{bucket}/team/models" if versions else f"s3://{bucket}"
+        url = f"s3://{request.getfixturevalue('s3_place')(versions)}"
         yield open_store(url, request.getfixturevalue("seaweed").url, S3_ENVIRON, streams=4, retry=QUICK, part_size=1)
         return
     server: B2Server = request.getfixturevalue("b2")
