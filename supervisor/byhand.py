@@ -122,6 +122,36 @@ def prune(run_file: RunFile, *, dry_run: bool) -> list[str]:
     return told
 
 
+def verify(run_file: RunFile, step: int | None, deep: float, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Compare the store with its manifests, and ``deep`` percent of its parts with their hashes. Changes nothing.
+
+    Returns what was found and what to tell; its field ``damaged`` says whether something that was published is not
+    as it was.
+    """
+    asked = request(run_file, "verify", deep=deep, seed=seed, **({} if step is None else {"step": step}))
+    found = Transfers(os.environ, run_file.store.stall_s).run(asked)
+    told = []
+    for one in found["steps"]:
+        name, amount = f"Step {one['step']}", size(int(one["size_bytes"]))
+        if not one["committed"]:
+            told.append(f"{name}: {one['problems'][0]}. It is no checkpoint, and nothing was looked at in it.")
+        elif one["problems"]:
+            told += [f"{name} is damaged: {problem}." for problem in one["problems"]]
+        else:
+            read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else ""
+            told.append(f"{name} is good: {one['files']} files, {amount}{read}.")
+    told += [f"{problem[:1].upper()}{problem[1:]}." for problem in found["problems"]]
+    good = sum(1 for one in found["steps"] if one["committed"] and not one["problems"])
+    if found["damaged"]:
+        told.append(
+            f"Something in {run_file.store_url} is damaged. {good} good steps are there; nothing was deleted. If the "
+            "damaged step is still complete on a pod, `rl-supervisor publish --step N` mends it."
+        )
+    elif not found["steps"]:
+        told.append(f"There is nothing of run {run_file.run.id} in {run_file.store_url}.")
+    return found, told
+
+
 @contextmanager
 def alone(run_file: RunFile) -> Iterator[None]:
     """Hold the run's lock, so that no daemon acts on the same folders meanwhile. Raises TryAgainError."""

@@ -28,6 +28,9 @@ Request
                                                                     "legacy"} | null, latest_problem
                                                                     pinned [step], reading [step], pins_problem
     delete          step, generation?, writer?                      freed_bytes
+    verify          step?, deep? (percent), seed?                   damaged, problems [], read_bytes, seconds,
+                                                                    steps [{"step", "committed", "problems" [], "files",
+                                                                    "size_bytes", "read_bytes"}]
     pin             step, pinned, generation?, writer?              pinned [step]
     standing        -                                               generation, writer, released, mark
     claim           writer, settle_s, take_over?, over? {as         generation, writer, released, mark
@@ -81,6 +84,7 @@ from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
 from supervisor.checkpoints.records import settle_pointer
 from supervisor.checkpoints.restore import restore
+from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import DEFAULT_STREAMS, open_store
 from supervisor.storage.base import Store, StoreError
 
@@ -196,6 +200,18 @@ def _delete(store: Store, request: _Request, lines: _Lines) -> Answer:
     return {"freed_bytes": catalogue.delete_step(store, run_id, step, _fence(store, request))}
 
 
+def _verify(store: Store, request: _Request, lines: _Lines) -> Answer:
+    found = scrub(
+        store,
+        request.get("run_id", str),
+        lines.progress,
+        request.get("step", int, None),
+        float(request.get("deep", (int, float), 0.0)),
+        request.get("seed", int, 0),
+    )
+    return asdict(found) | {"damaged": found.damaged}
+
+
 def _pin(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, step = request.get("run_id", str), request.get("step", int)
     _fence(store, request)()
@@ -288,6 +304,7 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "restore": _restore,
     "catalogue": _catalogue,
     "delete": _delete,
+    "verify": _verify,
     "pin": _pin,
     "standing": _standing,
     "claim": _claim,

@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--step", type=_step_or_latest, metavar="N|latest", help="default: latest")
         if name == "restore":
             sub.add_argument("--to", type=Path, metavar="DIR", help="default: the run's output folder")
+    verify = verb("verify", "compare the store with its manifests; never deletes", _verify)
+    verify.add_argument("--step", type=_step_or_all, metavar="N|all", help="default: all")
+    verify.add_argument("--deep", type=_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)")
+    verify.add_argument("--seed", type=_step, default=None, metavar="N", help="which parts --deep reads; default: any")
+    verify.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
@@ -134,6 +139,17 @@ def _step_or_latest(text: str) -> int | None:
     return None if text == "latest" else _step(text)
 
 
+def _step_or_all(text: str) -> int | None:
+    return None if text == "all" else _step(text)
+
+
+def _percent(text: str) -> float:
+    value = _amount(text.removesuffix("%"))
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"a share from 0 to 100 is wanted, not {text!r}")
+    return value
+
+
 # ---------------------------------------------------------------- verbs; each imports only what it needs
 
 
@@ -165,6 +181,19 @@ def _init(options: argparse.Namespace) -> int:
     from supervisor.cli import init
 
     return init.init(options.output, options.job)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    import json
+    import secrets
+
+    from supervisor import byhand
+    from supervisor.config import load
+
+    seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
+    found, told = byhand.verify(load(options.run_file), options.step, options.deep, seed)
+    print(json.dumps(found | {"seed": seed}, indent=2) if options.json else "\n".join(told))
+    return 1 if found["damaged"] else 0
 
 
 def _by_hand(options: argparse.Namespace) -> int:

@@ -215,6 +215,23 @@ class Effects:
         if self._lanes.idle("catalogue"):
             self._lanes.put("catalogue", self._catalogue)
 
+    def check_store(self) -> None:
+        """Compare the store's listing with its manifests; what is damaged is told and remembered, never deleted."""
+        if self._lanes.idle("check"):
+            self._lanes.put("check", self._check_store)
+
+    def _check_store(self) -> None:
+        try:
+            answer = self.transfers.run(self._ask("verify"), stall_s=CATALOGUE_STALL_S)
+        except StoreError:
+            return  # the look at the store says so when it is away
+        looked = [one for one in answer["steps"] if one["committed"]]
+        damaged = {str(one["step"]): f"{one['problems'][0]}." for one in looked if one["problems"]}
+        if looked:
+            self._post(f.StoreChecked(tuple(int(one["step"]) for one in looked if not one["problems"]), damaged))
+        for problem in answer["problems"]:
+            self._post(f.Remark("store-damaged", f"{problem[:1].upper()}{problem[1:]}."))
+
     def _catalogue(self) -> None:
         try:
             answer = self.transfers.run(self._ask("catalogue"), stall_s=CATALOGUE_STALL_S)
