@@ -173,6 +173,9 @@ class Store(Section):
     """Newest steps kept in the store; at least two."""
     keep_every: Positive | None = None
     """Besides, every step that is a multiple of this."""
+    also: list[Literal["weights", "broadcasts", "traces"]] = []
+    """What of a prime-rl step is published though no resume needs it: weights for people, those for the engine, and
+    rollouts. A plain command lists its folders in `[job.plain]`."""
     streams: Annotated[int, Field(ge=1, le=64)] = 16
     """Parts in flight at a time."""
     part_size: Annotated[int, Field(ge=200)] | None = None

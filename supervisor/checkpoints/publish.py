@@ -40,7 +40,7 @@ from supervisor.checkpoints.records import (
 from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
 from supervisor.checkpoints.sources import Sources
 from supervisor.storage.base import Store, StoredFile, StoreError
-from supervisor.storage.hashing import fitting_part_size, parts_digest
+from supervisor.storage.hashing import fitting_part_size, parts_digest, sha1
 
 
 @dataclass(frozen=True)
@@ -123,19 +123,17 @@ class _Publish:
         started = time.monotonic()
         sent_before = self.store.sent_bytes()
         listing = {file.name: file for file in self.store.list(self.folder)}
-        before = self._committed(listing)
+        before, data, file_id = self._committed(listing)
         hashed = self._hash({file.path: file for file in before.files} if before else {})
         already = before is not None and self._same(before, hashed, listing)
-        if already:
-            data, file_id = self._manifest_there(listing)
-        else:
+        if not already:
             self._compare(hashed)
             self._fence()
             self._uncommit(before, listing, hashed)
             stored = self._send(hashed, listing)
             self._check_listing(stored)
             self._fence()
-            data, file_id = self._commit(hashed, stored)
+            data, file_id = self._commit(hashed, stored, listing)
         moved, note = self._point(data, file_id)
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
@@ -163,17 +161,18 @@ class _Publish:
 
     # ------------------------------------------------------------ what is there, here and in the store
 
-    def _committed(self, listing: dict[str, StoredFile]) -> Manifest | None:
+    def _committed(self, listing: dict[str, StoredFile]) -> tuple[Manifest | None, bytes, str]:
         """The manifest that commits this step now, None when there is none or when nobody could restore by it."""
         there = listing.get(f"{self.folder}{MANIFEST}")
         if there is None:
-            return None
+            return None, b"", ""
         try:
-            return read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)[0]
+            manifest, data = read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)
         except StoreError as error:
             if error.kind not in ("damaged", "missing"):
                 raise
-            return None
+            return None, b"", ""
+        return manifest, data, there.file_id
 
     def _hash(self, before: dict[str, ManifestFile]) -> list[Hashed]:
         """Part hashes of all sources, in parallel. A file is cut as the manifest before cut it, so they compare."""
@@ -202,10 +201,6 @@ class _Publish:
             and there.file_id == file.file_id
             for file in before.files
         )
-
-    def _manifest_there(self, listing: dict[str, StoredFile]) -> tuple[bytes, str]:
-        there = listing[f"{self.folder}{MANIFEST}"]
-        return read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)[1], there.file_id
 
     # ------------------------------------------------------------ files
 
@@ -280,7 +275,9 @@ class _Publish:
 
     # ------------------------------------------------------------ the two records
 
-    def _commit(self, hashed: Sequence[Hashed], stored: dict[str, tuple[Hashed, StoredFile]]) -> tuple[bytes, str]:
+    def _commit(
+        self, hashed: Sequence[Hashed], stored: dict[str, tuple[Hashed, StoredFile]], listing: dict[str, StoredFile]
+    ) -> tuple[bytes, str]:
         plan = self.plan
         blocks, places = self.reuse.blocks_object(hashed)
         manifest = Manifest(
@@ -307,12 +304,20 @@ class _Publish:
                 )
                 for entry in sorted(hashed, key=lambda entry: entry.name)
             ),
-            blocks=BlocksObject(self.store.put_bytes(f"{self.folder}{BLOCKS}", blocks).file_id, len(blocks))
-            if blocks
-            else None,
+            blocks=self._put_blocks(blocks, listing),
         )
         data = manifest.to_bytes()
         return data, self._put_and_read_back(f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
+
+    def _put_blocks(self, data: bytes, listing: dict[str, StoredFile]) -> BlocksObject | None:
+        """Block hashes, for the next step; not again what an attempt before this one has brought."""
+        if not data:
+            return None
+        name = f"{self.folder}{BLOCKS}"
+        there = listing.get(name)
+        if there is None or there.size != len(data) or there.sha1 != sha1(data):
+            there = self.store.put_bytes(name, data)
+        return BlocksObject(there.file_id, len(data))
 
     def _point(self, manifest: bytes, manifest_id: str) -> tuple[bool, str]:
         """Move ``latest.json`` to this step unless it names a higher one. Returns (moved, note)."""
