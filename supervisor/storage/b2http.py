@@ -16,9 +16,10 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +32,7 @@ from b2sdk.v3.exception import interpret_b2_error
 from supervisor.storage.limit import Throttle
 from supervisor.storage.source import SourceRange
 
-BLOCK_BYTES = 256 << 10  # fits a core's cache, so that hashing and copying read it from there
+BLOCK_BYTES = 1 << 20  # less would be in a core's cache, and cost more in threads that wait for the interpreter
 SENDFILE_BYTES = 1 << 20
 ANSWER_BYTES = 1 << 20
 CONNECT_S = 46.0
@@ -79,20 +80,53 @@ class Download:
         if "Content-Length" not in self.headers:
             raise ConnectionResetError("the server did not say how long its answer is")
         left = int(self.headers["Content-Length"])
-        stream: Any = self._response.fp  # http.client would return less than is there, or wait for a whole block
-        while left:
-            wanted = min(throttle.block(len(buffer)), left)
-            throttle.pass_(wanted)
-            got = 0
-            while got < wanted:
-                count = stream.readinto1(buffer[got:wanted])
-                if not count:
-                    raise ConnectionResetError(f"the connection ended {left - got} bytes before the end of the answer")
-                got += count
-                pace.moved(count, time.monotonic())
-            left -= got
-            yield buffer[:got]
+        with self._reader() as readinto:
+            while left:
+                wanted = min(throttle.block(len(buffer)), left)
+                throttle.pass_(wanted)
+                got = 0
+                while got < wanted:
+                    count = readinto(buffer[got:wanted])
+                    if not count:
+                        missing = left - got
+                        raise ConnectionResetError(f"the connection ended {missing} bytes before the end of the answer")
+                    got += count
+                    pace.moved(count, time.monotonic())
+                left -= got
+                yield buffer[:got]
         self._clean = True
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[Callable[[memoryview], int]]:
+        """How to read the body. From a plain socket the kernel fills a block in one call, once what came with the
+        head is taken; http.client's own reading returns it in many small pieces, each of which costs two calls.
+        """
+        stream: Any = self._response.fp
+        link = self._connection.sock
+        if link is None or isinstance(link, ssl.SSLSocket):
+            yield stream.readinto1
+            return
+        early = len(stream.peek(1)) if int(self.headers["Content-Length"]) else 0
+
+        def readinto(view: memoryview) -> int:
+            nonlocal early
+            if early:
+                count = int(stream.readinto1(view[: min(early, len(view))]))
+                early -= count
+                return count
+            try:
+                return link.recv_into(view, 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                raise TimeoutError(f"the connection brought no byte for {self._transport.stall_s:.0f} s") from None
+
+        stall_s = self._transport.stall_s
+        link.settimeout(None)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(stall_s))
+        try:
+            yield readinto
+        finally:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(0))
+            link.settimeout(stall_s)
 
     def error(self) -> Exception:
         """What b2sdk makes of an answer that is no success."""
@@ -391,6 +425,10 @@ def _refused(status: int, headers: dict[str, str], body: bytes) -> Exception:
     lower = {name.lower(): value for name, value in headers.items()}
     error: Exception = interpret_b2_error(status, code, message, lower)
     return error
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _wait_writable(link: socket.socket, stall_s: float) -> None:
