@@ -193,10 +193,11 @@ class Multipart:
             )
             if page.get("ChecksumAlgorithm"):
                 upload.sha1 = page["ChecksumAlgorithm"] == "SHA1"
-            for entry in page.get("Parts", ()):
-                number = entry["PartNumber"]
-                if number <= len(parts) and _is_there(entry, path, parts[number - 1]):
-                    upload.etags[number] = entry["ETag"]
+            listed = [entry for entry in page.get("Parts", ()) if entry["PartNumber"] <= len(parts)]
+            same = self._pool.map(lambda entry: _is_there(entry, path, parts[entry["PartNumber"] - 1]), listed)
+            upload.etags.update(
+                (e["PartNumber"], e["ETag"]) for e, is_same in zip(listed, same, strict=True) if is_same
+            )
             if not page.get("IsTruncated"):
                 return upload
             asked = {"PartNumberMarker": page["NextPartNumberMarker"]}
