@@ -350,7 +350,7 @@ def slow_link(bench: Bench, clients: Sequence[Client]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure and print; exit code 0 whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m bench.vault", description=__doc__)
     parser.add_argument("--mb", type=int, default=512, help="size of the large file")
@@ -359,7 +359,7 @@ def main() -> None:
     parser.add_argument("--clients", nargs="*", default=[], help="beside ours: b2sdk, 'b2 sync', rclone, 'rclone 16'")
     parser.add_argument("--slow", choices=["no", "ours", "all", "only"], default="ours", help="the slow link")
     parser.add_argument("--dir", type=Path, help="where to work (default: /dev/shm when there is room)")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     size = 2_000_000_000 if options.full else options.mb * 1_000_000
     place = options.dir or roomy(3 * size + (200 << 20))
     folder = Path(tempfile.mkdtemp(prefix="rl-vault-", dir=place))
@@ -387,6 +387,7 @@ def main() -> None:
         if bench:
             bench.close()
         shutil.rmtree(folder, ignore_errors=True)
+    return 0
 
 
 def roomy(needed: int) -> Path:
@@ -402,4 +403,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
