@@ -1,8 +1,8 @@
 """`make bench`: all measurements, then one table: what is asked, what was measured, and what supervisord does.
 
-`python -m bench detection`, `footprint`, `decisions` or `vault` does one of them; `--seconds` and `--kills` say how much
-of the first two, `python -m bench.decisions --help` tells of the third, which is by the simulator and starts nothing, and
-`python -m bench.vault --help` of the last: publishing and restoring beside b2sdk, the `b2` command and rclone.
+`python -m bench detection`, `footprint`, `decisions` or `vault` does one of them; `--seconds` and `--kills` say how
+much of the first two, `python -m bench.decisions --help` tells of the third, which is by the simulator and starts
+nothing, and `python -m bench.vault --help` of the last: publishing and restoring beside other tools.
 """
 
 from __future__ import annotations
