@@ -152,6 +152,19 @@ def verify(run_file: RunFile, step: int | None, deep: float, seed: int) -> tuple
     return found, told
 
 
+def logs(run_file: RunFile, attempt: int | None) -> dict[str, Any]:
+    """What is in the store of all attempts' logs, or the texts of one attempt. Raises SupervisorError."""
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    if attempt is None:
+        return transfers.run(request(run_file, "list-logs"))
+    found = transfers.run(request(run_file, "get-logs", attempt=attempt))
+    if not found["logs"]:
+        raise SupervisorError(
+            f"There is no log of attempt {attempt} in {run_file.store_url}; without --attempt all are listed."
+        )
+    return found
+
+
 @contextmanager
 def alone(run_file: RunFile) -> Iterator[None]:
     """Hold the run's lock, so that no daemon acts on the same folders meanwhile. Raises TryAgainError."""

@@ -28,6 +28,10 @@ Request
                                                                     "legacy"} | null, latest_problem
                                                                     pinned [step], reading [step], pins_problem
     delete          step, generation?, writer?                      freed_bytes
+    put-logs        journal, attempt, logs {NAME: base64 of gzip}   sent
+    list-logs       -                                               logs [{"journal", "attempt", "name", "size_bytes",
+                                                                    "uploaded_at"}]
+    get-logs        attempt                                         logs {"JOURNAL/NAME": text}
     verify          step?, deep? (percent), seed?                   damaged, problems [], read_bytes, seconds,
                                                                     steps [{"step", "committed", "problems" [], "files",
                                                                     "size_bytes", "read_bytes"}]
@@ -77,7 +81,7 @@ from typing import IO, Any
 
 import psutil
 
-from supervisor.checkpoints import catalogue, claims, keeping, lineage, record_files
+from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, record_files
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
@@ -200,6 +204,23 @@ def _delete(store: Store, request: _Request, lines: _Lines) -> Answer:
     return {"freed_bytes": catalogue.delete_step(store, run_id, step, _fence(store, request))}
 
 
+def _put_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
+    try:
+        packed = {name: base64.b64decode(data, validate=True) for name, data in request.get("logs", dict).items()}
+    except (binascii.Error, TypeError) as error:
+        raise StoreError("permanent", f"the request's logs are not base64: {error}") from error
+    run_id, journal = request.get("run_id", str), request.get("journal", str)
+    return {"sent": log_files.put_logs(store, run_id, journal, request.get("attempt", int), packed)}
+
+
+def _list_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
+    return {"logs": [asdict(log) for log in log_files.list_logs(store, request.get("run_id", str))]}
+
+
+def _get_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
+    return {"logs": log_files.get_logs(store, request.get("run_id", str), request.get("attempt", int))}
+
+
 def _verify(store: Store, request: _Request, lines: _Lines) -> Answer:
     found = scrub(
         store,
@@ -304,6 +325,9 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "restore": _restore,
     "catalogue": _catalogue,
     "delete": _delete,
+    "put-logs": _put_logs,
+    "list-logs": _list_logs,
+    "get-logs": _get_logs,
     "verify": _verify,
     "pin": _pin,
     "standing": _standing,

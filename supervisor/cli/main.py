@@ -74,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--deep", type=_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)")
     verify.add_argument("--seed", type=_step, default=None, metavar="N", help="which parts --deep reads; default: any")
     verify.add_argument("--json", action="store_true", help="print JSON")
+    logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _logs)
+    logs.add_argument("--attempt", type=_step, metavar="N", help="print those of attempt N; default: list all")
+    logs.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
@@ -194,6 +197,30 @@ def _verify(options: argparse.Namespace) -> int:
     found, told = byhand.verify(load(options.run_file), options.step, options.deep, seed)
     print(json.dumps(found | {"seed": seed}, indent=2) if options.json else "\n".join(told))
     return 1 if found["damaged"] else 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    import json
+    from datetime import UTC, datetime
+
+    from supervisor import byhand
+    from supervisor.cli.render import safe
+    from supervisor.config import load
+
+    found = byhand.logs(load(options.run_file), options.attempt)["logs"]
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    elif options.attempt is None:
+        for log in found:
+            when = datetime.fromtimestamp(log["uploaded_at"], UTC).isoformat(timespec="seconds")
+            print(f"attempt {log['attempt']}  {safe(log['name'])}  {when}  pod {log['journal'][:8]}")
+        if not found:
+            print("No attempt has left a log in the store yet.")
+    else:
+        for name, text in found.items():
+            print(f"==> {safe(name)} <==")
+            print("\n".join(safe(line) for line in text.splitlines()))
+    return 0
 
 
 def _by_hand(options: argparse.Namespace) -> int:

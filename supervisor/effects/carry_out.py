@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor.checkpoints.log_files import pack
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -32,11 +33,13 @@ from supervisor.effects.survivors import Belongings, Identity, records
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.secrets import masked
 from supervisor.storage.base import StoreError
 
 Post = Callable[[f.Fact], None]
 CATALOGUE_FRESH_S = 60.0
 CATALOGUE_STALL_S = 120.0
+MOST_BUNDLES = 5  # of one attempt's incidents that go to the store
 LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
@@ -170,14 +173,20 @@ class Effects:
             self._lanes.put("logs", lambda: self._upload_logs(attempt))
 
     def _upload_logs(self, attempt: int) -> None:
-        texts = {
-            f"log-{attempt:04d}-{role}.txt": tail_of(path).decode(errors="replace")
-            for role, path in self._log_files().items()
-        }
-        if not texts:
+        """Ends of the logs and the evidence of the attempt's incidents, without secrets."""
+        texts = {f"{role}.log": tail_of(path) for role, path in self._log_files().items()}
+        for bundle in sorted(attempt_dir(self._state_dir, attempt).glob("incident-*"))[-MOST_BUNDLES:]:
+            for name in ("reason.txt", "explain.json", "processes.txt"):
+                if (bundle / name).is_file():
+                    texts[f"{bundle.name}-{name}"] = tail_of(bundle / name)
+        if not texts or not self.journal:
             return
+        packed = {
+            name: base64.b64encode(pack(masked(data.decode(errors="replace")))).decode() for name, data in texts.items()
+        }
+        asked = self._ask("put-logs", journal=self.journal, attempt=attempt, logs=packed)
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self._put(texts)
+            self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
 
     def _put(self, texts: Mapping[str, str]) -> None:
         files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
