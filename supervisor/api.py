@@ -36,13 +36,14 @@ VERBS: Mapping[str, frozenset[str]] = {
     "shutdown": frozenset(),
     "pin": frozenset(),
     "unpin": frozenset(),
+    "rollback": frozenset(),
     "attach": frozenset(),
 }
 """Each verb with the arguments it knows; ``attach``, of ``rl-supervisor attach``, takes one ``PID:START_TICKS``.
 
 Those of ``OF_A_STEP`` take one step.
 """
-OF_A_STEP = ("pin", "unpin")
+OF_A_STEP = ("pin", "unpin", "rollback")
 _STEP = re.compile(r"[0-9]{1,9}", re.ASCII)
 _PROCESS = re.compile(r"[0-9]{1,9}:[0-9]{1,18}", re.ASCII)
 

@@ -182,6 +182,8 @@ class Store(Section):
     """Bytes of a part. Default: what the server recommends."""
     limit_mbit: Annotated[float, Field(ge=1)] | None = None
     """Most megabits a second that a transfer may take, over all its streams, for `b2://`. Default: no limit."""
+    take_over_after: Annotated[float, Field(ge=1)] = 600
+    """For so long the heartbeat of the pod that holds the run must stand still before this one takes it over."""
     stall_s: Annotated[float, Field(gt=0)] = 180
     """A transfer that moves no byte for so long is killed and resumed."""
 

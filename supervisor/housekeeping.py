@@ -20,6 +20,7 @@ LOGS_S = 600.0
 CHECK_S = 86_400.0
 CHECK_FIRST_S = 3600.0  # a spot pod may not live a day
 POSITIONS_S = 5.0
+CLAIMS_S = 0.5
 
 
 class Household(Protocol):
@@ -59,6 +60,7 @@ class Housekeeping:
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)
         self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
+        self._every(CLAIMS_S, self._house.effects.claiming.tick)
         self._scheduler.start()
 
     def stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from supervisor.checkpoints.keeping import refuse_to_delete
 from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
@@ -46,6 +46,7 @@ class Catalogue:
     steps: Mapping[int, StepInfo]
     latest: Latest | None
     latest_problem: str = ""
+    happened: Lineage = field(default_factory=Lineage)
 
 
 def list_steps(store: Store, run_id: str) -> Catalogue:
@@ -69,7 +70,7 @@ def list_steps(store: Store, run_id: str) -> Catalogue:
         latest_problem = str(error)
     with ThreadPoolExecutor(max(1, min(store.streams, len(steps)))) as pool:
         infos = pool.map(lambda step: _look(store, run_id, step, steps[step], latest, happened), sorted(steps))
-        return Catalogue({info.step: info for info in infos}, latest, latest_problem)
+        return Catalogue({info.step: info for info in infos}, latest, latest_problem, happened)
 
 
 def _look(  # noqa: PLR0917

@@ -25,7 +25,8 @@ Request
                                                                     {"step", "run_id", "wandb_run_id", "timestamp",
                                                                     "generation", "lineage", "writer",
                                                                     "manifest_file_id", "manifest_sha256",
-                                                                    "legacy"} | null, latest_problem
+                                                                    "legacy"} | null, latest_problem, happened
+                                                                    [{"lineage", "kind", "step", "wall", "why"}]
                                                                     pinned [step], reading [step], pins_problem
     delete          step, generation?, writer?                      freed_bytes
     put-logs        journal, attempt, logs {NAME: base64 of gzip}   sent
@@ -196,6 +197,7 @@ def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
         "steps": [asdict(info) for info in found.steps.values()],
         "latest": asdict(found.latest) | {"legacy": found.latest.legacy} if found.latest else None,
         "latest_problem": found.latest_problem,
+        "happened": [asdict(entry) for entry in found.happened.entries],
     }
 
 

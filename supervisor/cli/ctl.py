@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, about in (
         ("pin", "keep a step in the store whatever the rules of retention say"),
         ("unpin", "let the rules of retention decide about a step again"),
+        ("rollback", "stop the job and go on at this step; what is above it is another lineage"),
     ):
         sub = verb(name, about, _pin)
         sub.add_argument("step", type=_step, metavar="STEP")

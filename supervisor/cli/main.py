@@ -47,8 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     run = verb("run", "watch the run until it is finished", _run, contract=True)
     run.add_argument("--fresh", action="store_true", help="start from scratch although checkpoints exist")
     run.add_argument("--step", type=_step, metavar="N", help="resume at this step, not at the last good one")
+    take_over = "take the run from the pod that holds it now; that one stops publishing"
+    run.add_argument("--take-over", action="store_true", help=take_over)
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
-    verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    onstart.add_argument("--take-over", action="store_true", help=take_over)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     check = verb("check", "load the run file and say what would be done with it", _check)
@@ -159,13 +162,15 @@ def _percent(text: str) -> float:
 def _run(options: argparse.Namespace) -> int:
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=options.fresh, step=options.step, onstart=False)
+    return daemon.main(
+        options.run_file, fresh=options.fresh, step=options.step, take_over=options.take_over, onstart=False
+    )
 
 
 def _onstart(options: argparse.Namespace) -> int:
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=False, step=None, onstart=True)
+    return daemon.main(options.run_file, fresh=False, step=None, take_over=options.take_over, onstart=True)
 
 
 def _attach(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
+from supervisor.core import fencing
 from supervisor.core.evolve import replace, settle
 from supervisor.core.state import (
     BEING_LISTED,
@@ -33,6 +34,7 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     # A quarantined step that was written anew since is another checkpoint: another lineage's.
     written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
+    quarantined |= fencing.left_here(state.lineage, fact.steps)
     outdated = tuple(sorted({*state.outdated, *map(int, written)}))
     stored = tuple(s for s in state.store if s.step not in outdated)
     state = replace(state, local=fact.steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
@@ -65,8 +67,9 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         store_reason="",
         store_permanent=False,
         store_t=state.now,
-        quarantined=quarantined,
+        quarantined={**quarantined, **fencing.left_here(fact.happened, state.local)},
         rolled_back=None,
+        lineage=fact.happened,
     )
     return replace(state, published=max(state.good_stored(), default=None))
 
@@ -161,6 +164,7 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
 
 
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
+    **fencing.HANDLERS,
     f.DiskLook: _disk_look,
     f.LocalSteps: _local_steps,
     f.StoreSteps: _store_steps,

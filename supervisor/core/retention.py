@@ -24,6 +24,8 @@ def safe_locally(state: State, keep: int) -> list[int]:
     Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published,
     or anything at or above the newest published step that is not itself published.
     """
+    if state.fence.lost:
+        return []  # what the store holds is another pod's now: nothing of it makes a step here superfluous
     stored = set(state.good_stored())
     newest_stored = max(stored, default=None)
     if newest_stored is None:

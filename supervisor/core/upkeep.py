@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
+from supervisor.core import fencing
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
@@ -31,7 +32,9 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     """Publish, prune, keep the store small: one effect of a kind at a time."""
     state, acts = _engine(state)
     busy = state.busy
-    may_publish = watch.over(state.publish_after, 0.0)
+    may_publish = watch.over(state.publish_after, 0.0) and fencing.may_write(state)
+    state, lineage = fencing.keep_lineage(state, watch)
+    acts += lineage
     if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
         step = next_to_publish(state)
         if step is not None and not state.exit_said:
@@ -66,6 +69,8 @@ def _engine(state: State) -> tuple[State, Actions]:
 def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
     """What the run learned and what it cost goes to the store: after each publish, now and then, and at the end."""
     if not state.settings.has_store or state.store_reason or state.mode == "new" or not state.journal:
+        return state, []
+    if not fencing.may_write(state):
         return state, []
     last = state.exit_code is not None and state.records_t < state.since
     if not last and not watch.over(state.records_t, RECORDS_S):
@@ -119,12 +124,17 @@ def leave(state: State) -> tuple[State, Actions]:
         or listing
         or state.own.alive
         or state.own.asked != ""
-        or (next_to_publish(state) is not None and state.publish_failures == 0 and not state.store_reason)
+        or (
+            next_to_publish(state) is not None
+            and state.publish_failures == 0
+            and not state.store_reason
+            and fencing.may_write(state)
+        )
     )
     limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
     if waiting and (state.settings.has_store or state.own.alive) and state.now - state.since < limit:
         return state, []
-    return replace(state, exit_said=True), [a.Exit(state.exit_code, state.why)]
+    return replace(state, exit_said=True), [*fencing.release(state), a.Exit(state.exit_code, state.why)]
 
 
 def can_free(state: State) -> bool:

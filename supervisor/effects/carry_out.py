@@ -10,7 +10,6 @@ import base64
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -22,8 +21,10 @@ from supervisor.checkpoints.log_files import pack
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.records import Happened
 from supervisor.effects import aside, observing, run_records
 from supervisor.effects.attempts import attempt_dir, digest, last_attempt, read_snapshot, take_snapshot
+from supervisor.effects.claiming import Claiming
 from supervisor.effects.evidence import collect, tail_of, trace_command
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
@@ -91,6 +92,16 @@ class Effects:
         self._setup_runs = False
         self._described = ""  # digest of the run's files that are in the store
         self._state_dir = run_file.state_dir
+        self._unkept = ""  # why the store does not know yet which steps are left
+        self._given_back = threading.Event()
+        self._given_back.set()
+        self.claiming = Claiming(
+            lambda do, more: self.transfers.run(self._ask(do, **more), stall_s=CATALOGUE_STALL_S),
+            post,
+            self._lanes.put,
+            run_file.store.take_over_after,
+            listed=lambda: self.catalogue(force=True),
+        )
         self.engine = OwnEngine(
             lambda: self.run_file,
             post,
@@ -126,6 +137,14 @@ class Effects:
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
                 self._lanes.put("job", lambda: self._evidence(action))
+            case a.Claim():
+                self.claiming.journal = self.journal
+                self.claiming.want(take_over=action.take_over)
+            case a.Release():
+                self._given_back.clear()
+                self._lanes.put("claims", self._release)
+            case a.KeepLineage():
+                self._lanes.put("publish", lambda: self._keep_lineage(action))
             case a.Publish():
                 self._lanes.put("publish", lambda: self._publish(action))
             case a.PruneLocal():
@@ -159,6 +178,7 @@ class Effects:
     def close(self) -> None:
         """End transfers (they resume where they were) and let each lane finish what it does."""
         self._kept.wait(LAST_RECORDS_S)
+        self._given_back.wait(LAST_RECORDS_S)
         self.transfers.close()
         self._lanes.close(timeout_s=2.0)
 
@@ -190,7 +210,7 @@ class Effects:
 
     def _put(self, texts: Mapping[str, str]) -> None:
         files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-        self.transfers.run(self._ask("put-run-files", files=files), stall_s=CATALOGUE_STALL_S)
+        self.transfers.run(self._ask("put-run-files", files=files, **self.claiming.signed()), stall_s=CATALOGUE_STALL_S)
 
     def _need_job(self) -> Job:
         """The job, opened when it was not yet. Raises SupervisorError."""
@@ -249,13 +269,18 @@ class Effects:
             self._post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
             return
         self._catalogue_t = time.monotonic()
-        steps = tuple(f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in answer["steps"])
+        steps = tuple(
+            f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"]), left=str(s.get("left", "")))
+            for s in answer["steps"]
+        )
+        happened = tuple(Happened(e["kind"], e["step"], e["wall"], e["why"]) for e in answer.get("happened", ()))
         latest = answer.get("latest") or {}
         self._post(
             f.StoreSteps(
                 steps,
                 latest.get("step"),
                 wandb_id=str(latest.get("wandb_run_id") or ""),
+                happened=happened,
                 pinned=tuple(answer.get("pinned", ())),
                 reading=tuple(answer.get("reading", ())),
                 pins_reason=str(answer.get("pins_problem", "")),
@@ -397,6 +422,8 @@ class Effects:
             self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
             return
         try:
+            if self._unkept:
+                raise StoreError("transient", f"the store does not know yet which steps are left: {self._unkept}")
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
@@ -407,7 +434,7 @@ class Effects:
                 step=action.step,
                 files=[{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
                 wandb_run_id=self._wandb_id(),
-                writer=f"{socket.gethostname()}:{_machine_id()}",
+                **self.claiming.signed(),
                 allow_back=action.back,
                 state_dir=str(self._state_dir / "publish"),
                 extra={
@@ -419,6 +446,8 @@ class Effects:
             )
             answer = self.transfers.run(asked, what="publish")
         except StoreError as error:
+            if error.kind == "fenced":
+                self.claiming.fenced(error)
             changed = error.kind == "changed"
             permanent = error.kind in ("permanent", "quota")
             self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
@@ -474,20 +503,47 @@ class Effects:
 
     def _prune_store(self, action: a.PruneStore) -> None:
         try:
-            answer = self.transfers.run(self._ask("delete", step=action.step), stall_s=CATALOGUE_STALL_S)
+            asked = self._ask("delete", step=action.step, **self.claiming.signed())
+            answer = self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
         except StoreError as error:
+            if error.kind == "fenced":
+                self.claiming.fenced(error)
             self._post(f.PruneFailed(action.step, "store", str(error)))
             return
         self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
 
     def _pin(self, action: a.Pin) -> None:
         try:
-            self.transfers.run(self._ask("pin", step=action.step, pinned=action.pinned), stall_s=CATALOGUE_STALL_S)
+            self.transfers.run(
+                self._ask("pin", step=action.step, pinned=action.pinned, **self.claiming.signed()),
+                stall_s=CATALOGUE_STALL_S,
+            )
         except StoreError as error:
             permanent = error.kind in ("permanent", "damaged")
             self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
             return
         self._post(f.PinKept(action.step, action.pinned))
+
+    def _keep_lineage(self, action: a.KeepLineage) -> None:
+        happened = [vars(one) for one in action.happened]
+        try:
+            asked = self._ask("lineage", happened=happened, **self.claiming.signed())
+            answer = self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
+        except StoreError as error:
+            self._unkept = str(error)
+            if error.kind == "fenced":
+                self.claiming.fenced(error)
+            self._post(f.LineageFailed(str(error)))
+            return
+        self._unkept = ""
+        self._post(f.LineageKept(len(happened), answer.get("pointer")))
+        self.catalogue(force=True)
+
+    def _release(self) -> None:
+        try:
+            self.claiming.give_back()
+        finally:
+            self._given_back.set()
 
     def _restore(self, action: a.Restore) -> None:
         began = time.monotonic()
@@ -573,10 +629,3 @@ def whole(step: Mapping[str, Any], latest: Mapping[str, Any]) -> bool:
     if step["committed"]:
         return True
     return bool(step.get("legacy") and latest.get("legacy") and int(step["step"]) <= int(latest["step"]))
-
-
-def _machine_id() -> str:
-    for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
-        with contextlib.suppress(OSError):
-            return Path(path).read_text().strip()[:32]
-    return "unknown"

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.checkpoints.claims import FencedError
 from supervisor.checkpoints.progress import RecentRate
 from supervisor.config import RunFile
 from supervisor.storage.base import StoreError
@@ -161,6 +162,9 @@ class Transfers:
             thread.join(5)
         if "ok" in answer:
             return dict(answer["ok"])
+        if "error" in answer and answer["error"].get("kind") == "fenced":
+            told = answer["error"]
+            raise FencedError(str(told.get("sentence")), str(told.get("by")), int(told.get("generation", 0)))
         if "error" in answer:
             raise StoreError(answer["error"].get("kind", "transient"), answer["error"].get("sentence", "unknown error"))
         tail = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]

@@ -116,7 +116,8 @@ class Store(Protocol):
         """Every version of all objects whose name starts with ``prefix``: a whole name, or a folder that ends in '/'.
 
         In the order of names, and of one name the newest first, as the store itself orders them (by its own clock);
-        none that are older than a deletion of the name. A store without versions tells the one that there is. A name that merely begins like ``prefix`` may be among them.
+        none that are older than a deletion of the name. A store without versions tells the one that there is.
+        A name that merely begins like ``prefix`` may be among them.
         """
 
     def claim(self, name: str, data: bytes) -> bool | None:
