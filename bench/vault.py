@@ -360,6 +360,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--slow", choices=["no", "ours", "all", "only"], default="ours", help="the slow link")
     parser.add_argument("--dir", type=Path, help="where to work (default: /dev/shm when there is room)")
     options = parser.parse_args(words)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # each table is worth having at once
     size = 2_000_000_000 if options.full else options.mb * 1_000_000
     place = options.dir or roomy(3 * size + (200 << 20))
     folder = Path(tempfile.mkdtemp(prefix="rl-vault-", dir=place))
