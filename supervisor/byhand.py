@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from supervisor.config import RunFile
 from supervisor.core import facts as f
@@ -26,9 +26,10 @@ from supervisor.jobs.base import Job
 from supervisor.primerl import open_job
 
 
-def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bool) -> list[str]:
-    """Fetch a step (None: the newest good one) to the job's folders, or below ``to``; returns what to tell.
+def restore(run_file: RunFile, step: int | Literal["best"] | None, to: Path | None, *, dry_run: bool) -> list[str]:
+    """Fetch a step to the job's folders, or below ``to``; returns what to tell.
 
+    ``step`` None: the newest good one, "best": the one of the highest reward; neither takes a step that was left.
     Raises SupervisorError when there is no such step, it is damaged, or a daemon watches the target.
     """
     transfers = Transfers(os.environ, run_file.store.stall_s)
@@ -38,7 +39,11 @@ def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bo
     if not committed:
         raise SupervisorError(f"There is no step of run {run_file.run.id} in {run_file.store_url}.")
     latest = pointer.get("step")
-    wanted = step if step is not None else (latest if latest in committed else committed[-1])
+    left = {int(s["step"]) for s in catalogue["steps"] if s.get("left")}
+    good = [number for number in committed if number not in left] or committed
+    if step == "best":
+        step = _best(catalogue["steps"], good, run_file)
+    wanted = step if step is not None else (latest if latest in good else good[-1])
     if wanted not in committed:
         there = ", ".join(map(str, committed))
         raise SupervisorError(f"Step {wanted} is not in {run_file.store_url}; there are {there}.")
@@ -163,6 +168,19 @@ def logs(run_file: RunFile, attempt: int | None) -> dict[str, Any]:
             f"There is no log of attempt {attempt} in {run_file.store_url}; without --attempt all are listed."
         )
     return found
+
+
+def _best(steps: list[dict[str, Any]], committed: list[int], run_file: RunFile) -> int:
+    """The whole step with the highest reward; of equal ones the newest."""
+    rewards = {int(s["step"]): s["reward"] for s in steps if s.get("reward") is not None}
+    known = [(rewards[step], step) for step in committed if step in rewards]
+    if not known:
+        there = ", ".join(map(str, committed))
+        raise SupervisorError(
+            f"No step of run {run_file.run.id} in {run_file.store_url} says what its reward was, so none is the best. "
+            f"Name one with --step; there are {there}."
+        )
+    return max(known)[1]
 
 
 @contextmanager

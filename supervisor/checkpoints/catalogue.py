@@ -37,6 +37,7 @@ class StepInfo:
     legacy: bool = False
     problem: str = ""
     left: str = ""
+    reward: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _look(  # noqa: PLR0917
         if not of_name or of_name[0].size != file.size:
             problem = f"{file.path} of step {step} has another size" if of_name else f"step {step} lacks {file.path}"
             return StepInfo(step, False, size, len(files), problem=problem, left=left)
-    return StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left)
+    return StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
 
 
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:

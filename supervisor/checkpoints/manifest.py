@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ class Manifest:
     revision: str = ""
     config_sha256: str = ""
     step_base: int | None = None  # number of the run's first step, where the trainer says so
+    reward: float | None = None  # of the step, where it was known when it was published
     blocks: BlocksObject | None = None
     created: str = field(default_factory=now)
 
@@ -121,6 +123,7 @@ class Manifest:
                 "revision": self.revision,
                 "config_sha256": self.config_sha256,
                 "step_base": self.step_base,
+                "reward": self.reward,
                 "total_bytes": self.total_bytes,
                 "blocks": {"file_id": self.blocks.file_id, "size": self.blocks.size} if self.blocks else None,
                 "files": [
@@ -156,6 +159,7 @@ def parse_manifest(data: bytes, run_id: str, step: int) -> Manifest:
     files = tuple(_parse_file(entry, where) for entry in entries)
     check_paths([file.path for file in files], where)
     step_base = fields.values.get("step_base")
+    reward = fields.values.get("reward")
     manifest = Manifest(
         run_id=run_id,
         step=step,
@@ -167,6 +171,7 @@ def parse_manifest(data: bytes, run_id: str, step: int) -> Manifest:
         revision=fields.text("revision", default=""),
         config_sha256=fields.text("config_sha256", default=""),
         step_base=step_base if type(step_base) is int else None,
+        reward=float(reward) if isinstance(reward, float) and math.isfinite(reward) else None,
         blocks=_parse_blocks(fields),
         created=fields.text("created", default=""),
     )

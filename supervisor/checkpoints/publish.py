@@ -65,6 +65,7 @@ class PublishPlan:
     revision: str = ""
     config_sha256: str = ""
     step_base: int | None = None
+    reward: float | None = None
     allow_back: bool = False
     generation: int = 0
     lineage: int = 0
@@ -290,6 +291,7 @@ class _Publish:
             revision=plan.revision,
             config_sha256=plan.config_sha256,
             step_base=plan.step_base,
+            reward=plan.reward,
             files=tuple(
                 ManifestFile(
                     path=entry.name,

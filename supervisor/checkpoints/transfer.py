@@ -17,7 +17,7 @@ Request
                     generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds
                     allow_back?,
                     extra? {"dialect", "revision",
-                    "config_sha256", "step_base"}
+                    "config_sha256", "step_base", "reward"}
     restore         step, output_dir, place {"primary"},            step, size_bytes, fetched_bytes, files, verified,
                     allow_unverified?                               already, moved_aside [], dialect, revision, seconds
     catalogue       -                                               steps [{"step", "committed", "size_bytes", "files",
@@ -96,7 +96,7 @@ from supervisor.storage.base import Store, StoreError
 PROGRESS_EVERY_S = 0.5
 PR_SET_PDEATHSIG = 1
 NICE = 10
-EXTRA = ("dialect", "revision", "config_sha256", "step_base")
+EXTRA = ("dialect", "revision", "config_sha256", "step_base", "reward")
 
 Answer = dict[str, Any]
 

@@ -69,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(by_hand=name)
         sub.add_argument("--dry-run", action="store_true", help="only say what would be done")
         if name != "prune":
-            sub.add_argument("--step", type=_step_or_latest, metavar="N|latest", help="default: latest")
+            words = "N|latest|best" if name == "restore" else "N|latest"
+            kind = _step_latest_or_best if name == "restore" else _step_or_latest
+            sub.add_argument("--step", type=kind, metavar=words, help="default: latest; best: of the highest reward")
         if name == "restore":
             sub.add_argument("--to", type=Path, metavar="DIR", help="default: the run's output folder")
     verify = verb("verify", "compare the store with its manifests; never deletes", _verify)
@@ -143,6 +145,10 @@ def _amount(text: str) -> float:
 
 def _step_or_latest(text: str) -> int | None:
     return None if text == "latest" else _step(text)
+
+
+def _step_latest_or_best(text: str) -> int | str | None:
+    return text if text == "best" else _step_or_latest(text)
 
 
 def _step_or_all(text: str) -> int | None:

@@ -59,11 +59,13 @@ class CollectEvidence(Action):
 class Publish(Action):
     """Send a complete step to the store, then its manifest, then the pointer.
 
-    ``back``: the pointer may go back, because the step that it names is quarantined.
+    ``back``: the pointer may go back, because the step that it names is quarantined. ``reward``: of that step, where
+    it is known.
     """
 
     step: int
     back: bool = False
+    reward: float | None = None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
                 steps = ", ".join(map(str, skipped))
                 acts.append(say("skipped", f"Steps complete faster than the link carries them: {steps} skipped."))
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
-            acts.append(a.Publish(step, back))
+            acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
             state = replace(state, busy=replace(state.busy, publish=step))
     full = disk_over(state) or disk_critical(state) or disk_short(state)
     if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):

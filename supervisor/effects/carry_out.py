@@ -442,6 +442,7 @@ class Effects:
                     "revision": facts.revision,
                     "config_sha256": self._described.split("/")[0],
                     "step_base": facts.first_step,
+                    "reward": action.reward,
                 },
             )
             answer = self.transfers.run(asked, what="publish")
