@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from supervisor.checkpoints.claims import host_of, settle_time, writer_name
 from supervisor.config import RunFile
 from supervisor.core import facts as f
 from supervisor.core.retention import safe_locally
@@ -23,7 +25,9 @@ from supervisor.effects.carry_out import whole
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
+from supervisor.journal import Journal
 from supervisor.primerl import open_job
+from supervisor.storage.base import StoreError
 
 
 def restore(run_file: RunFile, step: int | Literal["best"] | None, to: Path | None, *, dry_run: bool) -> list[str]:
@@ -88,13 +92,12 @@ def publish(run_file: RunFile, step: int | None, *, dry_run: bool) -> list[str]:
         step=wanted,
         files=[{"source": str(file.source), "name": file.name} for file in files],
         wandb_run_id=run_file.wandb.id or "",
-        writer=f"{socket.gethostname()}:byhand",
         allow_back=False,
         state_dir=str(run_file.state_dir / "publish"),
         extra={"dialect": facts.name, "revision": facts.revision, "config_sha256": "", "step_base": facts.first_step},
     )
-    with alone(run_file):
-        answer = Transfers(os.environ, run_file.store.stall_s).run(order)
+    with alone(run_file), held(run_file) as signed:
+        answer = Transfers(os.environ, run_file.store.stall_s).run({**order, **signed})
     sent = size(int(answer.get("sent_bytes", 0)))
     return [f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."]
 
@@ -197,6 +200,38 @@ def alone(run_file: RunFile) -> Iterator[None]:
                 "shutdown), or restore to another folder with --to."
             ) from error
         yield
+
+
+@contextmanager
+def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
+    """Hold the run in the store meanwhile; yields what a request says of its writer.
+
+    Raises SupervisorError when another pod holds it.
+    """
+    if run_file.store.url is None:  # the embedded store is this machine's own
+        yield {}
+        return
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    journal = Journal(run_file.state_dir)
+    try:
+        identity = journal.identity()
+    finally:
+        journal.close()
+    writer = writer_name(socket.gethostname(), identity, secrets.token_hex(4))
+    settle_s = settle_time(run_file.store.take_over_after)
+    found = transfers.run(request(run_file, "claim", writer=writer, settle_s=settle_s))
+    if found["writer"] != writer:
+        raise SupervisorError(
+            f"Pod {host_of(str(found['writer']))} holds run {run_file.run.id} (generation {found['generation']}), and "
+            "one pod alone writes to its store. End that one first; if it is gone for good, take the run over with: "
+            "rl-supervisor run --take-over"
+        )
+    signed = {"writer": writer, "generation": int(found["generation"])}
+    try:
+        yield signed
+    finally:
+        with suppress(StoreError):  # then the next pod waits until it is sure
+            transfers.run(request(run_file, "release", **signed))
 
 
 def _local(job: Job, step: int) -> f.LocalStep:

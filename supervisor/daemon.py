@@ -28,6 +28,7 @@ from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import fencing
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.core_settings import of_run_file
@@ -524,7 +525,11 @@ class Daemon:
             "daemon_pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._began, 1),
             "job": facts.name if facts else "not installed yet",
-            "notes": [*(facts.notes if facts else ()), *([self.journal.failure] if self.journal.failure else [])],
+            "notes": [
+                *([fencing.lost(state)] if state.fence.lost else []),
+                *(facts.notes if facts else ()),
+                *([self.journal.failure] if self.journal.failure else []),
+            ],
         }
 
     def command(self, verb: str, args: list[str], who: str) -> Reply:
