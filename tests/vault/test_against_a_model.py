@@ -185,7 +185,8 @@ def test_a_folder_behaves_as_the_model(acts: list[tuple[str, int, int]]) -> None
 
 
 @pytest.mark.soak
-@settings(SETTINGS, max_examples=400)
+@pytest.mark.timeout(900)
+@settings(SETTINGS, max_examples=150)
 @given(st.lists(ACTS, min_size=4, max_size=20))
 def test_a_folder_behaves_as_the_model_for_long(acts: list[tuple[str, int, int]]) -> None:
     with _folder() as folder:
