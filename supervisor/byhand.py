@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from supervisor.checkpoints.claims import host_of, settle_time, writer_name
 from supervisor.config import RunFile
 from supervisor.core import facts as f
 from supervisor.core.retention import safe_locally
@@ -23,12 +25,15 @@ from supervisor.effects.carry_out import whole
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
+from supervisor.journal import Journal
 from supervisor.primerl import open_job
+from supervisor.storage.base import StoreError
 
 
-def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bool) -> list[str]:
-    """Fetch a step (None: the newest good one) to the job's folders, or below ``to``; returns what to tell.
+def restore(run_file: RunFile, step: int | Literal["best"] | None, to: Path | None, *, dry_run: bool) -> list[str]:
+    """Fetch a step to the job's folders, or below ``to``; returns what to tell.
 
+    ``step`` None: the newest good one, "best": the one of the highest reward; neither takes a step that was left.
     Raises SupervisorError when there is no such step, it is damaged, or a daemon watches the target.
     """
     transfers = Transfers(os.environ, run_file.store.stall_s)
@@ -38,7 +43,11 @@ def restore(run_file: RunFile, step: int | None, to: Path | None, *, dry_run: bo
     if not committed:
         raise SupervisorError(f"There is no step of run {run_file.run.id} in {run_file.store_url}.")
     latest = pointer.get("step")
-    wanted = step if step is not None else (latest if latest in committed else committed[-1])
+    left = {int(s["step"]) for s in catalogue["steps"] if s.get("left")}
+    good = [number for number in committed if number not in left] or committed
+    if step == "best":
+        step = _best(catalogue["steps"], good, run_file)
+    wanted = step if step is not None else (latest if latest in good else good[-1])
     if wanted not in committed:
         there = ", ".join(map(str, committed))
         raise SupervisorError(f"Step {wanted} is not in {run_file.store_url}; there are {there}.")
@@ -83,13 +92,12 @@ def publish(run_file: RunFile, step: int | None, *, dry_run: bool) -> list[str]:
         step=wanted,
         files=[{"source": str(file.source), "name": file.name} for file in files],
         wandb_run_id=run_file.wandb.id or "",
-        writer=f"{socket.gethostname()}:byhand",
         allow_back=False,
         state_dir=str(run_file.state_dir / "publish"),
         extra={"dialect": facts.name, "revision": facts.revision, "config_sha256": "", "step_base": facts.first_step},
     )
-    with alone(run_file):
-        answer = Transfers(os.environ, run_file.store.stall_s).run(order)
+    with alone(run_file), held(run_file) as signed:
+        answer = Transfers(os.environ, run_file.store.stall_s).run({**order, **signed})
     sent = size(int(answer.get("sent_bytes", 0)))
     return [f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."]
 
@@ -122,6 +130,62 @@ def prune(run_file: RunFile, *, dry_run: bool) -> list[str]:
     return told
 
 
+def verify(run_file: RunFile, step: int | None, deep: float, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Compare the store with its manifests, and ``deep`` percent of its parts with their hashes. Changes nothing.
+
+    Returns what was found and what to tell; its field ``damaged`` says whether something that was published is not
+    as it was.
+    """
+    asked = request(run_file, "verify", deep=deep, seed=seed, **({} if step is None else {"step": step}))
+    found = Transfers(os.environ, run_file.store.stall_s).run(asked)
+    told = []
+    for one in found["steps"]:
+        name, amount = f"Step {one['step']}", size(int(one["size_bytes"]))
+        if not one["committed"]:
+            told.append(f"{name}: {one['problems'][0]}. It is no checkpoint, and nothing was looked at in it.")
+        elif one["problems"]:
+            told += [f"{name} is damaged: {problem}." for problem in one["problems"]]
+        else:
+            read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else ""
+            told.append(f"{name} is good: {one['files']} files, {amount}{read}.")
+    told += [f"{problem[:1].upper()}{problem[1:]}." for problem in found["problems"]]
+    good = sum(1 for one in found["steps"] if one["committed"] and not one["problems"])
+    if found["damaged"]:
+        told.append(
+            f"Something in {run_file.store_url} is damaged. {good} good steps are there; nothing was deleted. If the "
+            "damaged step is still complete on a pod, `rl-supervisor publish --step N` mends it."
+        )
+    elif not found["steps"]:
+        told.append(f"There is nothing of run {run_file.run.id} in {run_file.store_url}.")
+    return found, told
+
+
+def logs(run_file: RunFile, attempt: int | None) -> dict[str, Any]:
+    """What is in the store of all attempts' logs, or the texts of one attempt. Raises SupervisorError."""
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    if attempt is None:
+        return transfers.run(request(run_file, "list-logs"))
+    found = transfers.run(request(run_file, "get-logs", attempt=attempt))
+    if not found["logs"]:
+        raise SupervisorError(
+            f"There is no log of attempt {attempt} in {run_file.store_url}; without --attempt all are listed."
+        )
+    return found
+
+
+def _best(steps: list[dict[str, Any]], committed: list[int], run_file: RunFile) -> int:
+    """The whole step with the highest reward; of equal ones the newest."""
+    rewards = {int(s["step"]): s["reward"] for s in steps if s.get("reward") is not None}
+    known = [(rewards[step], step) for step in committed if step in rewards]
+    if not known:
+        there = ", ".join(map(str, committed))
+        raise SupervisorError(
+            f"No step of run {run_file.run.id} in {run_file.store_url} says what its reward was, so none is the best. "
+            f"Name one with --step; there are {there}."
+        )
+    return max(known)[1]
+
+
 @contextmanager
 def alone(run_file: RunFile) -> Iterator[None]:
     """Hold the run's lock, so that no daemon acts on the same folders meanwhile. Raises TryAgainError."""
@@ -136,6 +200,38 @@ def alone(run_file: RunFile) -> Iterator[None]:
                 "shutdown), or restore to another folder with --to."
             ) from error
         yield
+
+
+@contextmanager
+def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
+    """Hold the run in the store meanwhile; yields what a request says of its writer.
+
+    Raises SupervisorError when another pod holds it.
+    """
+    if run_file.store.url is None:  # the embedded store is this machine's own
+        yield {}
+        return
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    journal = Journal(run_file.state_dir)
+    try:
+        identity = journal.identity()
+    finally:
+        journal.close()
+    writer = writer_name(socket.gethostname(), identity, secrets.token_hex(4))
+    settle_s = settle_time(run_file.store.take_over_after)
+    found = transfers.run(request(run_file, "claim", writer=writer, settle_s=settle_s))
+    if found["writer"] != writer:
+        raise SupervisorError(
+            f"Pod {host_of(str(found['writer']))} holds run {run_file.run.id} (generation {found['generation']}), and "
+            "one pod alone writes to its store. End that one first; if it is gone for good, take the run over with: "
+            "rl-supervisor run --take-over"
+        )
+    signed = {"writer": writer, "generation": int(found["generation"])}
+    try:
+        yield signed
+    finally:
+        with suppress(StoreError):  # then the next pod waits until it is sure
+            transfers.run(request(run_file, "release", **signed))
 
 
 def _local(job: Job, step: int) -> f.LocalStep:

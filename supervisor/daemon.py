@@ -28,6 +28,7 @@ from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import fencing
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.core_settings import of_run_file
@@ -62,6 +63,7 @@ class Daemon:
         *,
         fresh: bool = False,
         step: int | None = None,
+        take_over: bool = False,
         onstart: bool = False,
         attach_to: Identity | None = None,
     ) -> None:
@@ -75,7 +77,7 @@ class Daemon:
         self.notifier = notifier()
         self.run_file = run_file
         self._environ = dict(environ)
-        self._fresh, self._step = fresh, step
+        self._fresh, self._step, self._over = fresh, step, take_over
         self._attach_to = attach_to
         self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         self._path = path
@@ -476,6 +478,8 @@ class Daemon:
             mode="observe" if self.observed else "act",
             fresh=self._fresh,
             pin_step=self._step,
+            fencing=self.run_file.store.url is not None,  # the embedded store is this machine's own
+            take_over=self._over,
             engine_alone=role is None or role.restart_alone,
             engine_warm=role is None or role.keep_warm,
         )
@@ -521,7 +525,11 @@ class Daemon:
             "daemon_pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._began, 1),
             "job": facts.name if facts else "not installed yet",
-            "notes": [*(facts.notes if facts else ()), *([self.journal.failure] if self.journal.failure else [])],
+            "notes": [
+                *([fencing.lost(state)] if state.fence.lost else []),
+                *(facts.notes if facts else ()),
+                *([self.journal.failure] if self.journal.failure else []),
+            ],
         }
 
     def command(self, verb: str, args: list[str], who: str) -> Reply:
@@ -530,7 +538,7 @@ class Daemon:
             return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
         if verb == "attach":
             return self._asked_to_attach(args)
-        if self.observed and verb in ("start", "stop", "restart"):
+        if self.observed and verb in ("start", "stop", "restart", "rollback"):
             return Reply(False, f"Nothing is started or stopped: {self.observed}")
         self.post(f.Command(verb, who, tuple(args)), "api")
         return Reply(True, _OBSERVED_ANSWERS.get(verb, _ANSWERS[verb]) if self.observed else _ANSWERS[verb])
@@ -581,8 +589,11 @@ _ANSWERS = {
     "start": "The run will be started from its last good step.",
     "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
     "restart": "The job is being stopped and started from its last good step.",
+    "rollback": "The job is being stopped and goes on at that step; what is above it is left.",
     "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
     "resume": "Resumed: the supervisor acts again.",
+    "pin": "The step is kept in the store from now on; supervisorctl checkpoints shows it.",
+    "unpin": "The step is kept no longer than the rules of retention say.",
     "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
 }
 _OBSERVED_ANSWERS = {
@@ -596,6 +607,7 @@ def main(
     *,
     fresh: bool = False,
     step: int | None = None,
+    take_over: bool = False,
     onstart: bool = False,
     attach_to: Identity | None = None,
 ) -> int:
@@ -604,7 +616,16 @@ def main(
     logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
     threading.current_thread().name = "loop"
     try:
-        daemon = Daemon(run_file, path, os.environ, fresh=fresh, step=step, onstart=onstart, attach_to=attach_to)
+        daemon = Daemon(
+            run_file,
+            path,
+            os.environ,
+            fresh=fresh,
+            step=step,
+            take_over=take_over,
+            onstart=onstart,
+            attach_to=attach_to,
+        )
         return daemon.run()
     except OSError as error:
         raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error

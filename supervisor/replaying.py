@@ -298,6 +298,8 @@ class Answers:
             case a.PruneStore():
                 size = self._store[action.step].size_bytes if action.step in self._store else 0
                 return [(self.PRUNE_S, f.Pruned(action.step, "store", size))]
+            case a.Pin():
+                return [(self.PRUNE_S, f.PinKept(action.step, action.pinned))]
             case a.Restore():
                 size = self._store[action.step].size_bytes if action.step in self._store else 0
                 seconds = size / self._bytes_per_s

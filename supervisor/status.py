@@ -92,6 +92,8 @@ def status(state: State) -> dict[str, Any]:
         "stored_steps": [{"step": s.step, "committed": s.committed, "size_bytes": s.size_bytes} for s in state.store],
         "store_reason": state.store_reason or state.publish_reason,
         "next_to_publish": next_to_publish(state),
+        "pinned": sorted({*state.pinned, *(int(s) for s, on in state.pin_wishes.items() if on)}),
+        "damaged": dict(state.damaged),
         "quarantined": sorted(int(step) for step in state.quarantined),
         "gpus": [
             {

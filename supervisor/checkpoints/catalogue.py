@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from supervisor.checkpoints.manifest import MANIFEST, STEP, Latest, run_folder, step_folder
-from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
+from supervisor.checkpoints.keeping import refuse_to_delete
+from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
+from supervisor.checkpoints.lineage import read as read_lineage
+from supervisor.checkpoints.manifest import LATEST, MANIFEST, STEP, Latest, now, run_folder, sha256, step_folder
+from supervisor.checkpoints.records import delete_versions, newest_manifest, read_latest, settle_pointer
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.hashing import sha1
 
@@ -23,7 +26,8 @@ class StepInfo:
     """One step in the store.
 
     ``committed``: it has a manifest and every file of it is listed with its size, or the original scripts' pointer
-    names it. ``legacy``: it has no manifest, and the pointer is theirs. ``problem`` says why it is not committed.
+    names it. ``legacy``: it has no manifest, and the pointer is theirs. ``problem`` says why it is not committed, and
+    ``left`` why nobody resumes at it although it may be.
     """
 
     step: int
@@ -32,6 +36,8 @@ class StepInfo:
     files: int
     legacy: bool = False
     problem: str = ""
+    left: str = ""
+    reward: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,17 +47,21 @@ class Catalogue:
     steps: Mapping[int, StepInfo]
     latest: Latest | None
     latest_problem: str = ""
+    happened: Lineage = field(default_factory=Lineage)
 
 
 def list_steps(store: Store, run_id: str) -> Catalogue:
     """Look at everything below the run's folder. Raises StoreError when the store cannot be listed: never "empty"."""
     folder = run_folder(run_id)
-    steps: dict[int, dict[str, StoredFile]] = {}
-    for file in store.list(folder):
+    steps: dict[int, dict[str, list[StoredFile]]] = {}
+    happened = Lineage()
+    for file in store.list_versions(folder):
         first, slash, rest = file.name.removeprefix(folder).partition("/")
         match = STEP.fullmatch(first)
         if match and slash and str(int(match[1])) == match[1]:
-            steps.setdefault(int(match[1]), {})[rest] = file
+            steps.setdefault(int(match[1]), {}).setdefault(rest, []).append(file)
+        elif first == LINEAGE and not happened.entries:
+            happened = read_lineage(store, run_id)
     latest, latest_problem = None, ""
     try:
         latest = read_latest(store, run_id)
@@ -60,53 +70,95 @@ def list_steps(store: Store, run_id: str) -> Catalogue:
             raise
         latest_problem = str(error)
     with ThreadPoolExecutor(max(1, min(store.streams, len(steps)))) as pool:
-        infos = pool.map(lambda step: _look(store, run_id, step, steps[step], latest), sorted(steps))
-        return Catalogue({info.step: info for info in infos}, latest, latest_problem)
+        infos = pool.map(lambda step: _look(store, run_id, step, steps[step], latest, happened), sorted(steps))
+        return Catalogue({info.step: info for info in infos}, latest, latest_problem, happened)
 
 
-def _look(store: Store, run_id: str, step: int, files: Mapping[str, StoredFile], latest: Latest | None) -> StepInfo:
+def _look(  # noqa: PLR0917
+    store: Store,
+    run_id: str,
+    step: int,
+    versions: Mapping[str, Sequence[StoredFile]],
+    latest: Latest | None,
+    happened: Lineage,
+) -> StepInfo:
+    files = {name: of_name[0] for name, of_name in versions.items()}
     size = sum(file.size for name, file in files.items() if name != MANIFEST)
     if MANIFEST not in files:
         legacy = latest is not None and latest.legacy and step <= latest.step
         named = legacy and latest is not None and step == latest.step
         problem = "" if named else f"step {step} has no {MANIFEST}: it was never published to the end"
-        return StepInfo(step, named, size, len(files), legacy, problem)
+        return StepInfo(step, named, size, len(files), legacy, problem, happened.left(step, 0))
     try:
-        manifest, _ = read_manifest(store, run_id, step, files[MANIFEST].file_id)
+        manifest_file, manifest, _ = newest_manifest(store, run_id, step, versions[MANIFEST])
     except StoreError as error:
         if error.kind not in ("damaged", "missing"):
             raise
         return StepInfo(step, False, size, len(files), problem=str(error))
+    left = happened.left(step, manifest.lineage)
     for file in manifest.files:
-        there = files.get(file.path)
-        if there is None or there.size != file.size:
-            problem = (
-                f"step {step} lacks {file.path}" if there is None else f"{file.path} of step {step} has another size"
-            )
-            return StepInfo(step, False, size, len(files), problem=problem)
-    return StepInfo(step, True, manifest.total_bytes, len(manifest.files))
+        of_name = versions.get(file.path, ())
+        if manifest_file is files[MANIFEST] and of_name:
+            of_name = of_name[:1]  # the current one; else the very version that the manifest names has to be there
+        else:
+            of_name = [there for there in of_name if there.file_id == file.file_id]
+        if not of_name or of_name[0].size != file.size:
+            problem = f"{file.path} of step {step} has another size" if of_name else f"step {step} lacks {file.path}"
+            return StepInfo(step, False, size, len(files), problem=problem, left=left)
+    return StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
 
 
-def delete_step(store: Store, run_id: str, step: int) -> int:
-    """Delete a step: first what commits it, then its files. Returns freed bytes.
+def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:
+    """Delete a step: first what commits it, then its files. Returns freed bytes. ``fence``: is the run still ours?
 
-    Refuses the step that ``latest.json`` names, and any step while that cannot be read (kind "permanent").
+    Every version goes, by its id. Refuses (kind "permanent") what ``keeping.refuse_to_delete`` has a reason to keep.
     """
-    try:
-        latest = read_latest(store, run_id)
-    except StoreError as error:
-        if error.kind != "damaged":
-            raise
-        raise StoreError(
-            "permanent", f"step {step} is not deleted while nobody knows what latest.json names: {error}"
-        ) from error
-    if latest is not None and latest.step == step:
-        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
+    refuse_to_delete(store, run_id, step)
     folder = step_folder(run_id, step)
+    fence()
     freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"})
-    freed += delete_versions(store, folder, {file.name for file in store.list(folder)})
+    fence()
+    freed += delete_versions(store, folder, None)
     store.sweep(folder)
     return freed
+
+
+def keep_lineage(
+    store: Store, run_id: str, happened: Sequence[Entry], *, generation: int, writer: str, fence: Callable[[], None]
+) -> tuple[Lineage, int | None]:
+    """Write down which steps are left, then move the pointer back to the newest good one, where there is one.
+
+    Returns all that happened, and the step to which the pointer was moved. ``fence``: is the run still ours?
+    """
+    latest = list_steps(store, run_id).latest
+    fence()
+    least = latest.lineage if latest else 0
+    known = keep(store, run_id, happened, generation=generation, writer=writer, least=least)
+    found = list_steps(store, run_id)
+    latest = found.latest
+    good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
+    named = found.steps.get(latest.step) if latest else None
+    if latest is None or named is None or not named.left or not good:
+        return known, None
+    versions = store.list_versions(f"{step_folder(run_id, max(good))}{MANIFEST}")
+    file, _, data = newest_manifest(store, run_id, max(good), versions)
+    back = replace(
+        latest,
+        step=max(good),
+        timestamp=now(),
+        generation=generation,
+        lineage=known.number,
+        writer=writer,
+        manifest_file_id=file.file_id,
+        manifest_sha256=sha256(data),
+    )
+    fence()
+    store.put_bytes(f"{run_folder(run_id)}{LATEST}", back.to_bytes())
+    if read_latest(store, run_id) != back:
+        raise StoreError("transient", f"{store.url} does not show that the pointer went back to step {back.step}")
+    fence()
+    settle_pointer(store, run_id)
+    return known, back.step
 
 
 def sweep_run(store: Store, run_id: str) -> int:

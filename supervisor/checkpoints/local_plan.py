@@ -5,6 +5,8 @@ Part hashes of a file are good while its size, mtime and inode are the same. Los
 
 from __future__ import annotations
 
+import base64
+import glob
 import json
 import os
 import threading
@@ -15,8 +17,10 @@ from typing import Any
 
 from supervisor.storage.base import Part, StoreError
 
-FORMAT = 1
+FORMAT = 2
 SAVE_EVERY_S = 1.0
+PLANS_KEPT = 3
+"""Of published steps: publishing one of them again then reads none of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,15 @@ def _is_plain(status: os.stat_result) -> bool:
 
 @dataclass(frozen=True)
 class Hashed:
-    """A source with its part hashes; ``file_id`` once the store confirmed all of it."""
+    """A source with the hashes of its parts and blocks; ``file_id`` once the store confirmed all of it."""
 
     name: str
     source: Path
     identity: Identity
     part_size: int
     parts: tuple[Part, ...]
+    block_size: int
+    blocks: bytes = b""
     file_id: str = ""
 
 
@@ -60,15 +66,16 @@ class LocalPlan:
 
     def __init__(self, path: Path, store_url: str) -> None:
         self._path = path
+        self._retired = path.with_name(path.name.replace("publish-", "published-", 1))
         self._store_url = store_url
         self._lock = threading.Lock()
         self._saved_at = 0.0
         self._entries: dict[str, Hashed] = self._load()
 
-    def known(self, name: str, source: Path, identity: Identity, part_size: int) -> Hashed | None:
-        """The entry of a file when it still describes what is on disk."""
-        entry = self._entries.get(name)
-        if entry and (entry.source, entry.identity, entry.part_size) == (source, identity, part_size):
+    def known(self, wanted: Hashed) -> Hashed | None:
+        """The entry of a file when it still describes what is on disk, cut as ``wanted``."""
+        entry = self._entries.get(wanted.name)
+        if entry and replace(entry, parts=(), blocks=b"", file_id="") == wanted:
             return entry
         return None
 
@@ -96,9 +103,14 @@ class LocalPlan:
         with self._lock:
             self._save()
 
-    def remove(self) -> None:
-        """The step is published: the plan has served."""
-        self._path.unlink(missing_ok=True)
+    def retire(self) -> None:
+        """The step is published: keep what is known of it under another name, and of earlier ones only the newest."""
+        self.save()
+        self._path.replace(self._retired)
+        others = self._retired.name.rpartition("-step_")[0]
+        plans = sorted(self._path.parent.glob(f"{glob.escape(others)}-step_*.json"), key=_age, reverse=True)
+        for old in [plan for plan in plans if plan != self._retired][PLANS_KEPT - 1 :]:
+            old.unlink(missing_ok=True)
 
     def _save(self) -> None:
         document = {
@@ -113,6 +125,8 @@ class LocalPlan:
                     "inode": entry.identity.inode,
                     "part_size": entry.part_size,
                     "parts": [[part.offset, part.size, part.sha1] for part in entry.parts],
+                    "block_size": entry.block_size,
+                    "blocks": base64.b64encode(entry.blocks).decode(),
                     "file_id": entry.file_id,
                 }
                 for entry in self._entries.values()
@@ -133,13 +147,21 @@ class LocalPlan:
         self._saved_at = time.monotonic()
 
     def _load(self) -> dict[str, Hashed]:
-        try:
-            document = json.loads(self._path.read_text())
-            if document["format"] != FORMAT or document["store"] != self._store_url:
-                return {}
-            return {entry["name"]: _hashed(entry) for entry in document["files"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
+        for path in (self._path, self._retired):
+            try:
+                document = json.loads(path.read_text())
+                if document["format"] == FORMAT and document["store"] == self._store_url:
+                    return {entry["name"]: _hashed(entry) for entry in document["files"]}
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return {}
+
+
+def _age(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _hashed(fields: dict[str, Any]) -> Hashed:
@@ -149,5 +171,7 @@ def _hashed(fields: dict[str, Any]) -> Hashed:
         identity=Identity(int(fields["size"]), int(fields["mtime_ns"]), int(fields["inode"])),
         part_size=int(fields["part_size"]),
         parts=tuple(Part(int(offset), int(size), str(sha1)) for offset, size, sha1 in fields["parts"]),
+        block_size=int(fields["block_size"]),
+        blocks=base64.b64decode(fields["blocks"], validate=True),
         file_id=str(fields["file_id"]),
     )

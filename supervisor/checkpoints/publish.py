@@ -6,20 +6,20 @@ confirmed and listed, ``latest.json`` is the last thing written, and it does not
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size, whole_hash
+from supervisor.checkpoints.claims import Fence
 from supervisor.checkpoints.local_plan import Hashed, Identity, LocalPlan
 from supervisor.checkpoints.manifest import (
     LATEST,
     LATEST_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
+    BlocksObject,
     Latest,
     Manifest,
     ManifestFile,
@@ -29,12 +29,18 @@ from supervisor.checkpoints.manifest import (
     step_folder,
 )
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_versions, read_latest, read_manifest
-from supervisor.storage.base import Part, Store, StoredFile, StoreError
-from supervisor.storage.hashing import fitting_part_size, part_ranges, parts_digest
-from supervisor.storage.source import hash_range
-
-T = TypeVar("T")
+from supervisor.checkpoints.records import (
+    SETTLE_S,
+    SETTLE_TRIES,
+    delete_versions,
+    read_latest,
+    read_manifest,
+    settle_pointer,
+)
+from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
+from supervisor.checkpoints.sources import Sources
+from supervisor.storage.base import Store, StoredFile, StoreError
+from supervisor.storage.hashing import fitting_part_size, parts_digest, sha1
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,11 @@ class PublishPlan:
     revision: str = ""
     config_sha256: str = ""
     step_base: int | None = None
+    reward: float | None = None
     allow_back: bool = False
+    generation: int = 0
+    lineage: int = 0
+    fence: Fence | None = None  # looks whether the run is still ours; None where nobody else can have it
 
 
 @dataclass(frozen=True)
@@ -94,10 +104,11 @@ class _Publish:
         names = [file.name for file in plan.files]
         if not names:
             raise StoreError("changed", f"step {plan.step} of {plan.run_id} has no files to publish")
-        if MANIFEST in names:
-            raise StoreError(
-                "permanent", f"step {plan.step} holds a file named {MANIFEST}, which is the store's own name"
-            )
+        for own in (MANIFEST, BLOCKS):
+            if own in names:
+                raise StoreError(
+                    "permanent", f"step {plan.step} holds a file named {own}, which is the store's own name"
+                )
         check_paths(names, f"step {plan.step} of {plan.run_id}")
         place = plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json"
         try:
@@ -105,24 +116,31 @@ class _Publish:
         except OSError as error:
             raise StoreError("permanent", f"the folder {plan.state_dir} cannot be made: {error.strerror}") from error
         self.local = LocalPlan(place, store.url)
+        self.sources = Sources(plan.step, self.local, self.meter)
+        self.composer = store.composer()
+        self.reuse = Reuse(plan.step, self.composer, None)
 
     def run(self) -> Published:
         started = time.monotonic()
         sent_before = self.store.sent_bytes()
         listing = {file.name: file for file in self.store.list(self.folder)}
-        before = self._committed(listing)
+        before, data, file_id = self._committed(listing)
         hashed = self._hash({file.path: file for file in before.files} if before else {})
         already = before is not None and self._same(before, hashed, listing)
-        if already:
-            data, file_id = self._manifest_there(listing)
-        else:
+        if not already:
+            self._compare(hashed)
+            self._fence()
             self._uncommit(before, listing, hashed)
             stored = self._send(hashed, listing)
             self._check_listing(stored)
-            data, file_id = self._commit(hashed, stored)
+            self._fence()
+            data, file_id = self._commit(hashed, stored, listing)
         moved, note = self._point(data, file_id)
+        self._fence()
+        if settle_pointer(self.store, self.plan.run_id):
+            note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
         self.store.sweep(self.folder)
-        self.local.remove()
+        self.local.retire()
         return Published(
             step=self.plan.step,
             size_bytes=sum(entry.identity.size for entry in hashed),
@@ -134,57 +152,41 @@ class _Publish:
             seconds=time.monotonic() - started,
         )
 
+    def _fence(self, *, lately: bool = False) -> None:
+        """Raises FencedError when another pod holds the run: before whatever could hurt what that one publishes."""
+        if self.plan.fence is not None:
+            if lately:
+                self.plan.fence.lately()
+            else:
+                self.plan.fence()
+
     # ------------------------------------------------------------ what is there, here and in the store
 
-    def _committed(self, listing: dict[str, StoredFile]) -> Manifest | None:
+    def _committed(self, listing: dict[str, StoredFile]) -> tuple[Manifest | None, bytes, str]:
         """The manifest that commits this step now, None when there is none or when nobody could restore by it."""
         there = listing.get(f"{self.folder}{MANIFEST}")
         if there is None:
-            return None
+            return None, b"", ""
         try:
-            return read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)[0]
+            manifest, data = read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)
         except StoreError as error:
             if error.kind not in ("damaged", "missing"):
                 raise
-            return None
+            return None, b"", ""
+        return manifest, data, there.file_id
 
     def _hash(self, before: dict[str, ManifestFile]) -> list[Hashed]:
         """Part hashes of all sources, in parallel. A file is cut as the manifest before cut it, so they compare."""
-        known: list[Hashed] = []
-        todo: list[Hashed] = []
+        wanted = []
         for file in self.plan.files:
             identity = Identity.of(file.source)
             earlier = before.get(file.name)
-            part_size = fitting_part_size(identity.size, self.store.part_size())
+            part_size = fitting_part_size(identity.size, self.store.part_size(), self.store.streams)
             if earlier is not None and earlier.size == identity.size:
                 part_size = earlier.part_size
-            entry = self.local.known(file.name, file.source, identity, part_size)
-            (known if entry else todo).append(entry or Hashed(file.name, file.source, identity, part_size, ()))
-        self.meter.phase("hashing", sum(entry.identity.size for entry in [*known, *todo]))
-        self.meter.add(sum(entry.identity.size for entry in known), len(known))
-        workers = min(8, os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers, thread_name_prefix="hash") as hashers:
-
-            def hash_part(path: Path, offset: int, size: int) -> Part:
-                self.meter.add(0)  # raises when another file failed
-                part = Part(offset, size, hash_range(path, offset, size))
-                self.meter.add(size)
-                return part
-
-            def hash_file(entry: Hashed) -> Hashed:
-                ranges = part_ranges(entry.identity.size, entry.part_size)
-                parts = [hashers.submit(hash_part, entry.source, offset, size) for offset, size in ranges]
-                done = Hashed(
-                    entry.name, entry.source, entry.identity, entry.part_size, tuple(part.result() for part in parts)
-                )
-                self._unchanged(done)
-                self.local.remember(done)
-                self.meter.add(0, 1)
-                return done
-
-            hashed = known + self._all(workers, hash_file, todo)
-        self.local.save()
-        return hashed
+            block_size = fitting_block_size(identity.size, self.composer.least_bytes if self.composer else None)
+            wanted.append(Hashed(file.name, file.source, identity, part_size, (), block_size))
+        return self.sources.hashed(wanted)
 
     def _same(self, before: Manifest, hashed: Sequence[Hashed], listing: dict[str, StoredFile]) -> bool:
         """Is exactly this content committed, and every file of it still there?"""
@@ -201,11 +203,20 @@ class _Publish:
             for file in before.files
         )
 
-    def _manifest_there(self, listing: dict[str, StoredFile]) -> tuple[bytes, str]:
-        there = listing[f"{self.folder}{MANIFEST}"]
-        return read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)[1], there.file_id
-
     # ------------------------------------------------------------ files
+
+    def _compare(self, hashed: Sequence[Hashed]) -> None:
+        """Find out what the step before has already, so that it need not be sent."""
+        if self.composer is None:
+            return
+        plan = self.plan
+        shape = shape_of(hashed, plan.step, plan.revision, plan.config_sha256, plan.dialect)
+        memory = Memory(plan.state_dir / f"shared-{plan.run_id}.json", self.store.url, shape)
+        base = find_base(self.store, plan.run_id, with_blocks=not memory.hopeless())
+        self.reuse = Reuse(plan.step, self.composer, base)
+        shared = self.reuse.compare(hashed)
+        if shared is not None:
+            memory.note(shared)
 
     def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], hashed: Sequence[Hashed]) -> None:
         """Other bytes are committed under this step's name: first nobody may restore them, then they are replaced."""
@@ -226,24 +237,17 @@ class _Publish:
                 self.meter.add(entry.identity.size, 1)
                 stored = there
             else:
-                stored = self.store.put_file(
-                    self.folder + entry.name, entry.source, entry.identity.size, entry.parts, self.meter.add
+                self._fence(lately=True)
+                name = self.folder + entry.name
+                stored = self.reuse.put(name, entry, self.meter.add) or self.store.put_file(
+                    name, entry.source, entry.identity.size, entry.parts, self.meter.add
                 )
                 self.meter.add(0, 1)
-            self._unchanged(entry)
+            self.sources.unchanged(entry)
             return self.local.confirm(entry, stored.file_id), stored
 
-        return {entry.name: (entry, stored) for entry, stored in self._all(self.store.streams, send, largest_first)}
-
-    def _unchanged(self, entry: Hashed) -> None:
-        try:
-            if Identity.of(entry.source) == entry.identity:
-                return
-        except StoreError:
-            self.local.forget(entry.name)
-            raise
-        self.local.forget(entry.name)
-        raise StoreError("changed", f"{entry.source} was rewritten while step {self.plan.step} was being published")
+        done = self.sources.all(self.store.streams, send, largest_first)
+        return {entry.name: (entry, stored) for entry, stored in done}
 
     def _check_listing(self, stored: dict[str, tuple[Hashed, StoredFile]]) -> None:
         """The remote listing is the truth: every file has to be in it, with its size, version and hash."""
@@ -272,16 +276,22 @@ class _Publish:
 
     # ------------------------------------------------------------ the two records
 
-    def _commit(self, hashed: Sequence[Hashed], stored: dict[str, tuple[Hashed, StoredFile]]) -> tuple[bytes, str]:
+    def _commit(
+        self, hashed: Sequence[Hashed], stored: dict[str, tuple[Hashed, StoredFile]], listing: dict[str, StoredFile]
+    ) -> tuple[bytes, str]:
         plan = self.plan
+        blocks, places = self.reuse.blocks_object(hashed)
         manifest = Manifest(
             run_id=plan.run_id,
             step=plan.step,
+            generation=plan.generation,
+            lineage=plan.lineage,
             writer=plan.writer,
             dialect=plan.dialect,
             revision=plan.revision,
             config_sha256=plan.config_sha256,
             step_base=plan.step_base,
+            reward=plan.reward,
             files=tuple(
                 ManifestFile(
                     path=entry.name,
@@ -290,12 +300,26 @@ class _Publish:
                     part_size=entry.part_size,
                     part_sha1=tuple(part.sha1 for part in entry.parts),
                     sha1=entry.parts[0].sha1 if len(entry.parts) == 1 else None,
+                    block_size=entry.block_size,
+                    xxh3=whole_hash(entry.blocks),
+                    blocks_at=places.get(entry.name),
                 )
                 for entry in sorted(hashed, key=lambda entry: entry.name)
             ),
+            blocks=self._put_blocks(blocks, listing),
         )
         data = manifest.to_bytes()
         return data, self._put_and_read_back(f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
+
+    def _put_blocks(self, data: bytes, listing: dict[str, StoredFile]) -> BlocksObject | None:
+        """Block hashes, for the next step; not again what an attempt before this one has brought."""
+        if not data:
+            return None
+        name = f"{self.folder}{BLOCKS}"
+        there = listing.get(name)
+        if there is None or there.size != len(data) or there.sha1 != sha1(data):
+            there = self.store.put_bytes(name, data)
+        return BlocksObject(there.file_id, len(data))
 
     def _point(self, manifest: bytes, manifest_id: str) -> tuple[bool, str]:
         """Move ``latest.json`` to this step unless it names a higher one. Returns (moved, note)."""
@@ -307,13 +331,19 @@ class _Publish:
             if error.kind != "damaged":
                 raise
             current, note = None, f"{error}; it was replaced"
-        if current is not None and current.step > plan.step and not plan.allow_back:
+        lineage = max(plan.lineage, current.lineage if current else 0)
+        back = plan.allow_back or (current is not None and current.lineage < plan.lineage)
+        if current is not None and current.step > plan.step and back:
+            lineage = max(lineage, current.lineage + 1)  # or the step that is left would count for more
+        if current is not None and current.step > plan.step and not back:
             return False, f"latest.json stays at step {current.step}, which is higher than step {plan.step}"
         wandb = plan.wandb_run_id or (current.wandb_run_id if current else "")
         latest = Latest(
             step=plan.step,
             run_id=plan.run_id,
             wandb_run_id=wandb,
+            generation=plan.generation,
+            lineage=lineage,
             writer=plan.writer,
             manifest_file_id=manifest_id,
             manifest_sha256=sha256(manifest),
@@ -324,6 +354,7 @@ class _Publish:
             latest.wandb_run_id,
         ):
             return False, note
+        self._fence()
         self._put_and_read_back(f"{run_folder(plan.run_id)}{LATEST}", latest.to_bytes(), LATEST_LIMIT)
         return True, note
 
@@ -332,23 +363,6 @@ class _Publish:
         if self.store.get_bytes(name, stored.file_id, limit) != data:
             raise StoreError("transient", f"{self.store.url}/{name} does not read back as it was written")
         return stored.file_id
-
-    # ------------------------------------------------------------ threads
-
-    def _all(self, workers: int, act: Callable[[Hashed], T], entries: Sequence[Hashed]) -> list[T]:
-        """``act`` on all entries in parallel; the first failure stops the others and is raised."""
-        pool = ThreadPoolExecutor(max(1, min(workers, len(entries))), thread_name_prefix="publish")
-        with pool:
-            jobs = [pool.submit(act, entry) for entry in entries]
-            done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-            for job in waiting:
-                job.cancel()
-            failed = next((error for job in done if (error := job.exception()) is not None), None)
-            if failed is not None:
-                self.meter.stop(failed if isinstance(failed, Exception) else RuntimeError(str(failed)))
-                self.local.save()
-                raise failed
-        return [job.result() for job in jobs]
 
 
 def _holds(there: StoredFile, entry: Hashed) -> bool:

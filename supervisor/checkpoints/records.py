@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from supervisor.checkpoints.manifest import (
@@ -23,25 +24,95 @@ SETTLE_TRIES = 6  # a listing may be some seconds old
 SETTLE_S = 0.25
 
 
+MOST_POINTERS = 20  # versions of the pointer that are looked at, newest first
+
+
 def read_latest(store: Store, run_id: str) -> Latest | None:
-    """The pointer of a run, None when there is none. Raises kind "damaged" when it cannot be read."""
-    try:
-        data = store.get_bytes(f"{run_folder(run_id)}{LATEST}", limit=LATEST_LIMIT)
-    except StoreError as error:
-        if error.kind == "missing":
-            return None
-        raise
-    return parse_latest(data, run_id)
+    """The pointer of a run, None when there is none. Raises kind "damaged" when no version of it can be read.
+
+    Of its versions the one of the highest generation, lineage and step counts, whichever was written last: a pod that
+    was fenced may have written late.
+    """
+    versions = pointer_versions(store, run_id)
+    if not versions:
+        return None
+    return _best(versions)[1]
+
+
+def pointer_versions(store: Store, run_id: str) -> list[tuple[StoredFile, Latest | StoreError]]:
+    """The newest versions of the pointer, newest first; for one that cannot be understood, why."""
+    name = f"{run_folder(run_id)}{LATEST}"
+    found: list[tuple[StoredFile, Latest | StoreError]] = []
+    for file in [file for file in store.list_versions(name) if file.name == name][:MOST_POINTERS]:
+        try:
+            found.append((file, parse_latest(store.get_bytes(name, file.file_id, LATEST_LIMIT), run_id)))
+        except StoreError as error:
+            if error.kind == "damaged":
+                found.append((file, error))
+            elif error.kind != "missing":  # replaced since the listing
+                raise
+    return found
+
+
+def _best(versions: Sequence[tuple[StoredFile, Latest | StoreError]]) -> tuple[StoredFile, Latest]:
+    newest_file, newest = versions[0]
+    if isinstance(newest, StoreError):
+        raise newest
+    if newest.legacy:
+        return newest_file, newest  # the original scripts know no generations: what they wrote last is what they mean
+    read = [(file, latest) for file, latest in versions if isinstance(latest, Latest)]
+    return max(read, key=lambda pair: pair[1].order)  # of equal ones the newest, which comes first
+
+
+def settle_pointer(store: Store, run_id: str) -> bool:
+    """Delete what fenced pods wrote over the pointer, and its old versions; was there something of a fenced pod?
+
+    Only for the holder of the run, and after a look whether it still is.
+    """
+    versions = pointer_versions(store, run_id)
+    if len(versions) < 2:
+        return False
+    best, _ = _best(versions)
+    for file, _ in versions:
+        if file.file_id != best.file_id:
+            store.delete(file)
+    return versions[0][0].file_id != best.file_id
 
 
 def read_manifest(store: Store, run_id: str, step: int, file_id: str | None = None) -> tuple[Manifest, bytes]:
     """A step's manifest and its bytes. Raises kind "missing" when the step is not committed, or "damaged"."""
-    data = store.get_bytes(f"{step_folder(run_id, step)}{MANIFEST}", file_id, limit=MANIFEST_LIMIT)
+    name = f"{step_folder(run_id, step)}{MANIFEST}"
+    if file_id is None:
+        versions = [file for file in store.list_versions(name) if file.name == name]
+        if len(versions) > 1:
+            _, manifest, data = newest_manifest(store, run_id, step, versions)
+            return manifest, data
+    data = store.get_bytes(name, file_id, limit=MANIFEST_LIMIT)
     return parse_manifest(data, run_id, step), data
 
 
-def delete_versions(store: Store, folder: str, names: set[str]) -> int:
-    """Delete objects and what their deletion uncovers, until no listing shows them. Returns freed bytes."""
+def newest_manifest(
+    store: Store, run_id: str, step: int, versions: Sequence[StoredFile]
+) -> tuple[StoredFile, Manifest, bytes]:
+    """Of several manifests of a step (newest first) the one of the highest generation and lineage counts.
+
+    A pod that was fenced while it wrote one may have come last. Raises as ``read_manifest``, for the newest.
+    """
+    found: list[tuple[StoredFile, Manifest, bytes]] = []
+    for number, file in enumerate(versions[:MOST_POINTERS]):
+        try:
+            found.append((file, *read_manifest(store, run_id, step, file.file_id)))
+        except StoreError as error:
+            if number == 0 or error.kind not in ("damaged", "missing"):
+                raise
+    return max(found, key=lambda one: (one[1].generation, one[1].lineage))
+
+
+def delete_versions(store: Store, folder: str, names: set[str] | None) -> int:
+    """Delete all versions of objects (``names`` None: of all in the folder) until no listing shows them.
+
+    Returns freed bytes.
+    """
 
     def delete(file: StoredFile) -> int:
         store.delete(file)
@@ -50,7 +121,7 @@ def delete_versions(store: Store, folder: str, names: set[str]) -> int:
     freed = 0
     gone: set[str] = set()
     for number in range(SETTLE_TRIES * 4):
-        left = [file for file in store.list(folder) if file.name in names]
+        left = [file for file in store.list_versions(folder) if names is None or file.name in names]
         if not left:
             return freed
         fresh = [file for file in left if file.file_id not in gone]

@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.checkpoints.blocks import BLOCKS, hash_file
 from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, step_folder
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
@@ -28,7 +29,12 @@ from supervisor.storage.hashing import part_ranges
 from supervisor.storage.source import hash_range
 
 REFETCHES = 5
-SYNC_BYTES = 8 << 20  # parts are brought to the disk as they come: one fsync of 40 GB at the end looks like a stall
+WRITE_BACK_BYTES = 8 << 20
+"""From this size on the kernel is told to begin writing a part to the disk when it has come (Linux starts that on
+POSIX_FADV_DONTNEED, mm/fadvise.c): no stream waits for the disk, and the fsync at the end finds little left to do."""
+READ_BACK_BYTES = 64 << 20  # files up to this size are in memory still, and reading them again costs next to nothing
+TELL_BYTES = 4 << 20  # sixteen threads that count every block would wait for each other
+TELL_S = 1.0
 FOLDER_PLACEHOLDER = ".bzEmpty"  # what B2's web page leaves in an empty folder
 
 
@@ -58,6 +64,8 @@ class Item:
     parts: tuple[Part, ...]
     versions: tuple[StoredFile, ...]  # the one that the manifest names, then the current one of that name
     whole_sha1: str | None = None
+    xxh3: str = ""  # of the whole, by blocks of ``block_size``
+    block_size: int = 0
 
 
 @dataclass
@@ -147,10 +155,11 @@ class _Restore:
         """All files, the manifest if there is one, and a fingerprint that tells one content from another."""
         listing = {file.name.removeprefix(self.folder): file for file in self.store.list(self.folder)}
         there = listing.pop(MANIFEST, None)
+        listing.pop(BLOCKS, None)
         latest = self._latest()
         if there is None:
             return self._unverified_items(listing, latest)
-        manifest, data = read_manifest(self.store, self.run_id, self.step, there.file_id)
+        manifest, data = read_manifest(self.store, self.run_id, self.step)
         if latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
             raise StoreError("damaged", f"{MANIFEST} of step {self.step} is not the one that latest.json vouches for")
         spots = place_files([file.path for file in manifest.files], self.step, self.place, self.output_dir)
@@ -161,7 +170,10 @@ class _Restore:
             versions: tuple[StoredFile, ...] = (named,)
             if current is not None and current.file_id != named.file_id and current.size == file.size:
                 versions = (named, current)  # a copied store has other ids; the hashes decide
-            items.append(Item(file.path, spots[file.path], file.size, file.parts(), versions))
+            spot = spots[file.path]
+            items.append(
+                Item(file.path, spot, file.size, file.parts(), versions, xxh3=file.xxh3, block_size=file.block_size)
+            )
         return items, manifest, sha256(data)
 
     def _latest(self) -> Latest | None:
@@ -299,29 +311,34 @@ class _Restore:
 
     def _fetch_once(self, item: Item, version: StoredFile, part: Part) -> str:
         digest = hashlib.sha1(usedforsecurity=False)
-        position = part.offset
+        position = told = part.offset
+        told_at = time.monotonic()
         descriptor = os.open(item.spot.staged, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
         def write(piece: bytes) -> None:
-            nonlocal position
+            nonlocal position, told, told_at
             view = memoryview(piece)
             while view:
                 written = os.pwrite(descriptor, view, position)
                 position += written
                 view = view[written:]
             digest.update(piece)
-            with self.state.lock:
-                self.state.fetched += len(piece)
-            self.meter.add(len(piece))
+            if position - told >= TELL_BYTES or time.monotonic() - told_at >= TELL_S:
+                self.meter.add(position - told)
+                told, told_at = position, time.monotonic()
 
         try:
             self.store.read_range(version, part.offset, part.size, write)
-            if part.size >= SYNC_BYTES:
-                os.fdatasync(descriptor)
+            self.meter.add(position - told)
+            told = position
+            if part.size >= WRITE_BACK_BYTES:
+                os.posix_fadvise(descriptor, part.offset, part.size, os.POSIX_FADV_DONTNEED)
         except StoreError:
-            self.meter.add(part.offset - position)
+            self.meter.add(part.offset - told)
             raise
         finally:
+            with self.state.lock:
+                self.state.fetched += position - part.offset
             os.close(descriptor)
         return digest.hexdigest()
 
@@ -337,6 +354,13 @@ class _Restore:
                     self._fetch_until_right(item, part)
             else:
                 raise StoreError("damaged", f"step {self.step} is damaged: {item.name} has not the SHA-1 that B2 names")
+        cheap = item.xxh3 and item.block_size and item.size <= READ_BACK_BYTES
+        if cheap and hash_file(staged, item.size, item.block_size) != item.xxh3:
+            raise StoreError(
+                "damaged",
+                f"step {self.step} is damaged: every part of {item.name} came as the manifest says, and the whole file "
+                f"on this disk is not what it says. Check this machine's memory and disk",
+            )
         descriptor = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

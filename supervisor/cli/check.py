@@ -105,7 +105,8 @@ def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
     from supervisor.storage import open_store
 
     try:
-        store = open_store(run_file.store_url, run_file.store.realm, environ)
+        where = run_file.store
+        store = open_store(run_file.store_url, where.service, environ, region=where.region)
         files = store.list(f"{run_file.run.id}/")
     except SupervisorError as error:
         report["problems"].append(f"The store {run_file.store_url} cannot be used: {error}")

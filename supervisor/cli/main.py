@@ -47,8 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     run = verb("run", "watch the run until it is finished", _run, contract=True)
     run.add_argument("--fresh", action="store_true", help="start from scratch although checkpoints exist")
     run.add_argument("--step", type=_step, metavar="N", help="resume at this step, not at the last good one")
+    take_over = "take the run from the pod that holds it now; that one stops publishing"
+    run.add_argument("--take-over", action="store_true", help=take_over)
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
-    verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    onstart.add_argument("--take-over", action="store_true", help=take_over)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     check = verb("check", "load the run file and say what would be done with it", _check)
@@ -66,9 +69,19 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(by_hand=name)
         sub.add_argument("--dry-run", action="store_true", help="only say what would be done")
         if name != "prune":
-            sub.add_argument("--step", type=_step_or_latest, metavar="N|latest", help="default: latest")
+            words = "N|latest|best" if name == "restore" else "N|latest"
+            kind = _step_latest_or_best if name == "restore" else _step_or_latest
+            sub.add_argument("--step", type=kind, metavar=words, help="default: latest; best: of the highest reward")
         if name == "restore":
             sub.add_argument("--to", type=Path, metavar="DIR", help="default: the run's output folder")
+    verify = verb("verify", "compare the store with its manifests; never deletes", _verify)
+    verify.add_argument("--step", type=_step_or_all, metavar="N|all", help="default: all")
+    verify.add_argument("--deep", type=_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)")
+    verify.add_argument("--seed", type=_step, default=None, metavar="N", help="which parts --deep reads; default: any")
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _logs)
+    logs.add_argument("--attempt", type=_step, metavar="N", help="print those of attempt N; default: list all")
+    logs.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
@@ -134,19 +147,36 @@ def _step_or_latest(text: str) -> int | None:
     return None if text == "latest" else _step(text)
 
 
+def _step_latest_or_best(text: str) -> int | str | None:
+    return text if text == "best" else _step_or_latest(text)
+
+
+def _step_or_all(text: str) -> int | None:
+    return None if text == "all" else _step(text)
+
+
+def _percent(text: str) -> float:
+    value = _amount(text.removesuffix("%"))
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"a share from 0 to 100 is wanted, not {text!r}")
+    return value
+
+
 # ---------------------------------------------------------------- verbs; each imports only what it needs
 
 
 def _run(options: argparse.Namespace) -> int:
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=options.fresh, step=options.step, onstart=False)
+    return daemon.main(
+        options.run_file, fresh=options.fresh, step=options.step, take_over=options.take_over, onstart=False
+    )
 
 
 def _onstart(options: argparse.Namespace) -> int:
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=False, step=None, onstart=True)
+    return daemon.main(options.run_file, fresh=False, step=None, take_over=options.take_over, onstart=True)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -165,6 +195,43 @@ def _init(options: argparse.Namespace) -> int:
     from supervisor.cli import init
 
     return init.init(options.output, options.job)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    import json
+    import secrets
+
+    from supervisor import byhand
+    from supervisor.config import load
+
+    seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
+    found, told = byhand.verify(load(options.run_file), options.step, options.deep, seed)
+    print(json.dumps(found | {"seed": seed}, indent=2) if options.json else "\n".join(told))
+    return 1 if found["damaged"] else 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    import json
+    from datetime import UTC, datetime
+
+    from supervisor import byhand
+    from supervisor.cli.render import safe
+    from supervisor.config import load
+
+    found = byhand.logs(load(options.run_file), options.attempt)["logs"]
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    elif options.attempt is None:
+        for log in found:
+            when = datetime.fromtimestamp(log["uploaded_at"], UTC).isoformat(timespec="seconds")
+            print(f"attempt {log['attempt']}  {safe(log['name'])}  {when}  pod {log['journal'][:8]}")
+        if not found:
+            print("No attempt has left a log in the store yet.")
+    else:
+        for name, text in found.items():
+            print(f"==> {safe(name)} <==")
+            print("\n".join(safe(line) for line in text.splitlines()))
+    return 0
 
 
 def _by_hand(options: argparse.Namespace) -> int:

@@ -253,8 +253,12 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
             notes.append("last good step")
         if step == answer.get("published_step"):
             notes.append("latest published")
+        if step in (answer.get("pinned") or ()):
+            notes.append("pinned")
         if here and here.get("reason"):
             notes.append(safe(here["reason"]))
+        if damage := (answer.get("damaged") or {}).get(str(step)):
+            notes.append(f"damaged in the store: {safe(damage)}")
         bytes_ = (here or there or {}).get("size_bytes")
         published = "-" if not there else "published" if there.get("committed") else "incomplete"
         amount = size(bytes_) if bytes_ is not None else "-"

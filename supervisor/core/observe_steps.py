@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
+from supervisor.core import fencing
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import learn
 from supervisor.core.state import (
@@ -15,6 +16,7 @@ from supervisor.core.state import (
 from supervisor.core.watch import NEVER
 
 CHOOSE_ANEW_S = 5.0
+MOST_VERIFIED = 8
 
 
 # ---------------------------------------------------------------- disk, checkpoints, store
@@ -48,6 +50,7 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     # A quarantined step that was written anew since is another checkpoint: another lineage's.
     written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
+    quarantined |= fencing.left_here(state.lineage, fact.steps)
     outdated = tuple(sorted({*state.outdated, *map(int, written)}))
     stored = tuple(s for s in state.store if s.step not in outdated)
     state = replace(state, local=fact.steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
@@ -74,11 +77,15 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         state,
         store=tuple(s for s in fact.steps if s.step not in state.outdated),
         store_latest=fact.latest,
+        pinned=fact.pinned,
+        reading=fact.reading,
+        pins_reason=fact.pins_reason,
         store_reason="",
         store_permanent=False,
         store_t=state.now,
-        quarantined=quarantined,
+        quarantined={**quarantined, **fencing.left_here(fact.happened, state.local)},
         rolled_back=None,
+        lineage=fact.happened,
     )
     return replace(state, published=max(state.good_stored(), default=None))
 
@@ -132,6 +139,30 @@ def _prune_failed(state: State, fact: f.PruneFailed) -> State:
     return replace(state, local=remaining, busy=replace(state.busy, prune_local=None))
 
 
+def _pin_kept(state: State, fact: f.PinKept) -> State:
+    if state.pin_wishes.get(str(fact.step)) != fact.pinned:
+        return state  # the person changed their mind meanwhile
+    if fact.reason and not fact.permanent:
+        return state  # asked for anew with the next look at the store
+    wishes = {step: pinned for step, pinned in state.pin_wishes.items() if step != str(fact.step)}
+    if fact.reason:
+        return replace(state, pin_wishes=wishes)
+    pins = {*state.pinned, fact.step} if fact.pinned else {*state.pinned} - {fact.step}
+    return replace(state, pin_wishes=wishes, pinned=tuple(sorted(pins)))
+
+
+def _store_checked(state: State, fact: f.StoreChecked) -> State:
+    # Named by a check of this pod only: what another pod mended by publishing anew is not damaged any more.
+    good = {str(step) for step in fact.good}
+    damaged = {step: why for step, why in state.damaged.items() if not (fact.deep and step in good)} | fact.damaged
+    verified = _newest_verified(state, fact.good) if fact.deep else state.verified
+    return replace(state, damaged=damaged, verified=tuple(s for s in verified if str(s) not in fact.damaged))
+
+
+def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*state.verified, *steps}))[-MOST_VERIFIED:]
+
+
 def _restored(state: State, fact: f.Restored) -> State:
     local = tuple(s for s in state.local if s.step != fact.step)
     step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
@@ -139,6 +170,7 @@ def _restored(state: State, fact: f.Restored) -> State:
         state,
         local=tuple(sorted((*local, step), key=lambda s: s.step)),
         busy=replace(state.busy, restore=None),
+        verified=_newest_verified(state, (fact.step,)) if fact.verified else state.verified,
     )
 
 
@@ -148,6 +180,7 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
 
 
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
+    **fencing.HANDLERS,
     f.DiskLook: _disk_look,
     f.LocalSteps: _local_steps,
     f.StoreSteps: _store_steps,
@@ -155,6 +188,8 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.PublishFailed: _publish_failed,
     f.Pruned: _pruned,
     f.PruneFailed: _prune_failed,
+    f.PinKept: _pin_kept,
+    f.StoreChecked: _store_checked,
     f.Restored: _restored,
     f.RestoreFailed: _restore_failed,
 }

@@ -8,6 +8,7 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
+from supervisor.core import fencing
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
@@ -205,7 +206,7 @@ def _choose(state: State) -> tuple[State, Actions]:
     if state.busy.restore is not None:
         # One that was asked for before a stop or a restart: nothing is begun beside it.
         return enter(state, "restoring", f"Step {state.busy.restore} is being restored."), []
-    choice = choose(state)
+    choice = fencing.held_back(state) or choose(state)
     match choice.do:
         case "wait":
             return _survey_again(enter(state, "surveying", choice.sentence))
@@ -243,8 +244,12 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         known = {s.step for s in state.local} | {s.step for s in state.store}
         higher = {known_step for known_step in known if step is None or known_step > step}
         quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
+        state = fencing.went_back(state, step)
         quarantined.pop(str(step), None)  # the person wants it
         state = replace(state, quarantined=quarantined, override=False, best_complete=None, began_fresh=False)
+        state = replace(
+            state, asked_step=None, store=tuple(replace(s, left="") if s.step == step else s for s in state.store)
+        )
         state = replace(state, published=max(state.good_stored(), default=None))
         if state.store_reason:
             # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
@@ -286,6 +291,9 @@ def _publishing(state: State) -> tuple[State, Actions]:
     if state.busy.publish is not None:
         return state, []
     step = next_to_publish(state) if state.settings.has_store else None
+    if step is not None and state.fence.lost:
+        sentence = f"Training is finished, and its last step {step} is kept on this disk: {fencing.lost(state)}"
+        return end(state, "gave-up", EXIT_PERSON, sentence)
     if step is None:
         if "finish" in state.settings.hooks:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")

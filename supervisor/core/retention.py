@@ -24,6 +24,8 @@ def safe_locally(state: State, keep: int) -> list[int]:
     Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published,
     or anything at or above the newest published step that is not itself published.
     """
+    if state.fence.lost:
+        return []  # what the store holds is another pod's now: nothing of it makes a step here superfluous
     stored = set(state.good_stored())
     newest_stored = max(stored, default=None)
     if newest_stored is None:
@@ -67,16 +69,24 @@ def disk_short(state: State) -> bool:
 
 
 def victims_in_store(state: State) -> list[int]:
-    """Stored steps beyond retention, oldest first; at least two good ones always remain."""
+    """Stored steps beyond retention, oldest first; at least two good ones always remain.
+
+    Kept: the last N good ones, every M-th, what the pointer names, what this attempt resumed from, pinned steps, what
+    somebody is restoring, and the newest one whose bytes were seen to be right. Damaged and quarantined steps are a
+    person's to delete. While nobody knows what is pinned nothing goes.
+    """
     settings = state.settings
-    if len(state.store) <= max(2, settings.keep_last):
+    if len(state.store) <= max(2, settings.keep_last) or state.pins_reason:
         return []
     good = state.good_stored()
-    kept = set(good[-max(2, settings.keep_last) :])
+    kept = {*good[-max(2, settings.keep_last) :], *state.pinned, *state.reading}
+    kept |= {int(step) for step in state.pin_wishes}
     if settings.keep_every:
         kept |= {step for step in good if step % settings.keep_every == 0}
     if state.store_latest is not None:
         kept.add(state.store_latest)
     if state.resume_step is not None:
         kept.add(state.resume_step)
+    verified = [step for step in state.verified if step in good]
+    kept.update(verified[-1:])
     return [step for step in good if step not in kept]

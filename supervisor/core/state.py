@@ -7,7 +7,7 @@ from typing import Literal
 
 from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Learned
+from supervisor.core.records import Happened, Learned
 from supervisor.core.worth import Worth
 
 Mode = Literal[
@@ -235,6 +235,20 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Fence:
+    """Which pod holds the run: this one while ``generation`` is set and not ``lost``."""
+
+    asked: bool = False
+    generation: int | None = None  # claimed by this daemon
+    once: int | None = None  # the highest that this journal ever held
+    lost: bool = False  # another pod took it over
+    by: str = ""  # the other pod, by its host name
+    by_generation: int = 0
+    reason: str = ""  # why it is not claimed, a sentence
+    permanent: bool = False
+
+
+@dataclass(frozen=True)
 class Busy:
     """Effects under way, one of a kind. Values are step or attempt numbers."""
 
@@ -245,6 +259,7 @@ class Busy:
     prune_store: int | None = None
     restore: int | None = None
     hook: str | None = None
+    lineage: int | None = None  # number of entries that are being written down
 
 
 @dataclass(frozen=True)
@@ -313,6 +328,15 @@ class State:
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
+    pinned: tuple[int, ...] = ()  # steps that a person keeps in the store
+    pin_wishes: dict[str, bool] = field(default_factory=dict)  # step -> pinned or not: not in the store yet
+    reading: tuple[int, ...] = ()  # stored steps that somebody was restoring at the last look
+    pins_reason: str = ""  # why the store's pins cannot be read
+    verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
+    fence: Fence = field(default_factory=Fence)
+    lineage: tuple[Happened, ...] = ()  # what left steps of the run, as the store tells it
+    happened: tuple[Happened, ...] = ()  # what is not written down in the store yet
+    lineage_after: float = 0.0
     publish_after: float = 0.0
     publish_failures: int = 0
     publish_reason: str = ""
@@ -343,6 +367,7 @@ class State:
     incidents: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most
     incident_count: int = 0
     override: bool = False  # --fresh or --step was given and not acted upon yet
+    asked_step: int | None = None  # the step of a rollback that was not acted upon yet
     exit_code: int | None = None
     exit_said: bool = False
     spared: str = ""  # the cause that observing kept us from acting on
@@ -371,6 +396,7 @@ class State:
             s.step
             for s in self.store
             if s.committed
+            and not s.left
             and str(s.step) not in self.quarantined
             and str(s.step) not in self.damaged
             and (limit is None or s.step <= limit)

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -18,11 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor.checkpoints.log_files import pack
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.records import Happened
 from supervisor.effects import aside, observing, run_records
 from supervisor.effects.attempts import attempt_dir, digest, last_attempt, read_snapshot, take_snapshot
+from supervisor.effects.claiming import Claiming
 from supervisor.effects.evidence import collect, tail_of, trace_command
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
@@ -32,11 +34,13 @@ from supervisor.effects.survivors import Belongings, Identity, records
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.secrets import masked
 from supervisor.storage.base import StoreError
 
 Post = Callable[[f.Fact], None]
 CATALOGUE_FRESH_S = 60.0
 CATALOGUE_STALL_S = 120.0
+MOST_BUNDLES = 5  # of one attempt's incidents that go to the store
 LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
@@ -88,6 +92,16 @@ class Effects:
         self._setup_runs = False
         self._described = ""  # digest of the run's files that are in the store
         self._state_dir = run_file.state_dir
+        self._unkept = ""  # why the store does not know yet which steps are left
+        self._given_back = threading.Event()
+        self._given_back.set()
+        self.claiming = Claiming(
+            lambda do, more: self.transfers.run(self._ask(do, **more), stall_s=CATALOGUE_STALL_S),
+            post,
+            self._lanes.put,
+            run_file.store.take_over_after,
+            listed=lambda: self.catalogue(force=True),
+        )
         self.engine = OwnEngine(
             lambda: self.run_file,
             post,
@@ -123,6 +137,14 @@ class Effects:
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
                 self._lanes.put("job", lambda: self._evidence(action))
+            case a.Claim():
+                self.claiming.journal = self.journal
+                self.claiming.want(take_over=action.take_over)
+            case a.Release():
+                self._given_back.clear()
+                self._lanes.put("claims", self._release)
+            case a.KeepLineage():
+                self._lanes.put("publish", lambda: self._keep_lineage(action))
             case a.Publish():
                 self._lanes.put("publish", lambda: self._publish(action))
             case a.PruneLocal():
@@ -131,6 +153,8 @@ class Effects:
                 self._lanes.put("prune", lambda: self._prune_stale(action))
             case a.PruneStore():
                 self._lanes.put("prune-store", lambda: self._prune_store(action))
+            case a.Pin():
+                self._lanes.put("pin", lambda: self._pin(action))
             case a.Restore():
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
                 self._lanes.put("setup" if self.job is None else "restore", lambda: self._restore(action))
@@ -154,6 +178,7 @@ class Effects:
     def close(self) -> None:
         """End transfers (they resume where they were) and let each lane finish what it does."""
         self._kept.wait(LAST_RECORDS_S)
+        self._given_back.wait(LAST_RECORDS_S)
         self.transfers.close()
         self._lanes.close(timeout_s=2.0)
 
@@ -168,18 +193,24 @@ class Effects:
             self._lanes.put("logs", lambda: self._upload_logs(attempt))
 
     def _upload_logs(self, attempt: int) -> None:
-        texts = {
-            f"log-{attempt:04d}-{role}.txt": tail_of(path).decode(errors="replace")
-            for role, path in self._log_files().items()
-        }
-        if not texts:
+        """Ends of the logs and the evidence of the attempt's incidents, without secrets."""
+        texts = {f"{role}.log": tail_of(path) for role, path in self._log_files().items()}
+        for bundle in sorted(attempt_dir(self._state_dir, attempt).glob("incident-*"))[-MOST_BUNDLES:]:
+            for name in ("reason.txt", "explain.json", "processes.txt"):
+                if (bundle / name).is_file():
+                    texts[f"{bundle.name}-{name}"] = tail_of(bundle / name)
+        if not texts or not self.journal:
             return
+        packed = {
+            name: base64.b64encode(pack(masked(data.decode(errors="replace")))).decode() for name, data in texts.items()
+        }
+        asked = self._ask("put-logs", journal=self.journal, attempt=attempt, logs=packed)
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self._put(texts)
+            self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
 
     def _put(self, texts: Mapping[str, str]) -> None:
         files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-        self.transfers.run(self._ask("put-run-files", files=files), stall_s=CATALOGUE_STALL_S)
+        self.transfers.run(self._ask("put-run-files", files=files, **self.claiming.signed()), stall_s=CATALOGUE_STALL_S)
 
     def _need_job(self) -> Job:
         """The job, opened when it was not yet. Raises SupervisorError."""
@@ -213,6 +244,23 @@ class Effects:
         if self._lanes.idle("catalogue"):
             self._lanes.put("catalogue", self._catalogue)
 
+    def check_store(self) -> None:
+        """Compare the store's listing with its manifests; what is damaged is told and remembered, never deleted."""
+        if self._lanes.idle("check"):
+            self._lanes.put("check", self._check_store)
+
+    def _check_store(self) -> None:
+        try:
+            answer = self.transfers.run(self._ask("verify"), stall_s=CATALOGUE_STALL_S)
+        except StoreError:
+            return  # the look at the store says so when it is away
+        looked = [one for one in answer["steps"] if one["committed"]]
+        damaged = {str(one["step"]): f"{one['problems'][0]}." for one in looked if one["problems"]}
+        if looked:
+            self._post(f.StoreChecked(tuple(int(one["step"]) for one in looked if not one["problems"]), damaged))
+        for problem in answer["problems"]:
+            self._post(f.Remark("store-damaged", f"{problem[:1].upper()}{problem[1:]}."))
+
     def _catalogue(self) -> None:
         try:
             answer = self.transfers.run(self._ask("catalogue"), stall_s=CATALOGUE_STALL_S)
@@ -221,9 +269,23 @@ class Effects:
             self._post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
             return
         self._catalogue_t = time.monotonic()
-        steps = tuple(f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in answer["steps"])
+        steps = tuple(
+            f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"]), left=str(s.get("left", "")))
+            for s in answer["steps"]
+        )
+        happened = tuple(Happened(e["kind"], e["step"], e["wall"], e["why"]) for e in answer.get("happened", ()))
         latest = answer.get("latest") or {}
-        self._post(f.StoreSteps(steps, latest.get("step"), wandb_id=str(latest.get("wandb_run_id") or "")))
+        self._post(
+            f.StoreSteps(
+                steps,
+                latest.get("step"),
+                wandb_id=str(latest.get("wandb_run_id") or ""),
+                happened=happened,
+                pinned=tuple(answer.get("pinned", ())),
+                reading=tuple(answer.get("reading", ())),
+                pins_reason=str(answer.get("pins_problem", "")),
+            )
+        )
         if not self._records_read:
             self._read_records()
 
@@ -360,6 +422,8 @@ class Effects:
             self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
             return
         try:
+            if self._unkept:
+                raise StoreError("transient", f"the store does not know yet which steps are left: {self._unkept}")
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
@@ -370,7 +434,7 @@ class Effects:
                 step=action.step,
                 files=[{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
                 wandb_run_id=self._wandb_id(),
-                writer=f"{socket.gethostname()}:{_machine_id()}",
+                **self.claiming.signed(),
                 allow_back=action.back,
                 state_dir=str(self._state_dir / "publish"),
                 extra={
@@ -378,10 +442,13 @@ class Effects:
                     "revision": facts.revision,
                     "config_sha256": self._described.split("/")[0],
                     "step_base": facts.first_step,
+                    "reward": action.reward,
                 },
             )
             answer = self.transfers.run(asked, what="publish")
         except StoreError as error:
+            if error.kind == "fenced":
+                self.claiming.fenced(error)
             changed = error.kind == "changed"
             permanent = error.kind in ("permanent", "quota")
             self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
@@ -437,11 +504,47 @@ class Effects:
 
     def _prune_store(self, action: a.PruneStore) -> None:
         try:
-            answer = self.transfers.run(self._ask("delete", step=action.step), stall_s=CATALOGUE_STALL_S)
+            asked = self._ask("delete", step=action.step, **self.claiming.signed())
+            answer = self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
         except StoreError as error:
+            if error.kind == "fenced":
+                self.claiming.fenced(error)
             self._post(f.PruneFailed(action.step, "store", str(error)))
             return
         self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
+
+    def _pin(self, action: a.Pin) -> None:
+        try:
+            self.transfers.run(
+                self._ask("pin", step=action.step, pinned=action.pinned, **self.claiming.signed()),
+                stall_s=CATALOGUE_STALL_S,
+            )
+        except StoreError as error:
+            permanent = error.kind in ("permanent", "damaged")
+            self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
+            return
+        self._post(f.PinKept(action.step, action.pinned))
+
+    def _keep_lineage(self, action: a.KeepLineage) -> None:
+        happened = [vars(one) for one in action.happened]
+        try:
+            asked = self._ask("lineage", happened=happened, **self.claiming.signed())
+            answer = self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
+        except StoreError as error:
+            self._unkept = str(error)
+            if error.kind == "fenced":
+                self.claiming.fenced(error)
+            self._post(f.LineageFailed(str(error)))
+            return
+        self._unkept = ""
+        self._post(f.LineageKept(len(happened), answer.get("pointer")))
+        self.catalogue(force=True)
+
+    def _release(self) -> None:
+        try:
+            self.claiming.give_back()
+        finally:
+            self._given_back.set()
 
     def _restore(self, action: a.Restore) -> None:
         began = time.monotonic()
@@ -527,10 +630,3 @@ def whole(step: Mapping[str, Any], latest: Mapping[str, Any]) -> bool:
     if step["committed"]:
         return True
     return bool(step.get("legacy") and latest.get("legacy") and int(step["step"]) <= int(latest["step"]))
-
-
-def _machine_id() -> str:
-    for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
-        with contextlib.suppress(OSError):
-            return Path(path).read_text().strip()[:32]
-    return "unknown"

@@ -11,7 +11,7 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,17 +22,17 @@ from requests.adapters import HTTPAdapter
 
 from supervisor import __version__
 from supervisor.storage import b2errors, hashing
-from supervisor.storage.base import Part, Progress, StoredFile, StoreError
+from supervisor.storage.b2_composing import DIGEST_KEY, B2Composer, wait_for
+from supervisor.storage.b2http import Download, PartApi, Transport
+from supervisor.storage.base import Composer, Part, Progress, StoredFile, StoreError
 from supervisor.storage.keys import MAKE_A_KEY
+from supervisor.storage.limit import Throttle
 from supervisor.storage.names import name_problem
 from supervisor.storage.retry import Retry
 from supervisor.storage.source import SourceRange
 
 T = TypeVar("T")
 CONTENT_TYPE = "application/octet-stream"
-DIGEST_KEY = "rl_parts"
-"""fileInfo key of ``hashing.parts_digest``. It names the content, so an unfinished upload that carries it can only be
-continued by the same bytes, and a finished one is known again although B2 forgets part hashes at the end."""
 LARGEST_REQUEST = 5_000_000_000  # bytes, one part or one small file
 REFETCHES = 5
 
@@ -51,6 +51,7 @@ class B2Store:
         streams: int,
         part_size: int | None,
         retry: Retry,
+        limit_bytes_per_s: float | None = None,
     ) -> None:
         self.url = f"b2://{bucket}/{prefix}".rstrip("/")
         self.streams = streams
@@ -66,8 +67,11 @@ class B2Store:
             http_session_factory=lambda: _session(streams),
             user_agent_append=f"rl-supervisor/{__version__}",
             decode_content=True,  # keeps the factory's adapter; nothing is ever compressed (Accept-Encoding)
+            _raw_api_class=PartApi,
         )
         self._api = B2Api(info, api_config=config)
+        raw_api: PartApi = self._session.raw_api
+        raw_api.transport = Transport(raw_api.b2_http.user_agent, Throttle(limit_bytes_per_s))
         with self._explain(f"sign in to B2 for the bucket {bucket}"):
             self._api.authorize_account(key_id, key, realm=realm or "production")
             self._bucket_id: str = self._api.get_bucket_by_name(bucket).id_
@@ -77,6 +81,7 @@ class B2Store:
         least = int(info.get_absolute_minimum_part_size())
         wanted = part_size or int(info.get_recommended_part_size())
         self._part_size = min(max(wanted, least), LARGEST_REQUEST)
+        self._composer = B2Composer(self, least)
 
     def sent_bytes(self) -> int:
         return self._sent
@@ -99,6 +104,30 @@ class B2Store:
             start = page["nextFileName"]
             if start is None:
                 return found
+
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        full = self._reach(prefix, "listFiles", "list", folder=True)
+        found: list[StoredFile] = []
+        hidden: set[str] = set()
+        name: str | None = None
+        file_id: str | None = None
+        while True:
+            with self._explain(f"list the versions of {self.url}/{prefix}"):
+                page = self._session.list_file_versions(
+                    self._bucket_id, start_file_name=name, start_file_id=file_id, max_file_count=1000, prefix=full
+                )
+            for entry in page["files"]:  # newest first: what is older than a hide marker was deleted by somebody
+                if entry["action"] == "hide":
+                    hidden.add(entry["fileName"])
+                elif entry["action"] == "upload" and entry["fileName"] not in hidden:
+                    found.append(self._stored(entry))
+            name, file_id = page["nextFileName"], page["nextFileId"]
+            if name is None:
+                return found
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """B2's native interface has no conditional write, and its S3 face refuses one (NotImplemented)."""
+        return None
 
     # ------------------------------------------------------------ sending
 
@@ -137,11 +166,7 @@ class B2Store:
         return stored
 
     def _send_large(self, name: str, full: str, path: Path, parts: Sequence[Part], progress: Progress) -> StoredFile:
-        info = {DIGEST_KEY: hashing.parts_digest(parts)}
-        file_id, there = self._unfinished(name, full, info, parts)
-        if file_id is None:
-            with self._explain(f"start the upload of {self.url}/{name}"):
-                file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, info)["fileId"]
+        file_id, there = self._begin(name, full, {DIGEST_KEY: hashing.parts_digest(parts)}, parts)
         progress(sum(parts[number - 1].size for number in there))
         stop = threading.Event()
 
@@ -151,8 +176,16 @@ class B2Store:
 
         todo = [(number, part) for number, part in enumerate(parts, 1) if number not in there]
         jobs = [self._pool.submit(send, number, part) for number, part in todo]
-        _wait_for(jobs, stop)
+        wait_for(jobs, stop)
         return self._finish(name, file_id, sum(part.size for part in parts), parts)
+
+    def _begin(self, name: str, full: str, info: Mapping[str, str], parts: Sequence[Part]) -> tuple[str, set[int]]:
+        """The id of an unfinished large file of this content, begun before or now, and the part numbers it holds."""
+        file_id, there = self._unfinished(name, full, info, parts)
+        if file_id is None:
+            with self._explain(f"start the upload of {self.url}/{name}"):
+                file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, dict(info))["fileId"]
+        return str(file_id), there
 
     def _send_part(  # noqa: PLR0917
         self, name: str, path: Path, file_id: str, number: int, part: Part, stop: threading.Event
@@ -233,6 +266,9 @@ class B2Store:
             if start is None:
                 return there
 
+    def composer(self) -> Composer | None:
+        return self._composer
+
     # ------------------------------------------------------------ fetching
 
     def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
@@ -294,21 +330,21 @@ class B2Store:
             raise failed.error from None
 
     @contextlib.contextmanager
-    def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[requests.Response]:
+    def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[Download]:
         with self._explain(f"read {self.url}/{name}"):
-            manager = self._session.download_file_from_url(url, range_=range_)
-        with manager as response, contextlib.closing(response):
-            yield response
+            answer = self._session.download_file_from_url(url, range_=range_)
+        with answer:
+            yield answer
 
-    def _pieces(self, response: requests.Response, name: str) -> Iterator[bytes]:
+    def _pieces(self, response: Download, name: str) -> Iterator[bytes]:
         """The body; only the network's errors are translated here, not those of whoever takes the pieces."""
-        pieces = response.iter_content(hashing.CHUNK_BYTES)
+        pieces = response.blocks()
         while True:
             with self._explain(f"read {self.url}/{name}"):
                 piece = next(pieces, None)
             if piece is None:
                 return
-            yield piece
+            yield bytes(piece)
 
     # ------------------------------------------------------------ deleting
 
@@ -409,17 +445,6 @@ def _plain_sha1(value: object) -> str | None:
     """B2 says "none" for a large file, and "unverified:HASH" where the sender did not want the check."""
     text = str(value or "").removeprefix("unverified:")
     return text if len(text) == 40 else None
-
-
-def _wait_for(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
-    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    stop.set()
-    for job in waiting:
-        job.cancel()
-    wait(jobs)
-    for job in done:
-        job.result()
 
 
 def _session(streams: int) -> requests.Session:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from supervisor.errors import SupervisorError
 
-Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed"]
+Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
 
 
 class StoreError(SupervisorError):
@@ -21,7 +21,8 @@ class StoreError(SupervisorError):
 
     transient: back off and try again; permanent: a person must act (key, bucket); quota: likewise, after cleaning;
     missing: no such object, an expected answer; damaged: bytes that came back are not those that were sent;
-    changed: the local source vanished or changed during the transfer.
+    changed: the local source vanished or changed during the transfer; fenced: another pod holds the run now, so
+    nothing more is written or deleted by this one.
     """
 
     def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
@@ -51,11 +52,48 @@ class Part:
     sha1: str
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A range of a new object: bytes to send, or (``copied``) bytes that another object has at the same offset."""
+
+    part: Part
+    copied: bool
+
+
 Progress = Callable[[int], None]
 """Called with the number of further bytes that the store confirmed (or that were verified on disk).
 
 Raising in it abandons the transfer.
 """
+
+
+class Composer(Protocol):
+    """What some stores can do besides: make a new object of another one's bytes without their travelling again.
+
+    Where the other object is gone, its bytes are others, or the store refuses, the local file is sent instead: a
+    caller need not care. The result is an object of its own, which the other one's deletion does not touch.
+    """
+
+    least_bytes: int
+    """Of each piece but the last one of an object."""
+    most_pieces: int
+
+    def copy(self, name: str, path: Path, part: Part, base: StoredFile, progress: Progress) -> StoredFile:
+        """``name`` as a copy of the whole small object ``base``, which should have the bytes of ``part``."""
+
+    def compose(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        parts: Sequence[Part],
+        pieces: Sequence[Piece],
+        base: StoredFile,
+        progress: Progress,
+    ) -> StoredFile:
+        """``name`` from two or more ``pieces``; ``parts`` say what it is (as ``put_file`` would have been told).
+
+        Resumes what a kill left of the same pieces; every piece is verified, the copied ones too.
+        """
 
 
 class Store(Protocol):
@@ -74,6 +112,21 @@ class Store(Protocol):
     def list(self, prefix: str) -> Sequence[StoredFile]:
         """All current objects whose name starts with ``prefix`` (which ends in '/'), names relative to the root."""
 
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        """Every version of all objects whose name starts with ``prefix``: a whole name, or a folder that ends in '/'.
+
+        In the order of names, and of one name the newest first, as the store itself orders them (by its own clock);
+        none that are older than a deletion of the name. A store without versions tells the one that there is.
+        A name that merely begins like ``prefix`` may be among them.
+        """
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """Make the small object ``name`` unless there is one already, atomically: of any number of callers, one wins.
+
+        True: it is ours. False: there was one already; also after a lost answer, so look whose it is. None: this store
+        has no such operation, and nothing was written; ``checkpoints.claims`` then settles it by versions and time.
+        """
+
     def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
         """Send a local file in the given parts; resumes an unfinished upload whose parts match; verifies hashes."""
 
@@ -91,6 +144,9 @@ class Store(Protocol):
 
     def delete(self, file: StoredFile) -> None:
         """Delete exactly this version; deleting what is gone already is success."""
+
+    def composer(self) -> Composer | None:
+        """How to make objects of others on the server; None where the store cannot, or where it would save nothing."""
 
     def sweep(self, prefix: str) -> int:
         """Cancel unfinished uploads below ``prefix``; returns how many there were."""

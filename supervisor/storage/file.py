@@ -22,6 +22,8 @@ from supervisor.storage.names import name_problem
 
 INCOMING = ".incoming-"  # files that are not objects yet
 PART_BYTES = 64 << 20
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""What file systems without hard links say (vfat, some FUSE volumes)."""
 SYNC_BYTES = 8 << 20
 """Parts from this size on are brought to the disk one by one: one fsync of 40 GB at the end would look like a stall."""
 
@@ -66,6 +68,33 @@ class FileStore:
                     if stat.S_ISREG(status.st_mode):
                         found.append(_stored(path.relative_to(self.root).as_posix(), status))
             return sorted(found, key=lambda file: file.name)
+
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        if not prefix or prefix.endswith("/"):
+            return self.list(prefix)
+        with self._explain("list", prefix):
+            try:
+                status = self._path(prefix).lstat() if self._exists() else None
+            except (FileNotFoundError, NotADirectoryError):
+                status = None
+            return [_stored(prefix, status)] if status is not None and stat.S_ISREG(status.st_mode) else []
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """By a hard link, which no file system makes over a name that is taken, and which NFS makes atomically."""
+        target = self._path(name)
+        with self._explain("write", name):
+            try:
+                with self._incoming(target, fresh=True) as incoming:
+                    _write_all(incoming, data)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                return None
+        with self._lock:
+            self._sent += len(data)
+        return True
 
     def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
         target = self._path(name)
@@ -145,6 +174,9 @@ class FileStore:
                 except OSError:  # not empty, or another writer is about to fill it
                     break
 
+    def composer(self) -> None:
+        """Nothing to save: bytes only go from one disk to another, and all of them are read either way."""
+
     def sweep(self, prefix: str) -> int:
         count = 0
         with self._explain("clean", prefix):
@@ -210,8 +242,11 @@ class FileStore:
     # ------------------------------------------------------------ reading and writing
 
     @contextlib.contextmanager
-    def _incoming(self, target: Path) -> Iterator[int]:
-        """A descriptor to write to; becomes ``target`` when the block ends well."""
+    def _incoming(self, target: Path, *, fresh: bool = False) -> Iterator[int]:
+        """A descriptor to write to; becomes ``target`` when the block ends well.
+
+        ``fresh``: only where there is no ``target`` yet; raises FileExistsError.
+        """
         self._exists()
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.parent / f"{INCOMING}{secrets.token_hex(8)}"
@@ -222,7 +257,11 @@ class FileStore:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            temporary.rename(target)
+            if fresh:
+                os.link(temporary, target, follow_symlinks=False)
+                temporary.unlink()
+            else:
+                temporary.rename(target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

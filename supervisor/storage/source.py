@@ -7,9 +7,12 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 from supervisor.storage.base import Part, StoreError
 from supervisor.storage.hashing import CHUNK_BYTES, part_ranges
+
+HASH_BYTES = 256 << 10  # fits a core's cache: larger blocks are read from memory twice
 
 
 def open_source(path: Path) -> int:
@@ -41,14 +44,12 @@ def read_pieces(descriptor: int, path: Path, offset: int, size: int) -> Iterator
 
 def hash_range(path: Path, offset: int, size: int) -> str:
     """Hexadecimal SHA-1 of a range of a file. hashlib lets other threads run meanwhile."""
-    descriptor = open_source(path)
-    try:
-        digest = hashlib.sha1(usedforsecurity=False)
-        for piece in read_pieces(descriptor, path, offset, size):
-            digest.update(piece)
-        return digest.hexdigest()
-    finally:
-        os.close(descriptor)
+    digest = hashlib.sha1(usedforsecurity=False)
+    buffer = memoryview(bytearray(min(HASH_BYTES, max(1, size))))
+    with SourceRange(path, Part(offset, size, "")) as source:
+        while count := source.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 def hash_parts(path: Path, size: int, part_size: int) -> tuple[Part, ...]:
@@ -59,31 +60,58 @@ def hash_parts(path: Path, size: int, part_size: int) -> tuple[Part, ...]:
 
 
 class SourceRange(io.RawIOBase):
-    """A range of a file as a stream that requests can send, rewind and send again."""
+    """A range of a file as a stream that can be sent, rewound and sent again, or given to sendfile."""
 
     def __init__(self, path: Path, part: Part) -> None:
         self._path = path
         self._part = part
         self._descriptor = open_source(path)
         self._position = 0
+        self.sha1 = part.sha1
+        """Empty until it is known: then whoever sends the range first finds it out on the way."""
         self.failure: StoreError | None = None
         """Why the file could not be read to the end."""
 
     def __len__(self) -> int:
         return self._part.size
 
+    @property
+    def offset(self) -> int:
+        """Where in the file the range begins."""
+        return self._part.offset
+
+    def fileno(self) -> int:
+        return self._descriptor
+
     def read(self, size: int = -1) -> bytes:
         left = self._part.size - self._position
-        wanted = left if size is None or size < 0 else min(size, left)
-        if wanted <= 0:
-            return b""
+        wanted = min(left, CHUNK_BYTES) if size is None or size < 0 else min(size, left)
+        piece = bytearray(max(0, wanted))
+        return bytes(piece[: self.readinto(memoryview(piece))])
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer`` as far as the range goes; returns the bytes read, 0 at its end."""
+        view = memoryview(buffer)[: self._part.size - self._position]
+        if not view:
+            return 0
+        at = self._part.offset + self._position
         try:
-            piece = next(read_pieces(self._descriptor, self._path, self._part.offset + self._position, wanted))
-        except StoreError as error:
-            self.failure = error
-            raise
-        self._position += len(piece)
-        return piece
+            count = os.preadv(self._descriptor, [view], at)
+        except OSError as error:
+            self.failure = StoreError("transient", f"{self._path} could not be read at byte {at}: {error.strerror}")
+            raise self.failure from error
+        if count == 0:
+            self.fail_short(self._position)
+        self._position += count
+        return count
+
+    def fail_short(self, position: int) -> NoReturn:
+        """The file has no byte at ``position`` of the range: it was cut since its size was taken."""
+        self.failure = StoreError(
+            "changed",
+            f"{self._path} became shorter while it was read (byte {self._part.offset + position} is missing)",
+        )
+        raise self.failure
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._part.size}[whence]
@@ -95,7 +123,7 @@ class SourceRange(io.RawIOBase):
 
     def check(self) -> None:
         """Raises kind "changed" when the range no longer has the SHA-1 it was announced with."""
-        if hash_range(self._path, self._part.offset, self._part.size) != self._part.sha1:
+        if self._part.sha1 and hash_range(self._path, self._part.offset, self._part.size) != self._part.sha1:
             raise StoreError("changed", f"{self._path} changed after it was hashed (byte {self._part.offset} on)")
 
     def close(self) -> None:

@@ -57,6 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         self.unread = int(self.headers.get("Content-Length") or 0)
         with self.server.counted():
             try:
+                self._moment("asked")
                 self._route()
             except Refusal as refusal:
                 self._refuse(refusal)
@@ -67,6 +68,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             finally:
                 self.state.write_journal(self.entry)
+
+    def _moment(self, which: str) -> None:
+        """A test may end its client here: "asked" before anything is done, "done" before the answer goes out."""
+        watch = self.state.watch
+        if watch is not None and not self.path.startswith("/_test/") and watch(which, self.entry):
+            self.entry["status"] = self.entry["status"] or f"client ended, {which}"
+            raise Cut
 
     def _route(self) -> None:
         url = urlsplit(self.path)
@@ -88,11 +96,13 @@ class Handler(BaseHTTPRequestHandler):
         self.entry["op"] = op
         body = b"".join(self._body())
         ask = json.loads(body) if body else {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
-        held = self.state.versions.get(str(ask.get("fileId")))
+        held = self.state.versions.get(str(ask.get("fileId") or ask.get("largeFileId")))
         self.entry["name"] = (
             ask.get("fileName") or ask.get("prefix") or ask.get("namePrefix") or (held.name if held else "")
         )
         self.entry["file_id"] = ask.get("fileId")
+        if "partNumber" in ask:
+            self.entry["part"] = ask["partNumber"]
         self._early_faults(op)
         base = self.server.url
         if op == "b2_authorize_account":
@@ -191,6 +201,7 @@ class Handler(BaseHTTPRequestHandler):
             at = (fault.flip or 0) - first
             body = body[:at] + bytes([body[at] ^ 0xFF]) + body[at + 1 :]
         cut = state.fault(op, version.name, lambda fault: fault.cut_download_after is not None)
+        self._moment("done")
         self.entry["status"] = status
         self.state.write_journal(self.entry)
         self.send_response(status)
@@ -269,6 +280,8 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(size / self.state.bytes_per_s)
 
     def _answer(self, answer: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> None:
+        if status == 200:
+            self._moment("done")
         self.entry["status"] = status
         self.state.write_journal(self.entry)
         body = json.dumps(answer).encode()

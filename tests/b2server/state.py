@@ -129,6 +129,7 @@ class State:
         self.tokens: dict[str, Key] = {}
         self.upload_tokens: dict[str, tuple[Key, str]] = {}  # token -> key, bucket id or file id
         self.faults: list[Fault] = []
+        self.watch: Callable[[str, Json], bool] | None = None  # see ``Handler._moment``
         self.journal: list[Json] = []
         self._numbers = itertools.count(1)
         self._timestamp = 0

@@ -65,12 +65,12 @@ def test_a_damaged_manifest_or_pointer_is_a_sentence_and_not_a_crash(store: Stor
 
 def test_deleting_leaves_no_older_version_behind_and_no_unfinished_upload(b2: B2Server, tmp_path: Path) -> None:
     store = b2_store(b2)
-    for number in (10, 20):
+    for number in (10, 20, 30):
         publish(store, Step(tmp_path / str(number), number).fill().plan(tmp_path / "state"), quiet)
     b2.put(f"team/{RUN}/step_10/trainer/.metadata", b"a newer version of the same name")
     assert delete_step(store, RUN, 10) > 0
     assert not [v.name for v in b2.state.versions.values() if "/step_10/" in v.name]
-    assert list(list_steps(store, RUN).steps) == [20]
+    assert list(list_steps(store, RUN).steps) == [20, 30]
     assert delete_step(store, RUN, 10) == 0
 
 

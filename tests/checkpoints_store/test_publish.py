@@ -29,7 +29,7 @@ def test_a_step_comes_back_byte_for_byte_on_another_pod(store: Store, step: Step
     back = restore(store, RUN, 20, Place("checkpoints/step_20"), other, quiet)
     assert tree(other) == step.content()
     assert (back.verified, back.size_bytes, back.fetched_bytes, back.dialect) == (True, size, size, "prime-rl v0.6")
-    assert list((tmp_path / "state").iterdir()) == []
+    assert [path.name for path in (tmp_path / "state").iterdir()] == [f"published-{RUN}-step_20.json"]
 
 
 def test_step_files_stay_plain_files_so_that_a_sync_by_hand_still_works(
@@ -58,8 +58,9 @@ def test_the_manifest_follows_all_files_and_the_pointer_is_the_last_thing_writte
 ) -> None:
     publish(b2_store(b2), step.plan(tmp_path / "state"), quiet)
     writes = [e["name"] for e in b2.journal("b2_upload_file|b2_finish_large_file") if e["status"] == 200]
-    assert writes[-2:] == [f"team/{RUN}/step_20/manifest.json", f"team/{RUN}/latest.json"]
-    assert sorted(writes[:-2]) == sorted(f"team/{RUN}/step_20/{name}" for name in step.files)
+    records = ["step_20/manifest.blocks", "step_20/manifest.json", "latest.json"]
+    assert writes[-3:] == [f"team/{RUN}/{name}" for name in records]
+    assert sorted(writes[:-3]) == sorted(f"team/{RUN}/step_20/{name}" for name in step.files)
 
 
 def test_publishing_again_sends_nothing_even_when_the_local_plan_is_lost(

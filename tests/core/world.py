@@ -45,6 +45,8 @@ class World:
         self.local_reason = ""
         self.answer = True  # effects answer
         self.suppress = False  # the run is only observed
+        self.pinned: set[int] = set()
+        self.pin_problem = ""
         self.publish_works = True
         self.damaged: set[int] = set()
         self.memory = {"GPU-0": 70 * GIB, "GPU-1": 60 * GIB}
@@ -101,6 +103,12 @@ class World:
                 self.see(f.Pruned(action.step, "local", GIB))
             case a.PruneStale():
                 self.see(f.Pruned(-1, "local", 0))
+            case a.Pin():
+                if self.pin_problem:
+                    self.see(f.PinKept(action.step, action.pinned, self.pin_problem))
+                else:
+                    self.pinned = self.pinned | {action.step} if action.pinned else self.pinned - {action.step}
+                    self.see(f.PinKept(action.step, action.pinned))
             case a.PruneStore():
                 self.stored.pop(action.step, None)
                 self.see(f.Pruned(action.step, "store", GIB))
@@ -130,7 +138,7 @@ class World:
             self.see(f.StoreSteps(reason=self.store_reason, permanent=self.store_permanent))
         else:
             stored = tuple(f.StoredStep(step, True, size) for step, size in sorted(self.stored.items()))
-            self.see(f.StoreSteps(stored, self.latest))
+            self.see(f.StoreSteps(stored, self.latest, pinned=tuple(sorted(self.pinned))))
 
     # ------------------------------------------------------------ the job
 

@@ -48,7 +48,14 @@ def at_night(practice: Practice) -> Practice:
     return dataclasses.replace(practice, config=config)
 
 
+def impatient(options: dict[str, Any]) -> dict[str, Any]:
+    """A pod that vanishes gives nothing back: the next one waits until its heartbeat is this old, in seconds."""
+    settings = options.get("settings", {})
+    return {**settings, "store": {"take_over_after": 4, **settings.get("store", {})}}
+
+
 def first_pod(folder: Path, era: str, **options: Any) -> Pod:
+    options["settings"] = impatient(options)
     knobs = {key: options.pop(key) for key in list(options) if key in ("max_steps", "step_s", "checkpoint_bytes")}
     practice = at_night(
         make_practice(folder / "practice", era, interval=2, **{"max_steps": 20, "step_s": 0.6, **knobs})
@@ -76,7 +83,8 @@ def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any
     install = f"{sys.executable} -m supervisor.simulator.install {shlex.quote(str(home))} --era {practice.era.name}"
     repository = Path(__file__).parents[2]
     command = setup if setup is not None else f"cd {shlex.quote(str(repository))} && {install}"
-    settings = {**options.pop("settings", {}), "setup": {"commands": [command]}}
+    settings = {**impatient(options), "setup": {"commands": [command]}}
+    options.pop("settings", None)
     options = {"store": before.store, "environ": before.environ, **options}
     return Pod(folder, practice=here, settings=settings, **options)
 

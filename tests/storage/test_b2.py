@@ -151,7 +151,7 @@ def test_a_missing_key_says_which_variable_and_which_credential(b2: B2Server) ->
     with pytest.raises(StoreError, match="B2_APPLICATION_KEY_ID is not set, and there is no systemd") as caught:
         open_store("b2://the-bucket", b2.url, {})
     assert caught.value.kind == "permanent"
-    with pytest.raises(StoreError, match=r"B2_APPLICATION_KEY holds characters that no B2 key has"):
+    with pytest.raises(StoreError, match=r"B2_APPLICATION_KEY holds characters that no key has"):
         open_store("b2://the-bucket", b2.url, {"B2_APPLICATION_KEY_ID": "k", "B2_APPLICATION_KEY": "a b"})
 
 

@@ -1,0 +1,185 @@
+"""Which steps in the store are left: a person went back behind them, or they failed and are quarantined.
+
+``{run}/lineage.json`` lists what happened, each under a number that goes up. A step's manifest says under which number
+it was published; what happened later and concerns it leaves it, and the same step reached anew is not concerned. So a
+pod that comes before the next publish resumes at none of them. It is read as everything in the store is: as a
+stranger's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeGuard, get_args
+
+from supervisor.checkpoints.manifest import run_folder
+from supervisor.storage.base import Store, StoreError
+
+LINEAGE = "lineage.json"
+LINEAGE_LIMIT = 1 << 20  # bytes
+MOST_ENTRIES = 2000
+LONGEST_WHY = 300
+MOST_LINEAGES = 1 << 40
+Kind = Literal["rollback", "quarantine", "take"]
+BEFORE_THE_FIRST = -1
+"""The "step" of a rollback to a fresh start."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that happened, at the Unix time ``wall``.
+
+    rollback: all steps above ``step`` are left; quarantine: ``step`` is; take: a person wants ``step`` all the same.
+    """
+
+    kind: Kind
+    step: int
+    wall: float
+    why: str = ""
+    lineage: int = 0  # its number, from 1; 0 before it is kept
+
+    def same(self, other: Entry) -> bool:
+        """Is it the very thing that ``other`` tells? (A request that is made again after a crash.)"""
+        return (self.kind, self.step, self.wall) == (other.kind, other.step, other.wall)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """All that happened to a run, by number."""
+
+    entries: tuple[Entry, ...] = ()
+    generation: int = 0
+
+    @property
+    def number(self) -> int:
+        """Number of the present lineage."""
+        return max((entry.lineage for entry in self.entries), default=0)
+
+    def left(self, step: int, published_in: int) -> str:
+        """Why ``step``, published in the lineage ``published_in``, is not resumed from; "" when it may be."""
+        why = ""
+        for entry in self.entries:
+            if entry.lineage <= published_in:
+                continue
+            if entry.kind == "rollback" and step > entry.step:
+                to = "a fresh start" if entry.step < 0 else f"step {entry.step}"
+                why = f"the run went back to {to}"
+            elif entry.kind == "quarantine" and step == entry.step:
+                why = f"it is quarantined{f': {entry.why}' if entry.why else ''}"
+            elif entry.kind == "take" and step == entry.step:
+                why = ""
+        return why
+
+
+def read(store: Store, run_id: str) -> Lineage:
+    """What happened to the run so far. Raises StoreError: kind "damaged" when it cannot be understood."""
+    name = run_folder(run_id) + LINEAGE
+    found: list[Lineage] = []
+    problem: StoreError | None = None
+    for file in store.list_versions(name):
+        if file.name != name:
+            continue
+        try:
+            found.append(parse(store.get_bytes(name, file.file_id, LINEAGE_LIMIT), run_id))
+        except StoreError as error:
+            if error.kind not in ("damaged", "missing"):
+                raise
+            problem = problem or (error if error.kind == "damaged" else None)
+    if not found and problem is not None:
+        raise problem
+    # As with the pointer: what a fenced pod writes late counts for nothing.
+    return max(found, key=lambda one: (one.generation, one.number), default=Lineage())
+
+
+def keep(store: Store, run_id: str, happened: Sequence[Entry], *, generation: int, writer: str, least: int) -> Lineage:
+    """Add what happened, once; returns all. ``least``: a lineage number that is in use already (the pointer's)."""
+    known = read(store, run_id)
+    entries = list(known.entries)
+    number = max(known.number, least)
+    for entry in happened:
+        if not any(entry.same(other) for other in entries):
+            number += 1
+            entries.append(Entry(entry.kind, entry.step, entry.wall, entry.why[:LONGEST_WHY], number))
+    if len(entries) > MOST_ENTRIES:
+        raise StoreError("permanent", f"{run_id} went back {len(entries)} times: look at {LINEAGE} in {store.url}")
+    now = Lineage(tuple(entries), generation)
+    if now.entries == known.entries:
+        return known
+    name = run_folder(run_id) + LINEAGE
+    data = to_bytes(now, run_id, writer)
+    earlier = [file for file in store.list_versions(name) if file.name == name]
+    stored = store.put_bytes(name, data)
+    if store.get_bytes(name, stored.file_id, LINEAGE_LIMIT) != data:
+        raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
+    for file in earlier:
+        store.delete(file)
+    return now
+
+
+def to_bytes(lineage: Lineage, run_id: str, writer: str) -> bytes:
+    """JSON as it is stored."""
+    value = {
+        "format": 1,
+        "run_id": run_id,
+        "generation": lineage.generation,
+        "writer": writer,
+        "entries": [
+            {"lineage": one.lineage, "kind": one.kind, "step": one.step, "wall": one.wall, "why": one.why}
+            for one in lineage.entries
+        ],
+    }
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def parse(data: bytes, run_id: str) -> Lineage:
+    """Read it. Raises kind "damaged": then nobody knows which steps are good, and nothing is resumed by guess."""
+    try:
+        value = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise _damaged(run_id, f"it is no JSON ({str(error)[:100]})") from error
+    if not isinstance(value, dict) or value.get("format") != 1 or value.get("run_id") != run_id:
+        raise _damaged(run_id, "it is of another format or run")
+    entries = value.get("entries")
+    generation = value.get("generation")
+    if not isinstance(entries, list) or len(entries) > MOST_ENTRIES or not _whole(generation, 0, 1 << 53):
+        raise _damaged(run_id, "its entries or its generation are not what they should be")
+    found = tuple(_entry(entry, run_id) for entry in entries)
+    numbers = [entry.lineage for entry in found]
+    if numbers != sorted(set(numbers)):
+        raise _damaged(run_id, "its entries are out of order")
+    return Lineage(found, generation)
+
+
+def entry_of(value: Any) -> Entry | None:
+    """An entry from JSON, None when it is none."""
+    if not isinstance(value, dict):
+        return None
+    kind: Any = value.get("kind")
+    step, wall, why = (value.get(name) for name in ("step", "wall", "why"))
+    number = value.get("lineage", 0)
+    if kind not in get_args(Kind) or not _whole(step, BEFORE_THE_FIRST, 10**9) or not _whole(number, 0, MOST_LINEAGES):
+        return None
+    if isinstance(wall, bool) or not isinstance(wall, int | float) or not math.isfinite(wall):
+        return None
+    if not isinstance(why, str) or len(why) > LONGEST_WHY:
+        return None
+    return Entry(kind, step, float(wall), why, number)
+
+
+def _entry(value: Any, run_id: str) -> Entry:
+    entry = entry_of(value)
+    if entry is None or entry.lineage < 1:
+        raise _damaged(run_id, "an entry is not what it should be")
+    return entry
+
+
+def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:
+    return type(value) is int and least <= value <= most
+
+
+def _damaged(run_id: str, what: str) -> StoreError:
+    return StoreError(
+        "damaged", f"{LINEAGE} of {run_id} is damaged, so nobody knows which steps may be resumed from: {what}"
+    )
