@@ -85,7 +85,7 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
             floor, unknown = SAVE_FLOOR_S, settings.writing_s
         case "weight-update":
             # At log level "info" no line says that an update is over, so nothing is learned of its length.
-            return 2 * settings.hang_s
+            return 3 * settings.hang_s
         case "eval":
             floor, unknown = EVAL_FLOOR_S, settings.step_ceiling_s
         case "download":
