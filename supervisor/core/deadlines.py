@@ -14,7 +14,6 @@ SAVE_FLOOR_S, EVAL_FLOOR_S = 120.0, 300.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 EVAL_IDLE_S = 600.0
 STILL_WRITTEN_S = 60.0
-GROWS_S = 120.0  # a download that has not grown for so long does not grow
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from math import isnan
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import GROWS_S
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import STEP, WARM, learn
 from supervisor.core.state import (
@@ -31,6 +30,7 @@ EMPTY_PART = 0.02  # of a GPU's memory: what the driver itself takes
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
+GROWS_S = 120.0  # a download that has not grown for so long does not grow
 TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what waits for the engine now
 MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping

@@ -155,7 +155,7 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
         state = replace(state, failures=before.failures, barren=before.barren)  # nothing is done, so nothing is used up
     acts += would
     sentence = f"{verdict.sentence} {reason}".rstrip()
-    if reason and row.do not in ("give-up", "unfit"):
+    if reason and row.do not in ("give-up", "unfit", "step-back"):  # these say it themselves
         acts.append(say("policy", reason, cause=verdict.cause, does=row.do))
     match row.do:
         case "give-up" if row.history == "no progress":
@@ -174,8 +174,7 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "disk-full", sentence))
         case "step-back":
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
-            acts = [act for act in acts if not (isinstance(act, a.Say) and act.event == "policy")] + back
-            return with_all(acts, stop(state, "restart", verdict.sentence))
+            return with_all(acts + back, stop(state, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))
         case "job-alone":

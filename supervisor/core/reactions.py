@@ -28,7 +28,7 @@ from supervisor.core.moves import (
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.phases import RESUME, learn
-from supervisor.core.state import BEING_LISTED, ENDED, Next, State
+from supervisor.core.state import BEING_LISTED, ENDED, Mode, Next, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import size, span
@@ -414,8 +414,8 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
             # person may start another job, and until then there may be steps to publish.
             after = "stop" if state.after_stop in ("give-up", "unfit") else state.after_stop
             return _attempt_stopped(replace(state, after_stop=after), f.AttemptStopped(state.attempt, 0.0))
-        went = "running" if state.progress.step is not None else "starting"
-        return enter(state, "running" if went == "running" else "starting", f"Observed only: {state.why}"), []
+        mode: Mode = "running" if state.progress.step is not None else "starting"
+        return enter(state, mode, f"Observed only: {state.why}"), []
     if fact.action == "Restore" and state.mode in ("restoring", "surveying"):
         sentence = f"Nothing is restored: {fact.why}"
         return enter(state, "stopped", sentence), [say("observing", sentence)]

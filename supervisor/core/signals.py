@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from supervisor.core.deadlines import current, excuse, excuse_limit, step_deadline, step_limits
-from supervisor.core.observe_job import EMPTY_PART
+from supervisor.core.observe_job import EMPTY_PART, TOLD_S
 from supervisor.core.phases import STEP, limits
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
@@ -79,7 +79,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         signals
         and work is not None
         and work.inflight > 0
-        and not watch.over(work.t, 60.0)
+        and not watch.over(work.t, TOLD_S)
         and work.t - work.moved_t >= settings.hang_s  # as told: between two reports nobody knows whether it moves
     ):
         signals.append(

@@ -16,7 +16,7 @@ from supervisor.core.retention import disk_critical, disk_short, safe_locally
 from supervisor.core.state import State
 
 Do = Literal["give-up", "unfit", "wait", "wait-for-room", "step-back", "engine-alone", "job-alone", "restart"]
-MOST_WAITS = 12  # with waits that double from 30 s to 10 min: about an hour and a half
+MOST_WAITS = 12  # their limits double from 1 to 20 min and half of each is waited on average: an hour and a half
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,14 @@ def row_for(state: State, verdict: Verdict) -> Row:
     """The row that decides about ``verdict``; ``state`` counts this failure already."""
     place = "start" if state.mode == "starting" or state.progress.step is None else "run"
     for row in TABLE:
-        fits = row.place in ("any", place) and any(fnmatchcase(verdict.cause, cause) for cause in row.causes)
+        fits = row.place in ("any", place) and _is_one_of(verdict.cause, row.causes)
         if fits and HISTORY[row.history](state, verdict):
             return row
     raise AssertionError("the last row of the policy fits everything")
+
+
+def _is_one_of(cause: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(cause, pattern) for pattern in patterns)
 
 
 def why(row: Row, state: State) -> str:
@@ -83,27 +87,23 @@ def _same_twice(state: State, verdict: Verdict) -> bool:
     return (last.signature, last.step) == (before.signature, before.step)
 
 
-def _own_engine(state: State) -> bool:
-    return state.settings.inference == "own-role" and state.own.alive
-
-
 def _first_try(state: State) -> bool:
     """Is this the first thing that is tried in this incident? Half a restart that did not help is not repeated."""
     return state.incident is not None and state.incident.decided == state.now
 
 
 def _engine_first(state: State, verdict: Verdict) -> bool:
-    own = state.settings.inference == "own-role" and state.own.number > 0
-    return own and state.settings.engine_alone and verdict.kind != "exited" and _first_try(state)
+    settings = state.settings
+    own = settings.inference == "own-role" and state.own.number > 0
+    return own and settings.engine_alone and verdict.kind != "exited" and _first_try(state)
 
 
 def _engine_well(state: State, verdict: Verdict) -> bool:
+    own, settings = state.own, state.settings
+    well = settings.inference == "own-role" and own.alive and not own.asked and state.engine.ever_ok
     # A fresh start needs a fresh server: prime-rl gives it no weights then, and it may hold those of an undone step.
     resumes = state.last_good is not None
-    well = (
-        _own_engine(state) and state.settings.engine_warm and state.engine.ever_ok and not state.own.asked and resumes
-    )
-    return well and not any(fnmatchcase(verdict.cause, cause) for cause in ENGINE) and _first_try(state)
+    return well and settings.engine_warm and resumes and not _is_one_of(verdict.cause, ENGINE) and _first_try(state)
 
 
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {

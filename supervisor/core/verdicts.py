@@ -102,11 +102,11 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     trouble = lost_gpu(state)
     if trouble is None:
         return None
-    signal = gpu_signal(state)
+    signal = Signal("gpu", trouble.text)
     late = soft_overdue(state, watch)
     error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and e.signature in GPU_ERRORS), None)
     second = late or (Signal("log", f"the {error.role} logs: {error.text}") if error else None)
-    if signal is None or second is None:
+    if second is None:
         return None
     return Verdict("dead", "gpu-lost", f"A GPU is lost: {_both([signal, second])}.", act=True, signals=(signal, second))
 
