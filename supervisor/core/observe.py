@@ -135,7 +135,10 @@ def suspend(state: State, seconds: float) -> State:
 def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
     if fact.attempt != state.attempt:
         return state
-    return replace(state, pid=fact.pid, started=state.now, progress=replace(state.progress, t=state.now))
+    # A launch moves what lies after its step out of the way: on a full disk that may go at once, even if the start
+    # was preceded by a pruning.
+    progress = replace(state.progress, t=state.now)
+    return replace(state, pid=fact.pid, started=state.now, progress=progress, stale_attempt=-1)
 
 
 def _setup_done(state: State, fact: f.SetupDone) -> State:

@@ -351,7 +351,7 @@ class State:
     prune_nothing_said: bool = False
     prune_after: float = 0.0
     prune_store_after: float = 0.0
-    stale_attempt: int = -1  # attempt during which leftovers were last deleted
+    stale_attempt: int = -1  # attempt whose launch's leftovers were deleted; -1: not yet
     stale_t: float = 0.0
     # recovery
     busy: Busy = field(default_factory=Busy)

@@ -179,6 +179,20 @@ def test_unpublished_steps_are_never_deleted_and_a_full_disk_stops_the_job_clean
     assert world.asked(a.Start)[-1].step == 15
 
 
+def test_what_a_launch_moved_aside_goes_at_once_when_the_disk_is_full_again() -> None:
+    """The torn step may be what fills the disk, and the pruning just before the launch could not see it yet."""
+    world = World()
+    world.running_at(15)
+    world.see(f.ComponentExited(1, "rl", 1))
+    world.after(120)
+    assert [start.attempt for start in world.asked(a.Start)] == [2]
+    world.state = replace(world.state, stale_attempt=2, stale_t=world.t)  # pruned between the decision and the launch
+    world.see(f.AttemptStarted(2, 15, 77, "rl @ rl.toml"))
+    world.job_up()
+    world.see(f.DiskLook("/data", 100 * GIB, 5 * GIB))
+    assert len(world.asked(a.PruneStale)) == 1
+
+
 def test_store_keeps_the_last_ones_and_every_mth() -> None:
     world = World(replace(SETTINGS, keep_last=3, keep_every=10))
     world.running_at(40)

@@ -216,12 +216,16 @@ def test_the_job_sees_no_key_of_the_store(new_pod: NewPod) -> None:
 # ---------------------------------------------------------------- by hand
 
 
+def test_publish_by_hand_leaves_a_run_alone_that_a_daemon_has(new_pod: NewPod) -> None:
+    pod = running(new_pod())
+    busy = pod.by_hand("publish")
+    assert busy.returncode == 1
+    assert "A daemon watches run practice" in busy.stderr, busy
+
+
 def test_publish_restore_and_prune_by_hand(new_pod: NewPod, tmp_path: Path) -> None:
     pod = new_pod("2026-01-06", max_steps=8, step_s=0.15)
     pod.start()
-    pod.wait_for(lambda: pod.step() >= 1, "a step is done")
-    busy = pod.by_hand("publish")
-    assert busy.returncode == 1
     assert pod.wait_exit() == 0, pod.story()
     kept = pod.step_bytes(8)
 
