@@ -56,7 +56,10 @@ def refused(pod: Pod, *sentences: str) -> str:
         ),
         (lambda text: text + 'WANDB_API_KEY = "x"\n', "secret"),
         (lambda text: text.encode() + b"\xff\xfe", "run.toml"),
-        (lambda text: text.replace("file:///", "gs://bucket/"), "is none of b2://bucket[/prefix], s3://bucket[/prefix]"),
+        (
+            lambda text: text.replace("file:///", "gs://bucket/"),
+            "is none of b2://bucket[/prefix], s3://bucket[/prefix]",
+        ),
     ],
     ids=["missing", "not TOML", "wrong type", "unknown key", "bad id", "secret", "not text", "unknown store"],
 )
