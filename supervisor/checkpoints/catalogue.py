@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +38,7 @@ class StepInfo:
     problem: str = ""
     left: str = ""
     reward: float | None = None
+    manifest: str = ""  # the store's id of what commits it
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,9 @@ def _look(  # noqa: PLR0917
             of_name = [there for there in of_name if there.file_id == file.file_id]
         if not of_name or of_name[0].size != file.size:
             problem = f"{file.path} of step {step} has another size" if of_name else f"step {step} lacks {file.path}"
-            return StepInfo(step, False, size, len(files), problem=problem, left=left)
-    return StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
+            return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
+    committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
+    return replace(committed, manifest=manifest_file.file_id)
 
 
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:
@@ -115,11 +117,9 @@ def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] 
     """
     refuse_to_delete(store, run_id, step)
     folder = step_folder(run_id, step)
-    fence()
-    freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"})
-    fence()
-    freed += delete_versions(store, folder, None)
-    store.sweep(folder)
+    freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"}, fence)
+    freed += delete_versions(store, folder, None, fence)
+    store.sweep(folder, fence=fence)
     return freed
 
 
@@ -131,9 +131,8 @@ def keep_lineage(
     Returns all that happened, and the step to which the pointer was moved. ``fence``: is the run still ours?
     """
     latest = list_steps(store, run_id).latest
-    fence()
     least = latest.lineage if latest else 0
-    known = keep(store, run_id, happened, generation=generation, writer=writer, least=least)
+    known = keep(store, run_id, happened, generation=generation, writer=writer, least=least, fence=fence)
     found = list_steps(store, run_id)
     latest = found.latest
     good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
@@ -161,9 +160,13 @@ def keep_lineage(
     return known, back.step
 
 
-def sweep_run(store: Store, run_id: str) -> int:
-    """Cancel every unfinished upload of the run (nobody may be publishing). Returns how many there were."""
-    return store.sweep(run_folder(run_id))
+def sweep_run(store: Store, run_id: str, spare: Iterable[int] = (), fence: Callable[[], None] = lambda: None) -> int:
+    """Cancel every unfinished upload of the run, whatever it was for. Returns how many there were.
+
+    ``spare``: steps that this pod is publishing, or goes on to publish: what is there of them is not sent again.
+    ``fence``: is the run still ours? Without it nobody else may be publishing.
+    """
+    return store.sweep(run_folder(run_id), [step_folder(run_id, step) for step in spare], fence)
 
 
 def put_run_files(store: Store, run_id: str, files: Mapping[str, bytes]) -> int:

@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -167,7 +167,7 @@ def _committed(store: Store, run_id: str) -> set[int]:
     return found
 
 
-def tidy(store: Store, run_id: str, steps: Iterable[int] = ()) -> int:
+def tidy(store: Store, run_id: str, steps: Iterable[int] = (), fence: Callable[[], None] = lambda: None) -> int:
     """Delete versions that newer ones hide, and what dead readers left. Returns freed bytes.
 
     Of records the newest version stays. Of a committed step's files every version stays that a manifest of it names,
@@ -178,7 +178,7 @@ def tidy(store: Store, run_id: str, steps: Iterable[int] = ()) -> int:
     for _, file in [pair for pair in _readers(store, run_id) if _is_over(pair[1])]:
         store.delete(file)
     for prefix in (PINS, "run/", "records/", "logs/"):
-        freed += _drop(store, _hidden(store.list_versions(folder + prefix)))
+        freed += _drop(store, _hidden(store.list_versions(folder + prefix)), fence)
     for step in steps:
         of_step = store.list_versions(step_folder(run_id, step))
         hidden = _hidden(of_step)
@@ -187,7 +187,7 @@ def tidy(store: Store, run_id: str, steps: Iterable[int] = ()) -> int:
             continue  # which of several commits the step is the publisher's to settle
         manifest, _ = read_manifest(store, run_id, step, next(iter(manifests)))
         named = {file.file_id for file in manifest.files}
-        freed += _drop(store, [file for file in hidden if file.file_id not in named])
+        freed += _drop(store, [file for file in hidden if file.file_id not in named], fence)
     return freed
 
 
@@ -202,7 +202,9 @@ def _hidden(versions: Sequence[StoredFile]) -> list[StoredFile]:
     return hidden
 
 
-def _drop(store: Store, files: Sequence[StoredFile]) -> int:
+def _drop(store: Store, files: Sequence[StoredFile], fence: Callable[[], None]) -> int:
+    if files:
+        fence()
     for file in files:
         store.delete(file)
     return sum(file.size for file in files)

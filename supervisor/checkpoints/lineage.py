@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard, get_args
 
 from supervisor.checkpoints.manifest import run_folder
-from supervisor.storage.base import Store, StoreError
+from supervisor.storage.base import Store, StoredFile, StoreError
 
 LINEAGE = "lineage.json"
 LINEAGE_LIMIT = 1 << 20  # bytes
@@ -75,27 +75,51 @@ class Lineage:
 
 def read(store: Store, run_id: str) -> Lineage:
     """What happened to the run so far. Raises StoreError: kind "damaged" when it cannot be understood."""
+    return _best(_versions(store, run_id))[1]
+
+
+def _versions(store: Store, run_id: str) -> list[tuple[StoredFile, Lineage]]:
+    """Every version that can be understood, newest first. Raises kind "damaged" when there is none but others."""
     name = run_folder(run_id) + LINEAGE
-    found: list[Lineage] = []
+    found: list[tuple[StoredFile, Lineage]] = []
     problem: StoreError | None = None
     for file in store.list_versions(name):
         if file.name != name:
             continue
         try:
-            found.append(parse(store.get_bytes(name, file.file_id, LINEAGE_LIMIT), run_id))
+            found.append((file, parse(store.get_bytes(name, file.file_id, LINEAGE_LIMIT), run_id)))
         except StoreError as error:
             if error.kind not in ("damaged", "missing"):
                 raise
             problem = problem or (error if error.kind == "damaged" else None)
     if not found and problem is not None:
         raise problem
-    # As with the pointer: what a fenced pod writes late counts for nothing.
-    return max(found, key=lambda one: (one.generation, one.number), default=Lineage())
+    return found
 
 
-def keep(store: Store, run_id: str, happened: Sequence[Entry], *, generation: int, writer: str, least: int) -> Lineage:
-    """Add what happened, once; returns all. ``least``: a lineage number that is in use already (the pointer's)."""
-    known = read(store, run_id)
+def _best(versions: Sequence[tuple[StoredFile, Lineage]]) -> tuple[StoredFile | None, Lineage]:
+    """As with the pointer: what a fenced pod writes late counts for nothing."""
+    return max(versions, key=lambda one: (one[1].generation, one[1].number), default=(None, Lineage()))
+
+
+def keep(
+    store: Store,
+    run_id: str,
+    happened: Sequence[Entry],
+    *,
+    generation: int,
+    writer: str,
+    least: int,
+    fence: Callable[[], None] = lambda: None,
+) -> Lineage:
+    """Add what happened, once; returns all. ``least``: a lineage number that is in use already (the pointer's).
+
+    ``fence``: is the run still ours?
+    """
+    name = run_folder(run_id) + LINEAGE
+    earlier = [file for file in store.list_versions(name) if file.name == name]
+    best, known = _best(_versions(store, run_id))
+    fence()  # then neither what was listed nor what was read is another pod's
     entries = list(known.entries)
     number = max(known.number, least)
     for entry in happened:
@@ -106,10 +130,11 @@ def keep(store: Store, run_id: str, happened: Sequence[Entry], *, generation: in
         raise StoreError("permanent", f"{run_id} went back {len(entries)} times: look at {LINEAGE} in {store.url}")
     now = Lineage(tuple(entries), generation)
     if now.entries == known.entries:
+        for file in earlier:
+            if best is not None and file.file_id != best.file_id:
+                store.delete(file)  # a try that was killed had not come to it
         return known
-    name = run_folder(run_id) + LINEAGE
     data = to_bytes(now, run_id, writer)
-    earlier = [file for file in store.list_versions(name) if file.name == name]
     stored = store.put_bytes(name, data)
     if store.get_bytes(name, stored.file_id, LINEAGE_LIMIT) != data:
         raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")

@@ -139,7 +139,7 @@ class _Publish:
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
-        self.store.sweep(self.folder)
+        self.store.sweep(self.folder, fence=self._fence)
         self.local.retire()
         return Published(
             step=self.plan.step,
@@ -221,11 +221,11 @@ class _Publish:
     def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], hashed: Sequence[Hashed]) -> None:
         """Other bytes are committed under this step's name: first nobody may restore them, then they are replaced."""
         if f"{self.folder}{MANIFEST}" in listing:
-            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"})
+            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self._fence)
         if before is not None:
             gone = {file.path for file in before.files} - {entry.name for entry in hashed}
             if gone:
-                delete_versions(self.store, self.folder, {self.folder + path for path in gone})
+                delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self._fence)
 
     def _send(self, hashed: Sequence[Hashed], listing: dict[str, StoredFile]) -> dict[str, tuple[Hashed, StoredFile]]:
         self.meter.phase("sending", sum(entry.identity.size for entry in hashed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from supervisor.checkpoints.manifest import (
@@ -108,10 +108,11 @@ def newest_manifest(
     return max(found, key=lambda one: (one[1].generation, one[1].lineage))
 
 
-def delete_versions(store: Store, folder: str, names: set[str] | None) -> int:
+def delete_versions(store: Store, folder: str, names: set[str] | None, fence: Callable[[], None] = lambda: None) -> int:
     """Delete all versions of objects (``names`` None: of all in the folder) until no listing shows them.
 
-    Returns freed bytes.
+    Returns freed bytes. ``fence`` is called between each look and its deletes: what was listed while the run was still
+    ours is no other pod's.
     """
 
     def delete(file: StoredFile) -> int:
@@ -127,6 +128,8 @@ def delete_versions(store: Store, folder: str, names: set[str] | None) -> int:
         fresh = [file for file in left if file.file_id not in gone]
         if not fresh:  # deleted already, and the listing is not up to date
             time.sleep(SETTLE_S * min(number + 1, 8))
+            continue
+        fence()
         with ThreadPoolExecutor(store.streams) as pool:
             freed += sum(pool.map(delete, fresh))
         gone.update(file.file_id for file in fresh)

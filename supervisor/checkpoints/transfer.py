@@ -48,7 +48,7 @@ Request
     get-run-files   -                                               files {NAME: base64}
     put-record      journal, record base64                          -
     get-records     -                                               records {JOURNAL: base64}
-    sweep           step?                                           cancelled
+    sweep           step? or spare? [step], generation?, writer?    cancelled
 
 Answers, one JSON object a line
     {"progress": {"phase": str, "bytes": int, "total": int, "files": int}}   at most two a second; any change counts
@@ -168,7 +168,7 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
     done = publish(store, plan, lines.progress)
     with contextlib.suppress(StoreError):  # billed until the next publish tries it again, and nothing worse
         fence()
-        keeping.tidy(store, plan.run_id, (plan.step,))
+        keeping.tidy(store, plan.run_id, (plan.step,), fence)
     return asdict(done)
 
 
@@ -316,10 +316,12 @@ def _get_records(store: Store, request: _Request, lines: _Lines) -> Answer:
 
 
 def _sweep(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, step = request.get("run_id", str), request.get("step", int, None)
+    run_id, step, fence = request.get("run_id", str), request.get("step", int, None), _fence(store, request)
+    fence()
     if step is None:
-        return {"cancelled": catalogue.sweep_run(store, run_id)}
-    return {"cancelled": store.sweep(step_folder(run_id, step))}
+        spare = [number for number in request.get("spare", list, []) if type(number) is int]
+        return {"cancelled": catalogue.sweep_run(store, run_id, spare, fence)}
+    return {"cancelled": store.sweep(step_folder(run_id, step), fence=fence)}
 
 
 ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {

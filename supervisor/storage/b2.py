@@ -357,10 +357,14 @@ class B2Store:
             if error.kind != "missing":
                 raise
 
-    def sweep(self, prefix: str) -> int:
+    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
         full = self._reach(prefix, "writeFiles", "clean", folder=True)
+        spared = tuple(self._prefix + name for name in spare)
         count = 0
-        for entry in list(self._all_unfinished(full, prefix)):
+        found = [entry for entry in self._all_unfinished(full, prefix) if not entry["fileName"].startswith(spared)]
+        if found:
+            fence()
+        for entry in found:
             try:
                 with self._explain(f"cancel an unfinished upload below {self.url}/{prefix}"):
                     self._session.cancel_large_file(entry["fileId"])

@@ -148,5 +148,9 @@ class Store(Protocol):
     def composer(self) -> Composer | None:
         """How to make objects of others on the server; None where the store cannot, or where it would save nothing."""
 
-    def sweep(self, prefix: str) -> int:
-        """Cancel unfinished uploads below ``prefix``; returns how many there were."""
+    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
+        """Cancel unfinished uploads below ``prefix``, but for those below a prefix in ``spare``; returns how many.
+
+        ``fence`` is called between the look and the first cancel and raises when they may be another's: what was seen
+        before we still held the run is nobody's else. A folder's writer is also known to live by its lock.
+        """

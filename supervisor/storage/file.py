@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from supervisor.storage import hashing, source
 from supervisor.storage.base import Part, Progress, StoredFile, StoreError
 from supervisor.storage.names import name_problem
 
-INCOMING = ".incoming-"  # files that are not objects yet
+INCOMING = ".incoming-"  # files that are not objects yet, locked by whoever writes them
+ABANDONED_S = 3600.0
+"""Where nobody can lock: one that was not written to for so long is a dead writer's."""
 PART_BYTES = 64 << 20
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 """What file systems without hard links say (vfat, some FUSE volumes)."""
@@ -177,17 +181,17 @@ class FileStore:
     def composer(self) -> None:
         """Nothing to save: bytes only go from one disk to another, and all of them are read either way."""
 
-    def sweep(self, prefix: str) -> int:
-        count = 0
+    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
+        spared = tuple(f"{self.root / name}/" for name in spare)
         with self._explain("clean", prefix):
             if not self._exists():
                 return 0
-            for place, _folders, files in os.walk(self._path(prefix.rstrip("/")) if prefix else self.root):
-                for name in files:
-                    if name.startswith(INCOMING):
-                        Path(place, name).unlink(missing_ok=True)
-                        count += 1
-        return count
+            folders = os.walk(self._path(prefix.rstrip("/")) if prefix else self.root)
+            found = [Path(place, name) for place, _, names in folders for name in names if name.startswith(INCOMING)]
+            found = [path for path in found if not str(path).startswith(spared)]
+            if found:
+                fence()
+            return sum(_drop_if_dead(path) for path in found)
 
     # ------------------------------------------------------------ paths
 
@@ -249,14 +253,10 @@ class FileStore:
         """
         self._exists()
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f"{INCOMING}{secrets.token_hex(8)}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        temporary, descriptor = _begin(target.parent)
         try:
-            try:
-                yield descriptor
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            yield descriptor
+            os.fsync(descriptor)
             if fresh:
                 os.link(temporary, target, follow_symlinks=False)
                 temporary.unlink()
@@ -265,6 +265,8 @@ class FileStore:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(descriptor)  # not before it has its name: the lock goes with it
         for folder in target.parents:
             _fsync_folder(folder)
             if folder == self.root:
@@ -303,6 +305,43 @@ class FileStore:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return StoreError("permanent", f"{tried}. Give this user the right to write there, or name another folder")
         return StoreError("transient", tried)
+
+
+def _begin(folder: Path) -> tuple[Path, int]:
+    """A new file to write to, locked as long as this process lives and has it open, and its descriptor."""
+    while True:
+        path = folder / f"{INCOMING}{secrets.token_hex(8)}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)  # swept before it was locked
+
+
+def _drop_if_dead(path: Path) -> bool:
+    """Delete what a dead process left unfinished; was it one? The lock of a living one is in the way."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # it is whole by now, or was swept
+        return False
+    try:
+        if not _is_dead(descriptor):
+            return False
+        path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _is_dead(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # NFS grants this one to a descriptor that only reads
+    except BlockingIOError:
+        return False
+    except OSError:
+        return time.time() - os.fstat(descriptor).st_mtime > ABANDONED_S
+    return True
 
 
 def _stored(name: str, status: os.stat_result) -> StoredFile:

@@ -296,8 +296,9 @@ class S3Store:
             if error.kind != "missing":
                 raise
 
-    def sweep(self, prefix: str) -> int:
-        return self._multipart.abort_below(prefix, self._key(prefix, folder=True))
+    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
+        spared = tuple(self._prefix + name for name in spare)
+        return self._multipart.abort_below(prefix, self._key(prefix, folder=True), spared, fence)
 
     # ------------------------------------------------------------ what this service can do
 

@@ -61,10 +61,14 @@ class Multipart:
         _all_of([self._pool.submit(send, number, part) for number, part in todo], stop)
         return self._finish(name, key, upload, parts)
 
-    def abort_below(self, prefix: str, key_prefix: str) -> int:
-        """Cancel every unfinished upload whose key starts with ``key_prefix``; returns how many there were."""
+    def abort_below(self, prefix: str, key_prefix: str, spared: tuple[str, ...], fence: Callable[[], None]) -> int:
+        """Cancel every unfinished upload whose key starts with ``key_prefix`` and with none of ``spared``."""
         count = 0
-        for entry in list(self._all_unfinished(prefix, key_prefix)) or list(self._beside_minio(prefix, key_prefix)):
+        found = list(self._all_unfinished(prefix, key_prefix)) or list(self._beside_minio(prefix, key_prefix))
+        found = [entry for entry in found if not entry["Key"].startswith(spared)]
+        if found:
+            fence()
+        for entry in found:
             try:
                 self._client.call(
                     f"cancel an unfinished upload below {self._url}/{prefix}",
