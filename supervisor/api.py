@@ -28,7 +28,7 @@ from supervisor.logs import say
 from supervisor.unix_socket import Claim, peer_name
 
 VERBS: Mapping[str, frozenset[str]] = {
-    "start": frozenset(),
+    "start": frozenset({"--take-over"}),
     "stop": frozenset(),
     "restart": frozenset({"--new-config"}),
     "pause": frozenset(),
@@ -78,7 +78,8 @@ class Desk(Protocol):
         gpu_reason, engine {health, liveness, running, waiting} | None,
         incident {id, opened (Unix time), cause, sentence, seconds} | None,
         last_incident (the same with closed, recovered_step) | None,
-        publishing {step, bytes, total_bytes, rate (bytes a second), remaining_s} | None, config_changed [path],
+        publishing {what ("publishing" or "restoring"), step, phase (hashing, sending, fetching, checking), bytes,
+        total_bytes, rate (bytes a second), remaining_s} | None, config_changed [path],
         wandb_id, version, daemon_pid, uptime_s, job (name of the dialect), notes [sentence], exit_code | None.
         """
 

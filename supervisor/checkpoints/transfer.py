@@ -29,7 +29,8 @@ Request
                                                                     [{"lineage", "kind", "step", "wall", "why"}]
                                                                     pinned [step], reading [step], pins_problem
     delete          step, generation?, writer?                      freed_bytes
-    put-logs        journal, attempt, logs {NAME: base64 of gzip}   sent
+    put-logs        journal, attempt, logs {NAME: base64 of gzip},  sent
+                    generation?, writer?
     list-logs       -                                               logs [{"journal", "attempt", "name", "size_bytes",
                                                                     "uploaded_at"}]
     get-logs        attempt                                         logs {"JOURNAL/NAME": text}
@@ -212,6 +213,7 @@ def _put_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
     except (binascii.Error, TypeError) as error:
         raise StoreError("permanent", f"the request's logs are not base64: {error}") from error
     run_id, journal = request.get("run_id", str), request.get("journal", str)
+    _fence(store, request)()
     return {"sent": log_files.put_logs(store, run_id, journal, request.get("attempt", int), packed)}
 
 

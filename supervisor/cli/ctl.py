@@ -78,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("name", nargs="?", help="name of the run, or `all`")
         if name == "restart":
             sub.add_argument("--new-config", action="store_true", help="take the configuration files as they are now")
+        if name == "start":
+            take_over = "take the run from the pod that holds it now; that one stops publishing"
+            sub.add_argument("--take-over", action="store_true", help=take_over)
     for name, about in (
         ("pin", "keep a step in the store whatever the rules of retention say"),
         ("unpin", "let the rules of retention decide about a step again"),
@@ -241,7 +244,7 @@ def _print_status(clients: list[Client], answers: list[dict[str, Any]]) -> None:
 
 def _order(options: argparse.Namespace) -> int:
     name = _named(options)
-    args = ["--new-config"] if getattr(options, "new_config", False) else []
+    args = [f"--{word.replace('_', '-')}" for word in ("new_config", "take_over") if getattr(options, word, False)]
     clients = [Client(path) for path in sockets().values()] if name == "all" else [_client(options, name)]
     if not clients:
         raise NotThereError(_NO_RUN)

@@ -177,6 +177,11 @@ class Release(Action):
 
 
 @dataclass(frozen=True)
+class Sweep(Action):
+    """Cancel what pods before this one left half-sent in the store (``Swept`` follows)."""
+
+
+@dataclass(frozen=True)
 class KeepLineage(Action):
     """Write down in the store which steps are left, and move the pointer back to a good one, before any publish."""
 

@@ -250,6 +250,7 @@ class StoredStep:
     size_bytes: int
     damaged: str = ""  # why this pod will not restore it, when a restore already failed
     left: str = ""  # why nobody resumes at it: it is of a lineage that was left, or quarantined
+    manifest: str = ""  # the store's id of its manifest: another one is another checkpoint
 
 
 @dataclass(frozen=True)
@@ -498,6 +499,13 @@ class LineageKept(Fact):
 
     count: int  # of the entries that were asked for
     pointer: int | None = None
+
+
+@dataclass(frozen=True)
+class Swept(Fact):
+    """What pods before this one left half-sent in the store is cancelled."""
+
+    cancelled: int
 
 
 @dataclass(frozen=True)

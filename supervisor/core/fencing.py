@@ -21,7 +21,7 @@ from supervisor.core.words import span
 
 NOT_SINCE = "not listed since this pod holds the run"
 LINEAGE_AGAIN_S = 20.0
-TAKE_OVER = "rl-supervisor run --take-over"
+TAKE_OVER = "supervisorctl start --take-over"
 Actions = list[a.Action]
 
 
@@ -33,8 +33,8 @@ def may_write(state: State) -> bool:
 def held_back(state: State) -> Choice | None:
     """Why nothing is started here although it may be known where to resume; None when nothing is in the way."""
     fence = state.fence
-    if may_write(state):
-        return None
+    if may_write(state) or state.settings.mode == "observe":
+        return None  # observing starts and restores nothing anyway
     if fence.lost:
         return Choice("wait", None, lost(state))
     if fence.by:
@@ -62,23 +62,52 @@ def lost(state: State) -> str:
     )
 
 
+def note(state: State) -> str:
+    """What a person has to know of the run's holder whatever else is told; "" when this pod holds it."""
+    if may_write(state) or not state.fence.asked:
+        return ""
+    return lost(state) if state.fence.lost else state.fence.reason
+
+
 # ---------------------------------------------------------------- asking
 
 
 def ask(state: State, *, take_over: bool) -> tuple[State, Actions]:
-    """A daemon begins: ask for the run before anything is started or published."""
+    """Ask for the run, before anything is started or published."""
     if not state.settings.fencing:
         return state, []
-    return replace(state, fence=Fence(asked=True, once=state.fence.once)), [a.Claim(take_over)]
+    return replace(state, fence=_asking(state)), [a.Claim(take_over)]
 
 
-def ask_again(state: State) -> tuple[State, Actions]:
-    """A person wants the run to go on here: a pod that was fenced asks for it anew, and waits as any other."""
-    return ask(state, take_over=False) if state.fence.lost else (state, [])
+def _asking(state: State) -> Fence:
+    return Fence(asked=True, once=state.fence.once, unswept=state.fence.unswept)
+
+
+def begin(state: State) -> tuple[State, Actions]:
+    """A daemon begins. One that only observes starts nothing, so it asks once it has a step to publish."""
+    if state.settings.mode == "observe" and not state.settings.take_over:
+        return state, []
+    return ask(state, take_over=state.settings.take_over)
+
+
+def ask_again(state: State, *, take_over: bool) -> tuple[State, Actions]:
+    """A person wants the run to go on here: a pod that was fenced, or waits, asks for it anew."""
+    asked = state.fence.lost or (take_over and not may_write(state))
+    return ask(state, take_over=take_over) if asked else (state, [])
+
+
+def ask_to_publish(state: State, step: int | None) -> tuple[State, Actions]:
+    """Observing, and a person's job has written ``step``, which is not in the store: ask for the run to publish it.
+
+    It is given only when nobody holds it, or its holder's heartbeat has stood still for long enough.
+    """
+    if step is None or state.settings.mode != "observe" or state.fence.asked:
+        return state, []
+    return ask(state, take_over=False)
 
 
 def release(state: State) -> Actions:
-    """The daemon ends, and nothing of the run goes on here."""
+    """The daemon ends, and nothing of the run goes on here. (Beside an observer a person's job goes on.)"""
     if not state.settings.fencing or not may_write(state) or state.settings.mode == "observe":
         return []
     return [a.Release(state.fence.generation or 0)]
@@ -89,7 +118,10 @@ def release(state: State) -> Actions:
 
 def _claimed(state: State, fact: f.Claimed) -> State:
     alone = fact.generation == (state.fence.once or 0) + 1
-    state = replace(state, fence=Fence(generation=fact.generation, once=fact.generation))
+    # Ours of before is not swept: the next publish goes on with what was half-sent.
+    unswept = state.fence.unswept or not alone
+    fence = Fence(asked=True, generation=fact.generation, once=fact.generation, unswept=unswept)
+    state = replace(state, fence=fence)
     # Another pod may have published since the store was listed, and what it published is what counts.
     return state if alone else replace(state, store_reason=NOT_SINCE, store_t=-1.0)
 
@@ -100,18 +132,20 @@ def _held(state: State, fact: f.ClaimHeld) -> State:
         f"nothing is started here. It goes on here when that pod ends, or when its heartbeat stands still for "
         f"{span(fact.patience_s)}; at once with: {TAKE_OVER}"
     )
-    fence = Fence(asked=True, once=state.fence.once, by=fact.by, by_generation=fact.generation, reason=sentence)
-    return replace(state, fence=fence)
+    return replace(state, fence=replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence))
 
 
 def _failed(state: State, fact: f.ClaimFailed) -> State:
-    fence = Fence(asked=True, once=state.fence.once, reason=fact.reason, permanent=fact.permanent)
-    return replace(state, fence=fence)
+    return replace(state, fence=replace(_asking(state), reason=fact.reason, permanent=fact.permanent))
 
 
 def _fenced(state: State, fact: f.Fenced) -> State:
     fence = replace(state.fence, lost=True, by=fact.by, by_generation=fact.generation)
     return replace(state, fence=fence)
+
+
+def _swept(state: State, fact: f.Swept) -> State:
+    return replace(state, fence=replace(state.fence, unswept=False))
 
 
 def _lineage_kept(state: State, fact: f.LineageKept) -> State:
@@ -125,11 +159,14 @@ def _lineage_failed(state: State, fact: f.LineageFailed) -> State:
     return replace(state, busy=replace(state.busy, lineage=None), lineage_after=state.now + LINEAGE_AGAIN_S)
 
 
+TOLD = (f.Claimed, f.ClaimHeld, f.ClaimFailed, f.Fenced, f.Swept, f.LineageKept, f.LineageFailed)
+"""Facts that ``react`` has something to say of."""
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.Claimed: _claimed,
     f.ClaimHeld: _held,
     f.ClaimFailed: _failed,
     f.Fenced: _fenced,
+    f.Swept: _swept,
     f.LineageKept: _lineage_kept,
     f.LineageFailed: _lineage_failed,
 }
@@ -139,10 +176,15 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
     """What is said of it, and whether the checkpoints have to be looked at anew."""
     match fact:
         case f.Claimed():
-            told = _say("claimed", f"This pod holds the run now (generation {fact.generation}).")
+            acts: Actions = [_say("claimed", f"This pod holds the run now (generation {fact.generation}).")]
+            if state.fence.unswept:
+                acts.append(a.Sweep())
             if state.mode != "surveying":
-                return state, [told]
-            return replace(state, survey_asked=state.now, local_reason=BEING_LISTED), [told, a.Survey()]
+                return state, acts
+            return replace(state, survey_asked=state.now, local_reason=BEING_LISTED), [*acts, a.Survey()]
+        case f.Swept() if fact.cancelled:
+            sentence = f"Cancelled {fact.cancelled} unfinished uploads that pods before this one left in the store."
+            return state, [_say("swept", sentence)]
         case f.ClaimHeld() if (before.fence.by, before.fence.by_generation) != (fact.by, fact.generation):
             going_on = "The job that runs here goes on, and nothing of it is published. " if state.live else ""
             return state, [_say("claim-held", going_on + state.fence.reason, "warning")]
@@ -182,6 +224,8 @@ def keep_lineage(state: State, watch: Watch) -> tuple[State, Actions]:
     """Write down what is not in the store yet. The effect puts it before any publish that follows."""
     if not state.happened or state.busy.lineage is not None or not state.settings.has_store or not may_write(state):
         return state, []
+    if state.settings.mode == "observe":
+        return state, []  # which steps the run leaves is decided where it is acted upon
     if state.store_reason or not watch.over(state.lineage_after, 0.0):
         return state, []
     busy = replace(state.busy, lineage=len(state.happened))

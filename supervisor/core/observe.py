@@ -268,7 +268,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             survey_asked=None,
             setup_pending=fact.setup,
             setup_reason="",
-            fence=Fence(once=state.fence.once),
+            fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
         )
     )
 

@@ -16,6 +16,7 @@ from supervisor.core.state import (
 from supervisor.core.watch import NEVER
 
 CHOOSE_ANEW_S = 5.0
+PRUNE_AGAIN_S = 60.0
 MOST_VERIFIED = 8
 
 
@@ -73,9 +74,12 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
     if state.rolled_back is not None:
         step, wall = state.rolled_back
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
+    anew = _published_anew(state.store, fact.steps)
     state = replace(
         state,
         store=tuple(s for s in fact.steps if s.step not in state.outdated),
+        damaged={step: why for step, why in state.damaged.items() if step not in anew},
+        verified=tuple(step for step in state.verified if str(step) not in anew),
         store_latest=fact.latest,
         pinned=fact.pinned,
         reading=fact.reading,
@@ -88,6 +92,15 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         lineage=fact.happened,
     )
     return replace(state, published=max(state.good_stored(), default=None))
+
+
+def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, ...]) -> set[str]:
+    """Steps with another manifest than at the last look: perhaps another pod's, and another checkpoint anyway.
+
+    What this pod published itself has no manifest's id here until the next listing; then nothing is known to differ.
+    """
+    known = {s.step: s.manifest for s in before if s.manifest}
+    return {str(s.step) for s in now if s.manifest and known.get(s.step, s.manifest) != s.manifest}
 
 
 def _published(state: State, fact: f.Published) -> State:
@@ -133,7 +146,7 @@ def _pruned(state: State, fact: f.Pruned) -> State:
 
 def _prune_failed(state: State, fact: f.PruneFailed) -> State:
     if fact.where == "store":
-        return replace(state, busy=replace(state.busy, prune_store=None), publish_after=state.now + 60)
+        return replace(state, busy=replace(state.busy, prune_store=None), prune_store_after=state.now + PRUNE_AGAIN_S)
     # Forget it until the next scan lists it again, or the same failing step would be asked for at once.
     remaining = tuple(s for s in state.local if s.step != fact.step)
     return replace(state, local=remaining, busy=replace(state.busy, prune_local=None))
@@ -152,11 +165,15 @@ def _pin_kept(state: State, fact: f.PinKept) -> State:
 
 
 def _store_checked(state: State, fact: f.StoreChecked) -> State:
-    # Named by a check of this pod only: what another pod mended by publishing anew is not damaged any more.
-    good = {str(step) for step in fact.good}
-    damaged = {step: why for step, why in state.damaged.items() if not (fact.deep and step in good)} | fact.damaged
+    # What was said of a listing alone, which may have been seconds old, a later listing may take back. What was said
+    # of bytes only bytes take back.
+    good = {str(step) for step in fact.good if fact.deep or step in state.doubted}
+    damaged = {step: why for step, why in state.damaged.items() if step not in good} | fact.damaged
+    doubted = () if fact.deep else {int(step) for step in fact.damaged if step not in state.damaged}
+    doubted = tuple(sorted({*doubted, *(step for step in state.doubted if str(step) in damaged)}))
     verified = _newest_verified(state, fact.good) if fact.deep else state.verified
-    return replace(state, damaged=damaged, verified=tuple(s for s in verified if str(s) not in fact.damaged))
+    verified = tuple(step for step in verified if str(step) not in fact.damaged)
+    return replace(state, damaged=damaged, doubted=doubted, verified=verified)
 
 
 def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:

@@ -172,14 +172,14 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "restart", verdict.sentence))
         case "wait-for-room":
             return with_all(acts, stop(state, "disk-full", sentence))
-        case "step-back":
+        case "step-back" if not would:  # else a step would be quarantined, for all pods, that nobody tried
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
             return with_all(acts + back, stop(state, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))
         case "job-alone":
             return with_all(acts, stop(state, "restart", verdict.sentence, keep_engine=True))
-        case "restart":
+        case _:
             return with_all(acts, stop(state, "restart", verdict.sentence))
 
 

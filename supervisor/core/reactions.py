@@ -49,7 +49,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return keeping.react(before, state, fact)
         case f.StoreSteps() if not fact.reason:
             return keeping.react(before, state, fact)
-        case f.Claimed() | f.ClaimHeld() | f.ClaimFailed() | f.Fenced() | f.LineageKept() | f.LineageFailed():
+        case _ if isinstance(fact, fencing.TOLD):
             return fencing.react(before, state, fact)
         case f.AttemptStarted() if fact.attempt == state.attempt:
             return _attempt_started(state, fact)
@@ -139,7 +139,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
 def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, Actions]:
     settings = fact.settings
     told = say("daemon", f"rl-supervisor {fact.version} watches run {settings.run_id}.")
-    state, claim = fencing.ask(state, take_over=settings.take_over)
+    state, claim = fencing.begin(state)
     looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
@@ -197,7 +197,7 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state = replace(state, wanted=True)
             if state.mode == "stopping" and state.after_stop == "stop":
                 state = replace(state, after_stop="restart")  # the person changed their mind while it was being stopped
-            state, claim = fencing.ask_again(state)
+            state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
                 state = replace(forgiven(state), exit_code=None, exit_said=False)
                 return survey(state, [told, *claim], "Started by a person; looking for checkpoints.")
@@ -206,7 +206,7 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state = replace(state, wanted=True, new_config="--new-config" in fact.args, config_changed=())
             if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
                 return state, [told]  # the next daemon starts it
-            state, claim = fencing.ask_again(state)
+            state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.live or state.mode == "stopping":
                 return with_all([told, *claim], stop(state, "restart", f"Restarted{by}."))
             state = replace(state, exit_code=None, exit_said=False)
@@ -237,7 +237,7 @@ def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
     if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
         return state, [say("rollback", "The daemon is about to end: nothing was changed.", "error")]
     state = replace(forgiven(state), override=True, asked_step=step, wanted=True, exit_code=None, exit_said=False)
-    state, claim = fencing.ask_again(state)
+    state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.live or state.mode == "stopping":
         return with_all(claim, stop(state, "restart", f"Going back to step {step}{by}."))
     return survey(state, claim, f"Going back to step {step}{by}; looking for it.")

@@ -246,6 +246,7 @@ class Fence:
     by_generation: int = 0
     reason: str = ""  # why it is not claimed, a sentence
     permanent: bool = False
+    unswept: bool = False  # another pod wrote before this one, and what it left half-sent is still there
 
 
 @dataclass(frozen=True)
@@ -328,6 +329,7 @@ class State:
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
+    doubted: tuple[int, ...] = ()  # those of them that only a listing says so: a later one may know better
     pinned: tuple[int, ...] = ()  # steps that a person keeps in the store
     pin_wishes: dict[str, bool] = field(default_factory=dict)  # step -> pinned or not: not in the store yet
     reading: tuple[int, ...] = ()  # stored steps that somebody was restoring at the last look

@@ -35,6 +35,9 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     may_publish = watch.over(state.publish_after, 0.0) and fencing.may_write(state)
     state, lineage = fencing.keep_lineage(state, watch)
     acts += lineage
+    if not fencing.may_write(state) and not state.store_reason:
+        state, claim = fencing.ask_to_publish(state, next_to_publish(state))
+        acts += claim
     if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
         step = next_to_publish(state)
         if step is not None and not state.exit_said:

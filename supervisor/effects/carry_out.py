@@ -40,7 +40,9 @@ from supervisor.storage.base import StoreError
 Post = Callable[[f.Fact], None]
 CATALOGUE_FRESH_S = 60.0
 CATALOGUE_STALL_S = 120.0
+CHECK_AGAIN_S = 20.0
 MOST_BUNDLES = 5  # of one attempt's incidents that go to the store
+MISSING_LOOKS = 3
 LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
@@ -90,8 +92,10 @@ class Effects:
         self._kept.set()
         self._opening = threading.Lock()
         self._setup_runs = False
+        self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
         self._described = ""  # digest of the run's files that are in the store
         self._state_dir = run_file.state_dir
+        self._unswept = False  # is there something half-sent of other pods in the store?
         self._unkept = ""  # why the store does not know yet which steps are left
         self._given_back = threading.Event()
         self._given_back.set()
@@ -100,6 +104,7 @@ class Effects:
             post,
             self._lanes.put,
             run_file.store.take_over_after,
+            needed=run_file.store.url is not None,  # the embedded store is this machine's own
             listed=lambda: self.catalogue(force=True),
         )
         self.engine = OwnEngine(
@@ -143,6 +148,8 @@ class Effects:
             case a.Release():
                 self._given_back.clear()
                 self._lanes.put("claims", self._release)
+            case a.Sweep():
+                self._lanes.put("publish", self._sweep)  # no upload of our own is under way on this lane
             case a.KeepLineage():
                 self._lanes.put("publish", lambda: self._keep_lineage(action))
             case a.Publish():
@@ -204,13 +211,13 @@ class Effects:
         packed = {
             name: base64.b64encode(pack(masked(data.decode(errors="replace")))).decode() for name, data in texts.items()
         }
-        asked = self._ask("put-logs", journal=self.journal, attempt=attempt, logs=packed)
+        # No two pods write the same log; but the oldest ones go, and they may be another pod's.
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
+            self._write("put-logs", journal=self.journal, attempt=attempt, logs=packed)
 
     def _put(self, texts: Mapping[str, str]) -> None:
         files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-        self.transfers.run(self._ask("put-run-files", files=files, **self.claiming.signed()), stall_s=CATALOGUE_STALL_S)
+        self._write("put-run-files", files=files)
 
     def _need_job(self) -> Job:
         """The job, opened when it was not yet. Raises SupervisorError."""
@@ -252,6 +259,10 @@ class Effects:
     def _check_store(self) -> None:
         try:
             answer = self.transfers.run(self._ask("verify"), stall_s=CATALOGUE_STALL_S)
+            if any(one["problems"] for one in answer["steps"] if one["committed"]) or answer["problems"]:
+                # A listing may be seconds old, and a person is called for what it says: it has to say so twice.
+                time.sleep(CHECK_AGAIN_S)
+                answer = self.transfers.run(self._ask("verify"), stall_s=CATALOGUE_STALL_S)
         except StoreError:
             return  # the look at the store says so when it is away
         looked = [one for one in answer["steps"] if one["committed"]]
@@ -270,7 +281,13 @@ class Effects:
             return
         self._catalogue_t = time.monotonic()
         steps = tuple(
-            f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"]), left=str(s.get("left", "")))
+            f.StoredStep(
+                int(s["step"]),
+                bool(s["committed"]),
+                int(s["size_bytes"]),
+                left=str(s.get("left", "")),
+                manifest=str(s.get("manifest", "")),
+            )
             for s in answer["steps"]
         )
         happened = tuple(Happened(e["kind"], e["step"], e["wall"], e["why"]) for e in answer.get("happened", ()))
@@ -305,6 +322,8 @@ class Effects:
         record = run_records.Record(action.journal, action.learned, action.ledger)
         try:
             text = base64.b64encode(run_records.to_bytes(record)).decode()
+            # Not signed: one object a journal, so no other pod's is ever replaced; and the last one is written while
+            # the run is being given back.
             asked = self._ask("put-record", journal=action.journal, record=text)
             with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
                 self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
@@ -314,6 +333,12 @@ class Effects:
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
         return request(self.run_file, do, **more)
+
+    def _write(self, do: str, **more: Any) -> dict[str, Any]:
+        """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""
+        return self.claiming.write(
+            lambda signed: self.transfers.run(self._ask(do, **more, **signed), stall_s=CATALOGUE_STALL_S)
+        )
 
     # ------------------------------------------------------------ the job
 
@@ -424,31 +449,31 @@ class Effects:
         try:
             if self._unkept:
                 raise StoreError("transient", f"the store does not know yet which steps are left: {self._unkept}")
+            if self._unswept:
+                self._sweep()
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
             self._describe(job)
             facts = job.facts()
-            asked = self._ask(
-                "publish",
-                step=action.step,
-                files=[{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
-                wandb_run_id=self._wandb_id(),
-                **self.claiming.signed(),
-                allow_back=action.back,
-                state_dir=str(self._state_dir / "publish"),
-                extra={
+            more = {
+                "step": action.step,
+                "files": [{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
+                "wandb_run_id": self._wandb_id(),
+                "allow_back": action.back,
+                "state_dir": str(self._state_dir / "publish"),
+                "extra": {
                     "dialect": facts.name,
                     "revision": facts.revision,
                     "config_sha256": self._described.split("/")[0],
                     "step_base": facts.first_step,
                     "reward": action.reward,
                 },
+            }
+            answer = self.claiming.write(
+                lambda signed: self.transfers.run(self._ask("publish", **more, **signed), what="publish")
             )
-            answer = self.transfers.run(asked, what="publish")
         except StoreError as error:
-            if error.kind == "fenced":
-                self.claiming.fenced(error)
             changed = error.kind == "changed"
             permanent = error.kind in ("permanent", "quota")
             self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
@@ -504,21 +529,15 @@ class Effects:
 
     def _prune_store(self, action: a.PruneStore) -> None:
         try:
-            asked = self._ask("delete", step=action.step, **self.claiming.signed())
-            answer = self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
+            answer = self._write("delete", step=action.step)
         except StoreError as error:
-            if error.kind == "fenced":
-                self.claiming.fenced(error)
             self._post(f.PruneFailed(action.step, "store", str(error)))
             return
         self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
 
     def _pin(self, action: a.Pin) -> None:
         try:
-            self.transfers.run(
-                self._ask("pin", step=action.step, pinned=action.pinned, **self.claiming.signed()),
-                stall_s=CATALOGUE_STALL_S,
-            )
+            self._write("pin", step=action.step, pinned=action.pinned)
         except StoreError as error:
             permanent = error.kind in ("permanent", "damaged")
             self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
@@ -528,17 +547,24 @@ class Effects:
     def _keep_lineage(self, action: a.KeepLineage) -> None:
         happened = [vars(one) for one in action.happened]
         try:
-            asked = self._ask("lineage", happened=happened, **self.claiming.signed())
-            answer = self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
+            answer = self._write("lineage", happened=happened)
         except StoreError as error:
             self._unkept = str(error)
-            if error.kind == "fenced":
-                self.claiming.fenced(error)
             self._post(f.LineageFailed(str(error)))
             return
         self._unkept = ""
         self._post(f.LineageKept(len(happened), answer.get("pointer")))
         self.catalogue(force=True)
+
+    def _sweep(self) -> None:
+        """What other pods left half-sent is billed and nobody will finish it. Tried again before the next publish."""
+        self._unswept = True
+        try:
+            answer = self._write("sweep")
+        except StoreError:
+            return  # the publish tells when the store is away
+        self._unswept = False
+        self._post(f.Swept(int(answer["cancelled"])))
 
     def _release(self) -> None:
         try:
@@ -562,7 +588,7 @@ class Effects:
             check = job.check_step(action.step, settled=True)
             aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
-            damaged = error.kind in ("damaged", "missing")
+            damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
             self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
             return
         except (SupervisorError, OSError) as error:
@@ -575,6 +601,12 @@ class Effects:
             return
         seconds = time.monotonic() - began
         self._post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
+
+    def _still_missing(self, step: int) -> bool:
+        """Is a listed step missing again and again? One look proves nothing: listings may be seconds old, or gone."""
+        self._catalogue_t = float("-inf")  # the next look at the checkpoints lists the store anew
+        self._missing[step] = self._missing.get(step, 0) + 1
+        return self._missing[step] >= MISSING_LOOKS
 
     # ------------------------------------------------------------ people's own commands
 

@@ -7,7 +7,6 @@ told of each change; when to look again is no decision, and nobody's wall clock 
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import socket
 import threading
@@ -25,6 +24,7 @@ SHORTEST_BEAT_S = 2.0
 LONGEST_LOOK_S = 15.0
 SHORTEST_LOOK_S = 0.5
 
+Answer = dict[str, Any]
 Run = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Carry out one request of ``supervisor.checkpoints.transfer`` for this run; raises StoreError."""
 
@@ -39,14 +39,16 @@ class Claiming:
         queue: Callable[[str, Callable[[], None]], None],
         patience_s: float,
         *,
+        needed: bool = True,
         listed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``patience_s``: for so long
-        another pod's heartbeat may stand still.
+        another pod's heartbeat may stand still. ``needed``: other pods reach the store, too.
         """
         self._run, self._post, self._queue = run, post, queue
         self._patience_s = patience_s
+        self._needed = needed
         self._listed = listed
         self._clock = clock
         self._lock = threading.Lock()
@@ -60,6 +62,7 @@ class Claiming:
         self._count = 0
         self.journal = "0" * 16
         self.generation: int | None = None
+        self.unreturned = ""  # why the run could not be given back, a sentence
 
     @property
     def writer(self) -> str:
@@ -67,8 +70,28 @@ class Claiming:
         return writer_name(socket.gethostname(), self.journal, self._session)
 
     def signed(self) -> dict[str, Any]:
-        """What a request that writes or deletes says of its writer: it is looked whether it still holds the run."""
-        return {"writer": self.writer, "generation": self.generation}
+        """What a request that writes or deletes says of its writer: it is looked whether it still holds the run.
+
+        Raises StoreError, of kind "transient", when this pod does not hold it (any more): without a generation nothing
+        would be looked at, and what was asked for before the run was lost or given back would be written all the same.
+        """
+        with self._lock:
+            generation = self.generation
+        if generation is None and self._needed:
+            raise StoreError("transient", "This pod does not hold the run now: nothing is written to the store.")
+        return {"writer": self.writer, "generation": generation}
+
+    def write(self, do: Callable[[dict[str, Any]], Answer]) -> Answer:
+        """``do`` one request that writes or deletes, signed; the core is told when another pod holds the run.
+
+        Raises what ``do`` raises, and StoreError.
+        """
+        try:
+            return do(self.signed())
+        except StoreError as error:
+            if error.kind == "fenced":
+                self.fenced(error)
+            raise
 
     # ------------------------------------------------------------ asked for by the core
 
@@ -81,12 +104,21 @@ class Claiming:
         self.tick()
 
     def give_back(self) -> None:
-        """Give the run back, if it is ours; blocks for one request."""
+        """Give the run back, if it is ours; blocks for one request. ``unreturned`` says why that came to nothing."""
         with self._lock:
             generation, self.generation, self._wanted = self.generation, None, False
-        if generation is not None:
-            with contextlib.suppress(StoreError):  # then the next pod waits until the heartbeat is old
-                self._run("release", {"generation": generation, "writer": self.writer})
+        if generation is None:
+            return
+        self.unreturned = self._cost("the daemon ended before the store had answered")
+        try:
+            self._run("release", {"generation": generation, "writer": self.writer})
+            self.unreturned = ""
+        except StoreError as error:
+            self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
+
+    def _cost(self, reason: str) -> str:
+        waits = f"another pod waits {self._patience_s:.0f} s for its heartbeat before it goes on with the run"
+        return f"The run could not be given back in the store, so {waits}: {reason.rstrip('.')}."
 
     def fenced(self, error: StoreError) -> None:
         """An effect was told that another pod holds the run."""

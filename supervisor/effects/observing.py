@@ -11,8 +11,8 @@ from supervisor.core import facts as f
 
 ALLOWED = (
     a.Claim,
-    a.KeepLineage,
     a.Release,
+    a.Sweep,
     a.Survey,
     a.Publish,
     a.KeepRecords,

@@ -82,7 +82,7 @@ def test_while_another_pod_holds_it_nothing_is_started_written_or_deleted() -> N
     assert one.state.why == (
         "Pod pod-b holds this run (generation 7, its heartbeat moved 48 s ago): nothing is started here. It goes on "
         "here when that pod ends, or when its heartbeat stands still for 10 min; at once with: "
-        "rl-supervisor run --take-over"
+        "supervisorctl start --take-over"
     )
     assert len(one.said("claim-held")) == 1, "told once, and shown for as long as it lasts"
 
@@ -114,7 +114,7 @@ def test_a_fenced_pod_keeps_its_job_and_its_checkpoints_and_writes_nothing_more(
     (sentence,) = one.said("fenced")
     assert sentence == (
         "The job goes on, and its checkpoints stay on this disk. Pod pod-b has taken this run over (generation 2): "
-        "nothing is published, deleted or started here any more. Take it back with: rl-supervisor run --take-over"
+        "nothing is published, deleted or started here any more. Take it back with: supervisorctl start --take-over"
     )
     one.stored.update({20: GIB, 25: GIB})  # the other pod's
     one.latest = 25
@@ -219,6 +219,114 @@ def test_the_run_is_given_back_when_the_daemon_ends_and_not_when_a_person_stops_
     assert one.asked(a.Release) == [a.Release(1)]
     kinds = [type(action) for action in one.actions]
     assert kinds.index(a.Release) < kinds.index(a.Exit)
+
+
+def test_what_other_pods_left_half_sent_is_swept_once_and_never_our_own() -> None:
+    one = world()
+    one.boot()
+    one.see(f.Claimed(7))
+    assert len(one.asked(a.Sweep)) == 1
+    one.see(f.Swept(2))
+    assert one.said("swept") == ["Cancelled 2 unfinished uploads that pods before this one left in the store."]
+    one.boot()  # the same journal: the next publish goes on with what its own one left
+    one.see(f.Claimed(8))
+    assert len(one.asked(a.Sweep)) == 1
+    one.boot()
+    one.see(f.Claimed(10))
+    assert len(one.asked(a.Sweep)) == 2, "generation 9 was another pod's"
+
+
+def test_a_sweep_that_a_crash_cut_off_is_asked_for_again() -> None:
+    one = world()
+    one.boot()
+    one.see(f.Claimed(7))
+    one.boot()
+    one.see(f.Claimed(8))
+    assert len(one.asked(a.Sweep)) == 2
+
+
+def test_a_person_takes_the_run_for_a_waiting_daemon_and_for_a_fenced_one() -> None:
+    one = world()
+    one.boot()
+    one.see(held())
+    one.see(f.Command("start", "ana"))
+    assert len(one.asked(a.Claim)) == 1, "it waits already"
+    one.see(f.Command("start", "ana", ("--take-over",)))
+    assert one.asked(a.Claim)[-1] == a.Claim(take_over=True)
+    one.see(f.Claimed(8))
+    one.after(5)
+    one.job_up()
+    one.see(f.Fenced("pod-b", 9))
+    one.see(f.Command("start", "ana", ("--take-over",)))
+    assert len(one.asked(a.Claim)) == 3
+    one.see(f.Claimed(10))
+    one.see(f.Command("start", "ana", ("--take-over",)))
+    assert len(one.asked(a.Claim)) == 3, "it holds the run"
+    assert one.state.live and not one.asked(a.Stop), "the job was never touched"
+
+
+# ---------------------------------------------------------------- where a run is only observed
+
+
+def observer() -> World:
+    one = world(mode="observe")
+    one.suppress = True
+    one.boot()
+    return one
+
+
+def test_an_observer_takes_the_run_from_nobody_and_claims_it_only_to_publish() -> None:
+    one = observer()
+    one.after(60)
+    assert not one.asked(a.Claim) and not writes(one)
+    assert one.state.mode == "stopped", "it does not wait for a claim that it does not ask for"
+    one.see(f.AttemptAdopted(1, None, 100))
+    one.job_up()
+    one.checkpoint(5)
+    one.after(5)
+    assert one.asked(a.Claim) == [a.Claim(take_over=False)]
+    assert not one.asked(a.Publish)
+    one.see(held())
+    one.after(60)
+    assert not writes(one), "the holder goes on"
+    one.see(f.Claimed(8))
+    one.survey()
+    one.after(5)
+    assert [publish.step for publish in one.asked(a.Publish)] == [5]
+    assert len(one.asked(a.Claim)) == 1
+    one.see(f.Command("shutdown", "ana"))
+    one.after(90)
+    assert one.asked(a.Exit) and not one.asked(a.Release), "the person's job goes on, and so do its checkpoints"
+
+
+def test_an_observer_that_is_fenced_publishes_no_more_and_asks_for_nothing() -> None:
+    one = observer()
+    one.see(f.AttemptAdopted(1, None, 100))
+    one.job_up()
+    one.checkpoint(5)
+    one.after(5)
+    one.see(f.Claimed(1))
+    one.see(f.Fenced("pod-b", 2))
+    one.actions.clear()
+    one.checkpoint(10)
+    one.after(60)
+    assert not writes(one) and not one.asked(a.Claim)
+
+
+def test_an_observer_quarantines_no_step_for_the_others() -> None:
+    one = running(11)
+    one.see(f.ComponentExited(1, "launcher", 1))
+    one.job_up()
+    one.step(11)
+    one.settings = replace(one.settings, mode="observe")
+    one.suppress = True
+    one.boot(adopted=2)
+    one.see(f.Claimed(2))
+    one.see(f.ComponentExited(2, "launcher", 1))
+    one.after(60)
+    assert any("one good step back" in sentence for sentence in one.said("would")), one.said("would")
+    assert not one.asked(a.KeepLineage)
+    assert not one.state.quarantined
 
 
 # ---------------------------------------------------------------- which steps are left

@@ -99,3 +99,59 @@ def test_what_a_deep_check_found_good_is_remembered_as_the_newest_verified() -> 
     world.see(f.StoreChecked(good=(10,), deep=True))
     world.see(f.StoreChecked(good=(10, 15)))
     assert world.state.verified == (10,)
+
+
+# ---------------------------------------------------------------- what was damaged is not so for ever
+
+
+def listed(world: World, *manifests: str) -> None:
+    steps = tuple(f.StoredStep(5 * (n + 1), True, 1, manifest=manifest) for n, manifest in enumerate(manifests))
+    world.see(f.StoreSteps(steps, 5 * len(steps)))
+
+
+def test_a_damaged_step_that_another_pod_published_anew_is_good_again() -> None:
+    world = World(SETTINGS)
+    world.answer = False
+    world.boot()
+    world.see(f.LocalSteps((), settled=True))
+    listed(world, "m5", "m10")
+    world.see(f.RestoreFailed(10, "a part has another hash.", damaged=True))
+    listed(world, "m5", "m10")
+    assert world.state.good_stored() == [5], "the same manifest, the same damage"
+    listed(world, "m5", "m10-anew")
+    assert world.state.good_stored() == [5, 10]
+
+
+def test_a_listing_that_was_old_takes_no_step_away_for_long() -> None:
+    world = World(SETTINGS)
+    world.answer = False
+    world.boot()
+    listed(world, "m5", "m10")
+    world.see(f.StoreChecked((5,), {"10": "it lacks a file."}))
+    assert world.state.good_stored() == [5]
+    world.see(f.StoreChecked((5, 10)))
+    assert world.state.good_stored() == [5, 10]
+    world.see(f.StoreChecked((5,), {"10": "a part has another hash."}, deep=True))
+    world.see(f.StoreChecked((5, 10)))
+    assert world.state.good_stored() == [5], "what was read is not taken back by a listing"
+    world.see(f.StoreChecked((5, 10), deep=True))
+    assert world.state.good_stored() == [5, 10]
+
+
+def test_a_step_that_the_store_does_not_let_go_keeps_no_other_from_being_published() -> None:
+    world = World(replace(SETTINGS, keep_last=2))
+    world.running_at(10)
+    world.answer = False
+    world.stored |= {1: 1, 2: 1}
+    world.survey()
+    world.after(1)
+    assert [one.step for one in world.asked(a.PruneStore)] == [1]
+    world.see(f.PruneFailed(1, "store", "somebody restores it."))
+    world.checkpoint(15)
+    world.after(2)
+    assert [one.step for one in world.asked(a.Publish)] == [15]
+    world.see(f.Published(15, 1, 1.0))
+    world.after(30)
+    assert len(world.asked(a.PruneStore)) == 1
+    world.after(60)
+    assert len(world.asked(a.PruneStore)) == 2
