@@ -23,7 +23,7 @@ from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, 
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import read_latest, read_manifest
-from supervisor.checkpoints.staging import Staging, local_disk
+from supervisor.checkpoints.staging import Staging, claim, local_disk
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import part_ranges
 from supervisor.storage.source import hash_range
@@ -315,7 +315,7 @@ class _Restore:
         told_at = time.monotonic()
         descriptor = os.open(item.spot.staged, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
-        def write(piece: bytes) -> None:
+        def write(piece: bytes | memoryview) -> None:
             nonlocal position, told, told_at
             view = memoryview(piece)
             while view:
@@ -328,6 +328,7 @@ class _Restore:
                 told, told_at = position, time.monotonic()
 
         try:
+            claim(descriptor, part.offset, part.size)
             self.store.read_range(version, part.offset, part.size, write)
             self.meter.add(position - told)
             told = position

@@ -77,7 +77,11 @@ class Staging:
     # ------------------------------------------------------------ room
 
     def make_room(self, files: Sequence[tuple[Spot, int]]) -> None:
-        """Claim all bytes now: a full disk shows here, as a sentence, and not in the middle."""
+        """Make every file with its size, where there is room for all: a full disk shows here, and not in the middle.
+
+        Claiming the bytes is left to who fetches them (``claim``): where that costs as much as writing (in memory, or
+        where the file system has no such call), all streams do it at once instead of waiting for one of them.
+        """
         needed: dict[int, tuple[Path, int]] = {}
         for spot, expected in files:
             staged = spot.staged
@@ -99,9 +103,7 @@ class Staging:
         for spot, expected in files:
             descriptor = os.open(spot.staged, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
-                if os.fstat(descriptor).st_size > expected:
-                    os.ftruncate(descriptor, expected)
-                _allocate(descriptor, expected)
+                os.ftruncate(descriptor, expected)
             finally:
                 os.close(descriptor)
 
@@ -159,15 +161,19 @@ def local_disk(tried: str) -> Iterator[None]:
         ) from error
 
 
-def _allocate(descriptor: int, size: int) -> None:
+def claim(descriptor: int, offset: int, size: int) -> None:
+    """Have the file system promise these bytes, where it can. Only for who writes them, before he does.
+
+    Where the file system has no such call, glibc reads and writes a byte of each block (posix_fallocate(3), "BUGS"),
+    which would undo what another thread writes there meanwhile.
+    """
     if size == 0:
         return
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        os.posix_fallocate(descriptor, offset, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-        os.ftruncate(descriptor, size)  # a file system that cannot promise space
 
 
 def remove(path: Path) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from supervisor import __version__
+from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
 
 Verb = Callable[[argparse.Namespace], int]
+
+OF_THE_STORE = ("restore", "verify", "logs", "report")
+"""Commands that need no more than the store and its keys."""
 
 EPILOG = """\
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
@@ -40,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     def verb(name: str, about: str, function: Verb, *, contract: bool = False) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=about, description=about)
         sub.set_defaults(verb=function, contract=contract)
-        if name not in ("init", "version", "replay", "trace", "simulate"):
+        if name in OF_THE_STORE:
+            where.add_options(sub)
+        elif name not in ("init", "version", "replay", "trace", "simulate"):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
@@ -56,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     check = verb("check", "load the run file and say what would be done with it", _check)
     check.add_argument("--json", action="store_true", help="print JSON")
-    check.add_argument("--online", action="store_true", help="also try to reach the store")
+    check.add_argument("--online", action="store_true", help="also ask the store: its key, its bucket, its steps")
     init = verb("init", "write a run file for this machine", _init)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
@@ -71,9 +78,12 @@ def _parser() -> argparse.ArgumentParser:
         if name != "prune":
             words = "N|latest|best" if name == "restore" else "N|latest"
             kind = _step_latest_or_best if name == "restore" else _step_or_latest
-            sub.add_argument("--step", type=kind, metavar=words, help="default: latest; best: of the highest reward")
+            about = "default: latest" + ("; best: of the highest reward" if name == "restore" else "")
+            sub.add_argument("--step", type=kind, metavar=words, help=about)
         if name == "restore":
-            sub.add_argument("--to", type=Path, metavar="DIR", help="default: the run's output folder")
+            to = "make DIR/step_N; default: the run's output folder, ready to resume"
+            sub.add_argument("--to", type=Path, metavar="DIR", help=to)
+        sub.add_argument("--json", action="store_true", help="print JSON")
     verify = verb("verify", "compare the store with its manifests; never deletes", _verify)
     verify.add_argument("--step", type=_step_or_all, metavar="N|all", help="default: all")
     verify.add_argument("--deep", type=_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)")
@@ -198,15 +208,19 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    import json
+    import os
     import secrets
 
     from supervisor import byhand
-    from supervisor.config import load
+    from supervisor.cli.moving import shown
+    from supervisor.effects.transfers import Transfers
 
+    run_file = where.run_file_of(options)
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
-    found, told = byhand.verify(load(options.run_file), options.step, options.deep, seed)
-    print(json.dumps(found | {"seed": seed}, indent=2) if options.json else "\n".join(told))
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    with shown(transfers, quiet=options.json):
+        found, told = byhand.verify(run_file, options.step, options.deep, seed, transfers)
+    _print(found | {"seed": seed}, told, as_json=options.json)
     return 1 if found["damaged"] else 0
 
 
@@ -216,9 +230,8 @@ def _logs(options: argparse.Namespace) -> int:
 
     from supervisor import byhand
     from supervisor.cli.render import safe
-    from supervisor.config import load
 
-    found = byhand.logs(load(options.run_file), options.attempt)["logs"]
+    found = byhand.logs(where.run_file_of(options), options.attempt)["logs"]
     if options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif options.attempt is None:
@@ -235,19 +248,42 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _by_hand(options: argparse.Namespace) -> int:
-    from supervisor import byhand
-    from supervisor.config import load
+    import os
 
-    run_file = load(options.run_file)
+    from supervisor import byhand, restoring
+    from supervisor.cli.moving import shown
+    from supervisor.config import load
+    from supervisor.effects.transfers import Transfers
+
     dry_run = options.dry_run
-    if options.by_hand == "restore":
-        told = byhand.restore(run_file, options.step, options.to, dry_run=dry_run)
-    elif options.by_hand == "publish":
-        told = byhand.publish(run_file, options.step, dry_run=dry_run)
+    if options.by_hand != "restore":
+        run_file = load(options.run_file)
     else:
-        told = byhand.prune(run_file, dry_run=dry_run)
-    print("\n".join(told))
+        run_file = where.run_file_of(options)
+        if options.to is None and not where.has_run_file(options):
+            raise where.UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    with shown(transfers, quiet=options.json):
+        if options.by_hand == "restore":
+            step: restoring.Wanted = "latest" if options.step is None else options.step
+            done, told = restoring.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
+        elif options.by_hand == "publish":
+            done, told = byhand.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
+        else:
+            done, told = byhand.prune(run_file, dry_run=dry_run)
+    _print(done, told, as_json=options.json)
     return 0
+
+
+def _print(found: Mapping[str, Any], told: Sequence[str], *, as_json: bool) -> None:
+    import json
+
+    from supervisor.cli.render import safe
+
+    if as_json:
+        print(json.dumps({**found, "sentences": told}, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(map(safe, told)))
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -268,7 +304,7 @@ def _report(options: argparse.Namespace) -> int:
     from supervisor.cli import report
 
     return report.report(
-        options.run_file, price=options.price, person_every_h=options.person_every, as_json=options.json
+        where.run_file_of(options), price=options.price, person_every_h=options.person_every, as_json=options.json
     )
 
 

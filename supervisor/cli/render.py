@@ -113,7 +113,7 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
     rows.append(("checkpoints", _checkpoints(status)))
     rows.append(("store", _store(status)))
     if publishing := status.get("publishing"):
-        rows.append(("publishing", transfer(publishing)))
+        rows.append((str(publishing.get("what") or "publishing"), transfer(publishing)))
     rows.append(("disk", _disk(status.get("disk") or {})))
     rows.extend(_gpus(status))
     if engine := status.get("engine"):
@@ -187,11 +187,17 @@ def _steps(steps: Sequence[int]) -> str:
 
 
 def transfer(moving: Mapping[str, Any]) -> str:
-    """``step 420, 12.0 GiB of 31.0 GiB at 240 MiB/s, about 80 s to go``."""
+    """``step 420, sending 12.0 GiB of 31.0 GiB (38 %) at 240 MiB/s, about 80 s to go``."""
     done, total, rate, left = (moving.get(name) for name in ("bytes", "total_bytes", "rate", "remaining_s"))
-    parts = [f"step {moving.get('step')}"]
-    if done is not None:
-        parts.append(size(done) + (f" of {size(total)}" if total else "") + (f" at {size(rate)}/s" if rate else ""))
+    parts = [f"step {moving['step']}"] if moving.get("step") is not None else []
+    phase = str(moving.get("phase") or "")
+    if total and done is not None:
+        share = f"({min(100, int(100 * done / total))} %)"
+        parts.append(f"{phase} {size(done)} of {size(total)} {share}{f' at {size(rate)}/s' if rate else ''}".strip())
+    elif phase:
+        parts.append(phase)
+    elif done is not None:
+        parts.append("about to begin")
     if left is not None:
         parts.append(f"about {span(left)} to go")
     return ", ".join(parts)
@@ -267,7 +273,8 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
     if answer.get("store_reason"):
         lines.append(f"The store is unclear: {safe(answer['store_reason'])}")
     if answer.get("publishing"):
-        lines.append(f"Publishing {safe(transfer(answer['publishing']))}.")
+        moving = answer["publishing"]
+        lines.append(f"{str(moving.get('what') or 'publishing').capitalize()} {safe(transfer(moving))}.")
     return lines
 
 
