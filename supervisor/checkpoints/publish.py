@@ -2,6 +2,9 @@
 
 Every line may be repeated after a crash. The order is the promise: ``manifest.json`` is written after every file was
 confirmed and listed, ``latest.json`` is the last thing written, and it does not go back.
+
+Nothing waits for hashes that it does not need: small files are sent at once, a large one part by part as its parts are
+hashed, and only one that may share most of its bytes with the step before is hashed whole before it is cut.
 """
 
 from __future__ import annotations
@@ -13,10 +16,8 @@ from pathlib import Path
 
 from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size, whole_hash
 from supervisor.checkpoints.claims import Fence
-from supervisor.checkpoints.local_plan import Hashed, Identity, LocalPlan
+from supervisor.checkpoints.local_plan import Identity, LocalPlan, Wanted
 from supervisor.checkpoints.manifest import (
-    LATEST,
-    LATEST_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
     BlocksObject,
@@ -24,23 +25,15 @@ from supervisor.checkpoints.manifest import (
     Manifest,
     ManifestFile,
     check_paths,
-    run_folder,
-    sha256,
     step_folder,
 )
+from supervisor.checkpoints.pointer import point, point_away, put_and_read_back
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import (
-    SETTLE_S,
-    SETTLE_TRIES,
-    delete_versions,
-    read_latest,
-    read_manifest,
-    settle_pointer,
-)
+from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_versions, read_manifest, settle_pointer
 from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
-from supervisor.checkpoints.sources import Sources
+from supervisor.checkpoints.sources import LocalFile, Sources
 from supervisor.storage.base import Store, StoredFile, StoreError
-from supervisor.storage.hashing import fitting_part_size, parts_digest, sha1
+from supervisor.storage.hashing import fitting_part_size, sha1
 
 
 @dataclass(frozen=True)
@@ -110,32 +103,38 @@ class _Publish:
                     "permanent", f"step {plan.step} holds a file named {own}, which is the store's own name"
                 )
         check_paths(names, f"step {plan.step} of {plan.run_id}")
-        place = plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json"
-        try:
-            plan.state_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError("permanent", f"the folder {plan.state_dir} cannot be made: {error.strerror}") from error
-        self.local = LocalPlan(place, store.url)
-        self.sources = Sources(plan.step, self.local, self.meter)
+        self.local = LocalPlan(plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json", store.url)
         self.composer = store.composer()
         self.reuse = Reuse(plan.step, self.composer, None)
+        self.latest = Latest(
+            plan.step,
+            plan.run_id,
+            plan.wandb_run_id,
+            generation=plan.generation,
+            lineage=plan.lineage,
+            writer=plan.writer,
+        )
 
     def run(self) -> Published:
+        with Sources(self.plan.step, self.local, self.meter) as self.sources:
+            return self._run()
+
+    def _run(self) -> Published:
         started = time.monotonic()
         sent_before = self.store.sent_bytes()
         listing = {file.name: file for file in self.store.list(self.folder)}
         before, data, file_id = self._committed(listing)
-        hashed = self._hash({file.path: file for file in before.files} if before else {})
-        already = before is not None and self._same(before, hashed, listing)
+        files = self._files({file.path: file for file in before.files} if before else {})
+        already = before is not None and self._same(before, files, listing)
         if not already:
-            self._compare(hashed)
             self._fence()
-            self._uncommit(before, listing, hashed)
-            stored = self._send(hashed, listing)
-            self._check_listing(stored)
+            self._uncommit(before, listing, files)
+            self._look_at_the_base(files)
+            stored = self._send(files, listing, before)
+            self._check_listing(files, stored)
             self._fence()
-            data, file_id = self._commit(hashed, stored, listing)
-        moved, note = self._point(data, file_id)
+            data, file_id = self._commit(files, stored, listing)
+        moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
@@ -143,9 +142,9 @@ class _Publish:
         self.local.retire()
         return Published(
             step=self.plan.step,
-            size_bytes=sum(entry.identity.size for entry in hashed),
+            size_bytes=sum(file.size for file in files),
             sent_bytes=self.store.sent_bytes() - sent_before,
-            files=len(hashed),
+            files=len(files),
             already=already,
             pointer_moved=moved,
             note=note,
@@ -175,9 +174,9 @@ class _Publish:
             return None, b"", ""
         return manifest, data, there.file_id
 
-    def _hash(self, before: dict[str, ManifestFile]) -> list[Hashed]:
-        """Part hashes of all sources, in parallel. A file is cut as the manifest before cut it, so they compare."""
-        wanted = []
+    def _files(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
+        """All sources, unread. A file is cut as the manifest before cut it, so they compare."""
+        files = []
         for file in self.plan.files:
             identity = Identity.of(file.source)
             earlier = before.get(file.name)
@@ -185,77 +184,85 @@ class _Publish:
             if earlier is not None and earlier.size == identity.size:
                 part_size = earlier.part_size
             block_size = fitting_block_size(identity.size, self.composer.least_bytes if self.composer else None)
-            wanted.append(Hashed(file.name, file.source, identity, part_size, (), block_size))
-        return self.sources.hashed(wanted)
+            files.append(self.sources.file(Wanted(file.name, file.source, identity, part_size, block_size)))
+        return files
 
-    def _same(self, before: Manifest, hashed: Sequence[Hashed], listing: dict[str, StoredFile]) -> bool:
-        """Is exactly this content committed, and every file of it still there?"""
-        here = sorted(
-            (entry.name, entry.identity.size, entry.part_size, tuple(part.sha1 for part in entry.parts))
-            for entry in hashed
-        )
-        if here != sorted(file.content() for file in before.files):
+    def _same(self, before: Manifest, files: Sequence[LocalFile], listing: dict[str, StoredFile]) -> bool:
+        """Is exactly this content committed, and every file of it still there? Only then is nothing replaced."""
+        committed = {file.path: file for file in before.files}
+        if {file.name: file.size for file in files} != {file.path: file.size for file in before.files}:
             return False
+        self.sources.read_all(files)
         return all(
-            (there := listing.get(self.folder + file.path)) is not None
+            (there := listing.get(self.folder + file.name)) is not None
             and there.size == file.size
-            and there.file_id == file.file_id
-            for file in before.files
+            and there.file_id == committed[file.name].file_id
+            and _content(file) == committed[file.name].content()
+            for file in files
         )
 
     # ------------------------------------------------------------ files
 
-    def _compare(self, hashed: Sequence[Hashed]) -> None:
-        """Find out what the step before has already, so that it need not be sent."""
+    def _look_at_the_base(self, files: Sequence[LocalFile]) -> None:
+        """The step before may have some of it already, which then need not be sent."""
         if self.composer is None:
             return
         plan = self.plan
-        shape = shape_of(hashed, plan.step, plan.revision, plan.config_sha256, plan.dialect)
+        shape = shape_of(files, plan.step, plan.revision, plan.config_sha256, plan.dialect)
         memory = Memory(plan.state_dir / f"shared-{plan.run_id}.json", self.store.url, shape)
-        base = find_base(self.store, plan.run_id, with_blocks=not memory.hopeless())
-        self.reuse = Reuse(plan.step, self.composer, base)
-        shared = self.reuse.compare(hashed)
-        if shared is not None:
-            memory.note(shared)
+        self.reuse = Reuse(plan.step, self.composer, find_base(self.store, plan.run_id), memory)
 
-    def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], hashed: Sequence[Hashed]) -> None:
-        """Other bytes are committed under this step's name: first nobody may restore them, then they are replaced."""
+    def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], files: Sequence[LocalFile]) -> None:
+        """Other bytes are committed under this step's name: first nobody may find them, then they are replaced."""
+        if listing:
+            self.latest = point_away(self.store, self.latest, self._fence)
         if f"{self.folder}{MANIFEST}" in listing:
             delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self._fence)
         if before is not None:
-            gone = {file.path for file in before.files} - {entry.name for entry in hashed}
+            gone = {file.path for file in before.files} - {file.name for file in files}
             if gone:
                 delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self._fence)
 
-    def _send(self, hashed: Sequence[Hashed], listing: dict[str, StoredFile]) -> dict[str, tuple[Hashed, StoredFile]]:
-        self.meter.phase("sending", sum(entry.identity.size for entry in hashed))
-        largest_first = sorted(hashed, key=lambda entry: -entry.identity.size)
+    def _send(
+        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
+    ) -> dict[str, StoredFile]:
+        """Small files first, then large ones; those that are compared are hashed meanwhile, and come last."""
+        committed = {file.path: file for file in before.files} if before else {}
+        comparable = self.reuse.comparable(files)
+        compared = {file.name: file for file in comparable if not _finished(listing.get(self.folder + file.name), file)}
+        self.reuse.compare(list(compared.values()), all_of_them=len(compared) == len(comparable))
+        # Hashing these counts as progress: it may take minutes, and nothing else may be left to do.
+        self.meter.phase("sending", sum(file.size for file in (*files, *compared.values())))
+        reading = {name: self.sources.read(file, self.meter.add) for name, file in compared.items()}
 
-        def send(entry: Hashed) -> tuple[Hashed, StoredFile]:
-            there = listing.get(self.folder + entry.name)
-            if there is not None and _holds(there, entry):
-                self.meter.add(entry.identity.size, 1)
+        def send(file: LocalFile) -> StoredFile:
+            for part in reading.get(file.name, ()):
+                part.result()
+            name, progress = self.folder + file.name, self.meter.add
+            there = listing.get(name)
+            if there is not None and _holds(there, file, committed.get(file.name)):
+                progress(file.size)
                 stored = there
             else:
                 self._fence(lately=True)
-                name = self.folder + entry.name
-                stored = self.reuse.put(name, entry, self.meter.add) or self.store.put_file(
-                    name, entry.source, entry.identity.size, entry.parts, self.meter.add
+                stored = self.reuse.put(name, file, progress) or self.store.put_file(
+                    name, file.source, file.size, file, progress, file.is_about_to_be_in_the_store
                 )
-                self.meter.add(0, 1)
-            self.sources.unchanged(entry)
-            return self.local.confirm(entry, stored.file_id), stored
+            self.meter.add(0, 1)
+            file.is_in_the_store(stored.file_id)
+            return stored
 
-        done = self.sources.all(self.store.streams, send, largest_first)
-        return {entry.name: (entry, stored) for entry, stored in done}
+        small_first = sorted(files, key=lambda file: (file.name in compared, len(file) > 1, -file.size))
+        done = self.sources.all(self.store.streams, send, small_first)
+        return {file.name: stored for file, stored in zip(small_first, done, strict=True)}
 
-    def _check_listing(self, stored: dict[str, tuple[Hashed, StoredFile]]) -> None:
+    def _check_listing(self, files: Sequence[LocalFile], stored: dict[str, StoredFile]) -> None:
         """The remote listing is the truth: every file has to be in it, with its size, version and hash."""
         self.meter.phase("checking", 0)
         wrong = ""
         for number in range(1, SETTLE_TRIES + 1):
             listing = {file.name: file for file in self.store.list(self.folder)}
-            wrong = next((problem for pair in stored.values() if (problem := self._problem(pair, listing))), "")
+            wrong = next((found for file in files if (found := _problem(file, stored[file.name], listing))), "")
             if not wrong:
                 return
             time.sleep(SETTLE_S * number)
@@ -263,24 +270,13 @@ class _Publish:
             "transient", f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}"
         )
 
-    def _problem(self, pair: tuple[Hashed, StoredFile], listing: dict[str, StoredFile]) -> str:
-        entry, stored = pair
-        there = listing.get(stored.name)
-        if there is None:
-            return f"{stored.name} is not listed"
-        if there.size != entry.identity.size or there.file_id != stored.file_id:
-            return f"{stored.name} is listed with another size or version (does another pod write the same step?)"
-        if there.sha1 is not None and len(entry.parts) == 1 and there.sha1 != entry.parts[0].sha1:
-            return f"{stored.name} is listed with another SHA-1"
-        return ""
-
     # ------------------------------------------------------------ the two records
 
     def _commit(
-        self, hashed: Sequence[Hashed], stored: dict[str, tuple[Hashed, StoredFile]], listing: dict[str, StoredFile]
+        self, files: Sequence[LocalFile], stored: dict[str, StoredFile], listing: dict[str, StoredFile]
     ) -> tuple[bytes, str]:
         plan = self.plan
-        blocks, places = self.reuse.blocks_object(hashed)
+        blocks, places = self.reuse.blocks_object(files)
         manifest = Manifest(
             run_id=plan.run_id,
             step=plan.step,
@@ -294,22 +290,22 @@ class _Publish:
             reward=plan.reward,
             files=tuple(
                 ManifestFile(
-                    path=entry.name,
-                    size=entry.identity.size,
-                    file_id=stored[entry.name][1].file_id,
-                    part_size=entry.part_size,
-                    part_sha1=tuple(part.sha1 for part in entry.parts),
-                    sha1=entry.parts[0].sha1 if len(entry.parts) == 1 else None,
-                    block_size=entry.block_size,
-                    xxh3=whole_hash(entry.blocks),
-                    blocks_at=places.get(entry.name),
+                    path=file.name,
+                    size=file.size,
+                    file_id=stored[file.name].file_id,
+                    part_size=file.part_size,
+                    part_sha1=tuple(part.sha1 for part in file),
+                    sha1=file[0].sha1 if len(file) == 1 else None,
+                    block_size=file.block_size,
+                    xxh3=whole_hash(file.blocks),
+                    blocks_at=places.get(file.name),
                 )
-                for entry in sorted(hashed, key=lambda entry: entry.name)
+                for file in sorted(files, key=lambda file: file.name)
             ),
             blocks=self._put_blocks(blocks, listing),
         )
         data = manifest.to_bytes()
-        return data, self._put_and_read_back(f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
+        return data, put_and_read_back(self.store, f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
 
     def _put_blocks(self, data: bytes, listing: dict[str, StoredFile]) -> BlocksObject | None:
         """Block hashes, for the next step; not again what an attempt before this one has brought."""
@@ -321,56 +317,36 @@ class _Publish:
             there = self.store.put_bytes(name, data)
         return BlocksObject(there.file_id, len(data))
 
-    def _point(self, manifest: bytes, manifest_id: str) -> tuple[bool, str]:
-        """Move ``latest.json`` to this step unless it names a higher one. Returns (moved, note)."""
-        plan = self.plan
-        note = ""
-        try:
-            current = read_latest(self.store, plan.run_id)
-        except StoreError as error:
-            if error.kind != "damaged":
-                raise
-            current, note = None, f"{error}; it was replaced"
-        lineage = max(plan.lineage, current.lineage if current else 0)
-        back = plan.allow_back or (current is not None and current.lineage < plan.lineage)
-        if current is not None and current.step > plan.step and back:
-            lineage = max(lineage, current.lineage + 1)  # or the step that is left would count for more
-        if current is not None and current.step > plan.step and not back:
-            return False, f"latest.json stays at step {current.step}, which is higher than step {plan.step}"
-        wandb = plan.wandb_run_id or (current.wandb_run_id if current else "")
-        latest = Latest(
-            step=plan.step,
-            run_id=plan.run_id,
-            wandb_run_id=wandb,
-            generation=plan.generation,
-            lineage=lineage,
-            writer=plan.writer,
-            manifest_file_id=manifest_id,
-            manifest_sha256=sha256(manifest),
-        )
-        if current is not None and (current.step, current.manifest_file_id, current.wandb_run_id) == (
-            latest.step,
-            latest.manifest_file_id,
-            latest.wandb_run_id,
-        ):
-            return False, note
-        self._fence()
-        self._put_and_read_back(f"{run_folder(plan.run_id)}{LATEST}", latest.to_bytes(), LATEST_LIMIT)
-        return True, note
 
-    def _put_and_read_back(self, name: str, data: bytes, limit: int) -> str:
-        stored = self.store.put_bytes(name, data)
-        if self.store.get_bytes(name, stored.file_id, limit) != data:
-            raise StoreError("transient", f"{self.store.url}/{name} does not read back as it was written")
-        return stored.file_id
+def _content(file: LocalFile) -> tuple[object, ...]:
+    """As ``ManifestFile.content``."""
+    return (file.name, file.size, file.part_size, tuple(part.sha1 for part in file))
 
 
-def _holds(there: StoredFile, entry: Hashed) -> bool:
-    """Are exactly these bytes in the store? By its own hash, by what they were sent as, or by what we saw confirmed."""
-    if there.size != entry.identity.size:
+def _holds(there: StoredFile, file: LocalFile, committed: ManifestFile | None) -> bool:
+    """Are exactly these bytes in the store? By its own hash, by the id they were about to have, or by the manifest."""
+    if there.size != file.size:
         return False
-    if len(entry.parts) == 1 and there.sha1 is not None:
-        return there.sha1 == entry.parts[0].sha1
-    if there.parts_digest is not None:
-        return there.parts_digest == parts_digest(entry.parts)
-    return bool(entry.file_id) and there.file_id == entry.file_id
+    if len(file) == 1 and there.sha1 is not None:
+        return there.sha1 == file[0].sha1
+    if _finished(there, file):
+        return True
+    if committed is None or there.file_id != committed.file_id or file.part_size != committed.part_size:
+        return False
+    return all(part.sha1 == sha1 for part, sha1 in zip(file, committed.part_sha1, strict=True))
+
+
+def _finished(there: StoredFile | None, file: LocalFile) -> bool:
+    """Is it the object that the local plan says was about to be made of all of the file?"""
+    return there is not None and file.hashed and there.size == file.size and there.file_id == file.file_id
+
+
+def _problem(file: LocalFile, stored: StoredFile, listing: dict[str, StoredFile]) -> str:
+    there = listing.get(stored.name)
+    if there is None:
+        return f"{stored.name} is not listed"
+    if there.size != file.size or there.file_id != stored.file_id:
+        return f"{stored.name} is listed with another size or version (does another pod write the same step?)"
+    if there.sha1 is not None and len(file) == 1 and there.sha1 != file[0].sha1:
+        return f"{stored.name} is listed with another SHA-1"
+    return ""

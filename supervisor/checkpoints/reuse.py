@@ -1,6 +1,7 @@
 """What a step shares with the one that the run's pointer names, so that only the rest has to be sent.
 
-The comparison costs one small object (16 bytes a MiB) and no reading: the hashes are taken anyway. A run of which
+The comparison costs one small object (16 bytes a MiB) and no further reading: the hashes are taken anyway, but those of
+a file that is compared before its first byte is sent. A run of which
 nearly everything changes from step to step (full fine-tuning) is noted on the local disk, and then not compared again
 until its files, its configuration or the trainer's revision are others.
 """
@@ -9,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.checkpoints import delta
 from supervisor.checkpoints.blocks import BLOCKS, HASH_BYTES, count_blocks, whole_hash
-from supervisor.checkpoints.local_plan import Hashed
 from supervisor.checkpoints.manifest import (
     BLOCKS_LIMIT,
     STEP,
@@ -27,6 +27,7 @@ from supervisor.checkpoints.manifest import (
     step_folder,
 )
 from supervisor.checkpoints.records import read_latest, read_manifest
+from supervisor.checkpoints.sources import LocalFile
 from supervisor.storage.base import Composer, Part, Piece, Progress, Store, StoredFile, StoreError
 from supervisor.storage.source import hash_range
 
@@ -37,18 +38,33 @@ SHARED_AT_LEAST = 0.05
 HASHERS = 4
 
 
-@dataclass(frozen=True)
 class Base:
     """The step that is compared with: its files by their ``role``, and for large ones the hashes of their blocks."""
 
-    folder: str
-    files: Mapping[str, ManifestFile]
-    blocks: Mapping[str, bytes]
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._folder = step_folder(manifest.run_id, manifest.step)
+        self._lock = threading.Lock()
+        self._blocks: dict[str, bytes] | None = None
+        self.files = {role(file.path, manifest.step): file for file in manifest.files}
 
     def stored(self, role: str) -> StoredFile:
         """The object of a file, by its id."""
         file = self.files[role]
-        return StoredFile(self.folder + file.path, file.size, file.file_id)
+        return StoredFile(self._folder + file.path, file.size, file.file_id)
+
+    def has_blocks(self, role: str) -> bool:
+        """Does the manifest say that the hashes of this file's blocks are kept?"""
+        file = self.files.get(role)
+        return file is not None and file.blocks_at is not None and self._manifest.blocks is not None
+
+    def blocks(self, role: str) -> bytes | None:
+        """The hashes of a file's blocks, fetched with those of all others when they are first asked for."""
+        with self._lock:
+            if self._blocks is None:
+                self._blocks = _read_blocks(self._store, self._manifest)
+            return self._blocks.get(role)
 
 
 def role(name: str, step: int) -> str:
@@ -62,88 +78,96 @@ def role(name: str, step: int) -> str:
 class Reuse:
     """For one publish: which files are made of the base's, and how. Without a composer or a base: none."""
 
-    def __init__(self, step: int, composer: Composer | None, base: Base | None) -> None:
+    def __init__(self, step: int, composer: Composer | None, base: Base | None, memory: Memory | None = None) -> None:
         self._step = step
         self._composer = composer
         self._base = base
-        self._spans: dict[str, list[delta.Span]] = {}
+        self._memory = memory
+        self._compared = self._shared = 0  # bytes
+        self._lock = threading.Lock()
+        self._undecided: set[str] = set()
 
-    def compare(self, hashed: Sequence[Hashed]) -> float | None:
-        """Decide for all files; returns the share of large files' bytes that need not be sent, None if unknown."""
-        compared = shared = 0
-        for entry in hashed:
-            what = role(entry.name, self._step)
-            if not self._large(entry) or self._base is None or what not in self._base.blocks:
-                continue
-            spans = self._plan(entry, self._base.files[what], self._base.blocks[what])
-            compared += entry.identity.size
-            if spans is not None:
-                self._spans[entry.name] = spans
-                shared += sum(span.size for span in spans if span.copied)
-        return shared / compared if compared else None
+    def comparable(self, files: Sequence[LocalFile]) -> list[LocalFile]:
+        """The large files that are worth comparing with the base, for which all of them has to be hashed."""
+        if self._base is None or self._memory is None or self._memory.hopeless():
+            return []
+        return [file for file in files if self._large(file) and self._base.has_blocks(role(file.name, self._step))]
 
-    def put(self, name: str, entry: Hashed, progress: Progress) -> StoredFile | None:
+    def compare(self, files: Sequence[LocalFile], *, all_of_them: bool) -> None:
+        """These will be compared when they are put. ``all_of_them``: what they share speaks for the whole run."""
+        self._undecided = {file.name for file in files}
+        if not all_of_them:
+            self._memory = None
+
+    def put(self, name: str, file: LocalFile, progress: Progress) -> StoredFile | None:
         """Make the object ``name`` of the base's, as far as that goes; None when the file is better sent whole."""
         composer, base = self._composer, self._base
         if composer is None or base is None:
             return None
-        what = role(entry.name, self._step)
+        what = role(file.name, self._step)
         earlier = base.files.get(what)
-        if earlier is None or entry.identity.size == 0:
+        if earlier is None or file.size == 0:
             return None
-        spans = self._spans.get(entry.name)
-        if spans is not None:
-            pieces = _pieces(entry, spans)
-            return composer.compose(name, entry.source, entry.parts, pieces, base.stored(what), progress)
-        if len(entry.parts) == 1 and _same(entry, earlier):
-            return composer.copy(name, entry.source, entry.parts[0], base.stored(what), progress)
+        if file.name in self._undecided:
+            spans = self._plan(composer, file, earlier, base.blocks(what))
+            self._decided(file, spans)
+            if spans is not None:
+                finishing = file.is_about_to_be_in_the_store
+                return composer.compose(name, file.source, _pieces(file, spans), base.stored(what), progress, finishing)
+        if len(file) == 1 and file.size == earlier.size and earlier.part_sha1 == (file[0].sha1,):
+            return composer.copy(name, file.source, file[0], base.stored(what), progress)
         return None
 
-    def blocks_object(self, hashed: Sequence[Hashed]) -> tuple[bytes, dict[str, int]]:
+    def blocks_object(self, files: Sequence[LocalFile]) -> tuple[bytes, dict[str, int]]:
         """The content of ``manifest.blocks``, and where in it each file's hashes begin."""
         data, places = bytearray(), {}
-        for entry in sorted(hashed, key=lambda entry: entry.name):
-            if self._large(entry) and len(data) + len(entry.blocks) <= BLOCKS_LIMIT:
-                places[entry.name] = len(data)
-                data += entry.blocks
+        for file in sorted(files, key=lambda file: file.name):
+            if self._large(file) and len(data) + len(file.blocks) <= BLOCKS_LIMIT:
+                places[file.name] = len(data)
+                data += file.blocks
         return bytes(data), places
 
-    def _large(self, entry: Hashed) -> bool:
+    def _large(self, file: LocalFile) -> bool:
         """Can it be made of two parts at all?"""
-        return self._composer is not None and entry.identity.size >= 2 * self._composer.least_bytes
+        return self._composer is not None and file.size >= 2 * self._composer.least_bytes
 
-    def _plan(self, entry: Hashed, earlier: ManifestFile, old: bytes) -> list[delta.Span] | None:
-        if self._composer is None or entry.block_size != earlier.block_size:
+    def _plan(
+        self, composer: Composer, file: LocalFile, earlier: ManifestFile, old: bytes | None
+    ) -> list[delta.Span] | None:
+        if old is None or file.block_size != earlier.block_size:
             return None
-        size, block = entry.identity.size, entry.block_size
-        equal = delta.equal_blocks(entry.blocks, size, old, earlier.size, block)
-        limits = delta.Limits(
-            self._composer.least_bytes, min(entry.part_size, LARGEST_PIECE), self._composer.most_pieces
-        )
+        size, block = file.size, file.block_size
+        equal = delta.equal_blocks(file.blocks, size, old, earlier.size, block)
+        limits = delta.Limits(composer.least_bytes, min(file.part_size, LARGEST_PIECE), composer.most_pieces)
         spans = delta.plan(size, block, equal, limits)
         if spans is not None and len(spans) == 1:  # no large file has one part only; this one is long enough for two
             half = size // 2
             return [delta.Span(0, half, True), delta.Span(half, size - half, True)]
         return spans
 
+    def _decided(self, file: LocalFile, spans: Sequence[delta.Span] | None) -> None:
+        """After the last one it is known whether comparing this run is worth it."""
+        with self._lock:
+            self._undecided.discard(file.name)
+            self._compared += file.size
+            self._shared += sum(span.size for span in spans or () if span.copied)
+            if not self._undecided and self._memory is not None:
+                self._memory.note(self._shared / self._compared)
 
-def _same(entry: Hashed, earlier: ManifestFile) -> bool:
-    return earlier.size == entry.identity.size and earlier.part_sha1 == tuple(part.sha1 for part in entry.parts)
 
-
-def _pieces(entry: Hashed, spans: Sequence[delta.Span]) -> list[Piece]:
+def _pieces(file: LocalFile, spans: Sequence[delta.Span]) -> list[Piece]:
     """The spans with their SHA-1. Most are plain parts, whose hashes are known; the others are read again."""
-    known = {(part.offset, part.size): part.sha1 for part in entry.parts}
+    known = {(part.offset, part.size): part.sha1 for part in file}
 
     def piece(span: delta.Span) -> Piece:
         place = (span.offset, span.size)
-        return Piece(Part(*place, known.get(place) or hash_range(entry.source, *place)), span.copied)
+        return Piece(Part(*place, known.get(place) or hash_range(file.source, *place)), span.copied)
 
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="pieces") as hashers:
         return list(hashers.map(piece, spans))
 
 
-def find_base(store: Store, run_id: str, *, with_blocks: bool) -> Base | None:
+def find_base(store: Store, run_id: str) -> Base | None:
     """The step that the pointer names, or None when there is none that can be read: then everything is sent.
 
     Raises StoreError "transient" and the like: an upload of hours is no answer to a request that failed.
@@ -153,24 +177,20 @@ def find_base(store: Store, run_id: str, *, with_blocks: bool) -> Base | None:
         if latest is None or latest.legacy:
             return None
         manifest, data = read_manifest(store, run_id, latest.step, latest.manifest_file_id or None)
-        if sha256(data) != latest.manifest_sha256:
-            return None
-        blocks = _read_blocks(store, run_id, manifest) if with_blocks else {}
     except StoreError as error:
         if error.kind in ("missing", "damaged"):
             return None
         raise
-    files = {role(file.path, latest.step): file for file in manifest.files}
-    return Base(step_folder(run_id, latest.step), files, blocks)
+    return Base(store, manifest) if sha256(data) == latest.manifest_sha256 else None
 
 
-def _read_blocks(store: Store, run_id: str, manifest: Manifest) -> dict[str, bytes]:
+def _read_blocks(store: Store, manifest: Manifest) -> dict[str, bytes]:
     """Block hashes by role; each file's are checked against the hash that the manifest has of the whole."""
     there: BlocksObject | None = manifest.blocks
     if there is None:
         return {}
     try:
-        data = store.get_bytes(f"{step_folder(run_id, manifest.step)}{BLOCKS}", there.file_id, BLOCKS_LIMIT)
+        data = store.get_bytes(f"{step_folder(manifest.run_id, manifest.step)}{BLOCKS}", there.file_id, BLOCKS_LIMIT)
     except StoreError as error:
         if error.kind in ("missing", "damaged"):
             return {}
@@ -213,6 +233,6 @@ class Memory:
             return
 
 
-def shape_of(hashed: Sequence[Hashed], step: int, *more: object) -> list[object]:
+def shape_of(files: Sequence[LocalFile], step: int, *more: object) -> list[object]:
     """What has to stay the same for a verdict on a run to hold: its files and their sizes (MiB), and ``more``."""
-    return [sorted((role(entry.name, step), entry.identity.size >> 20) for entry in hashed), *more]
+    return [sorted((role(file.name, step), file.size >> 20) for file in files), *more]

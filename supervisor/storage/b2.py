@@ -2,7 +2,8 @@
 
 b2sdk's own transfers are not used (b2sdk 2.13.1): uploads are retried without any pause, downloads of large files are
 not verified, a full disk hangs them, and a lost answer to the last request fails a file that exists. Every part that
-is sent carries its SHA-1, which B2 checks on arrival; what was sent before a kill is found again by part hashes.
+is sent carries its SHA-1, which B2 checks on arrival. What was sent before a kill is found again by its cut, and each
+part of it is compared by its SHA-1 before it counts.
 """
 
 from __future__ import annotations
@@ -22,9 +23,20 @@ from requests.adapters import HTTPAdapter
 
 from supervisor import __version__
 from supervisor.storage import b2errors, hashing
-from supervisor.storage.b2_composing import DIGEST_KEY, B2Composer, wait_for
+from supervisor.storage.b2_composing import B2Composer, wait_for
 from supervisor.storage.b2http import Download, PartApi, Transport
-from supervisor.storage.base import Composer, Part, Progress, StoredFile, StoreError
+from supervisor.storage.base import (
+    Composer,
+    Finishing,
+    Part,
+    Progress,
+    Sink,
+    StoredFile,
+    StoreError,
+    ranges_of,
+    unheard,
+)
+from supervisor.storage.bucket import Bucket
 from supervisor.storage.keys import MAKE_A_KEY
 from supervisor.storage.limit import Throttle
 from supervisor.storage.names import name_problem
@@ -32,7 +44,12 @@ from supervisor.storage.retry import Retry
 from supervisor.storage.source import SourceRange
 
 T = TypeVar("T")
+Ranges = Sequence[tuple[int, int]]  # (offset, size)
+Listed = dict[int, tuple[int, str]]  # by part number the size and SHA-1
 CONTENT_TYPE = "application/octet-stream"
+CUT_KEY = "rl_cut"
+"""fileInfo key of ``hashing.cut_digest``: an unfinished upload is continued by a file that is cut as it was begun. What
+its parts hold is not said by it (nobody knows that before the file is read), so each is compared."""
 LARGEST_REQUEST = 5_000_000_000  # bytes, one part or one small file
 REFETCHES = 5
 
@@ -131,13 +148,21 @@ class B2Store:
 
     # ------------------------------------------------------------ sending
 
-    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
+    def put_file(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
         full = self._reach(name, "writeFiles", "write")
         if len(parts) <= 1:
             part = parts[0] if parts else Part(0, 0, hashing.EMPTY_SHA1)
             stored = self._pool.submit(self._send_small, name, full, path, part).result()
         else:
-            stored = self._send_large(name, full, path, parts, progress)
+            stored = self._send_large(name, full, path, parts, progress, finishing)
         if stored.size != size:
             raise StoreError("transient", f"{self.url} holds {stored.size} bytes of {name} after {size} were sent")
         if len(parts) <= 1:
@@ -165,26 +190,31 @@ class B2Store:
         self._count(size)
         return stored
 
-    def _send_large(self, name: str, full: str, path: Path, parts: Sequence[Part], progress: Progress) -> StoredFile:
-        file_id, there = self._begin(name, full, {DIGEST_KEY: hashing.parts_digest(parts)}, parts)
-        progress(sum(parts[number - 1].size for number in there))
+    def _send_large(  # noqa: PLR0917
+        self, name: str, full: str, path: Path, parts: Sequence[Part], progress: Progress, finishing: Finishing
+    ) -> StoredFile:
+        file_id, there = self._begin(name, full, ranges_of(parts))
         stop = threading.Event()
 
-        def send(number: int, part: Part) -> None:
-            self._send_part(name, path, file_id, number, part, stop)
+        def send(number: int) -> None:
+            if stop.is_set():
+                return
+            part = parts[number - 1]  # which reads it, unless its hash is known
+            if there.get(number) != (part.size, part.sha1):
+                self._send_part(name, path, file_id, number, part, stop)
             progress(part.size)
 
-        todo = [(number, part) for number, part in enumerate(parts, 1) if number not in there]
-        jobs = [self._pool.submit(send, number, part) for number, part in todo]
-        wait_for(jobs, stop)
-        return self._finish(name, file_id, sum(part.size for part in parts), parts)
+        wait_for([self._pool.submit(send, number) for number in range(1, len(parts) + 1)], stop)
+        finishing(file_id)
+        return self._finish(name, file_id, parts)
 
-    def _begin(self, name: str, full: str, info: Mapping[str, str], parts: Sequence[Part]) -> tuple[str, set[int]]:
-        """The id of an unfinished large file of this content, begun before or now, and the part numbers it holds."""
-        file_id, there = self._unfinished(name, full, info, parts)
+    def _begin(self, name: str, full: str, ranges: Ranges) -> tuple[str, Listed]:
+        """The id of an unfinished large file of this cut, begun before or now, and the parts that it holds."""
+        info = {CUT_KEY: hashing.cut_digest(ranges)}
+        file_id, there = self._unfinished(name, full, info, len(ranges))
         if file_id is None:
             with self._explain(f"start the upload of {self.url}/{name}"):
-                file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, dict(info))["fileId"]
+                file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, info)["fileId"]
         return str(file_id), there
 
     def _send_part(  # noqa: PLR0917
@@ -205,8 +235,9 @@ class B2Store:
             self._retry.call(attempt)
         self._count(part.size)
 
-    def _finish(self, name: str, file_id: str, size: int, parts: Sequence[Part]) -> StoredFile:
+    def _finish(self, name: str, file_id: str, parts: Sequence[Part]) -> StoredFile:
         """Make one object of the parts. An error may only mean that the answer was lost, so look before failing."""
+        size = sum(part.size for part in parts)
         try:
             with self._explain(f"finish the upload of {self.url}/{name}"):
                 return self._stored(self._session.finish_large_file(file_id, [part.sha1 for part in parts]))
@@ -220,18 +251,16 @@ class B2Store:
                 return self._stored(answer)
             raise
 
-    def _unfinished(
-        self, name: str, full: str, info: Mapping[str, str], parts: Sequence[Part]
-    ) -> tuple[str | None, set[int]]:
-        """The unfinished upload of exactly this content that is furthest, and the part numbers it holds."""
-        best: tuple[str | None, set[int]] = (None, set())
+    def _unfinished(self, name: str, full: str, info: Mapping[str, str], most: int) -> tuple[str | None, Listed]:
+        """The unfinished upload of this name and cut that is furthest, and the parts that it holds."""
+        best: tuple[str | None, Listed] = (None, {})
         if "listFiles" not in self._capabilities:
             return best
         for entry in self._all_unfinished(full, name):
             if entry["fileName"] != full or entry["fileInfo"] != info:
                 continue
-            there = self._parts_there(entry["fileId"], name, parts)
-            if there is not None and (best[0] is None or len(there) > len(best[1])):
+            there = self._parts_there(entry["fileId"], name)
+            if all(number <= most for number in there) and (best[0] is None or len(there) > len(best[1])):
                 best = (entry["fileId"], there)
         return best
 
@@ -247,21 +276,15 @@ class B2Store:
             if start is None:
                 return
 
-    def _parts_there(self, file_id: str, name: str, parts: Sequence[Part]) -> set[int] | None:
-        """Numbers of the parts that arrived, or None when one of them is not what we would send."""
-        there: set[int] = set()
+    def _parts_there(self, file_id: str, name: str) -> Listed:
+        """The parts that arrived, as B2 knows them."""
+        there: Listed = {}
         start: int | None = None
         while True:
             with self._explain(f"list the parts of {self.url}/{name}"):
                 page = self._session.list_parts(file_id, start, 1000)
             for entry in page["parts"]:
-                number = entry["partNumber"]
-                if number > len(parts):
-                    return None
-                part = parts[number - 1]
-                if entry["contentLength"] != part.size or entry["contentSha1"] != part.sha1:
-                    return None
-                there.add(number)
+                there[int(entry["partNumber"])] = (int(entry["contentLength"]), str(entry["contentSha1"]))
             start = page["nextPartNumber"]
             if start is None:
                 return there
@@ -284,7 +307,7 @@ class B2Store:
                 if int(response.headers.get("Content-Length", 0)) > limit:
                     raise StoreError("damaged", f"{self.url}/{name} has more than the {limit} bytes it may have")
                 for piece in self._pieces(response, name):
-                    pieces.append(piece)
+                    pieces.append(bytes(piece))
                     if sum(map(len, pieces)) > limit:
                         raise StoreError("damaged", f"{self.url}/{name} has more than the {limit} bytes it may have")
             return b"".join(pieces), _plain_sha1(response.headers.get("X-Bz-Content-Sha1")) or ""
@@ -298,10 +321,10 @@ class B2Store:
 
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         pieces: list[bytes] = []
-        self.read_range(file, offset, size, pieces.append)
+        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
         return b"".join(pieces)
 
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         self._reach(file.name, "readFiles", "read")
         url = self._api.get_download_url_for_fileid(file.file_id)
         got = 0
@@ -336,15 +359,18 @@ class B2Store:
         with answer:
             yield answer
 
-    def _pieces(self, response: Download, name: str) -> Iterator[bytes]:
-        """The body; only the network's errors are translated here, not those of whoever takes the pieces."""
+    def _pieces(self, response: Download, name: str) -> Iterator[memoryview]:
+        """The body; only the network's errors are translated here, not those of whoever takes the pieces.
+
+        A piece is good only until the next one is asked for.
+        """
         pieces = response.blocks()
         while True:
             with self._explain(f"read {self.url}/{name}"):
                 piece = next(pieces, None)
             if piece is None:
                 return
-            yield bytes(piece)
+            yield piece
 
     # ------------------------------------------------------------ deleting
 
@@ -373,6 +399,21 @@ class B2Store:
                 if error.kind != "missing":
                     raise
         return count
+
+    # ------------------------------------------------------------ what a person is told before a run
+
+    def bucket(self) -> Bucket:
+        """What the key may, and what the bucket does by itself (unknown to a key without listBuckets)."""
+        rules = None
+        if "listBuckets" in self._capabilities:
+            with self._explain(f"ask B2 for the rules of the bucket {self._bucket}"):
+                found = self._api.list_buckets(bucket_name=self._bucket)
+            rules = [dict(rule) for one in found for rule in one.lifecycle_rules or ()]
+        return Bucket(self._key_id[-4:], self._capabilities, rules)
+
+    def full_name(self, name: str) -> str:
+        """A name as it is in the bucket."""
+        return self._prefix + name
 
     # ------------------------------------------------------------ helpers
 
@@ -429,7 +470,6 @@ class B2Store:
             file_id=str(entry["fileId"]),
             sha1=_plain_sha1(entry.get("contentSha1")),
             uploaded_at=float(entry.get("uploadTimestamp") or 0) / 1000,
-            parts_digest=(entry.get("fileInfo") or {}).get(DIGEST_KEY),
         )
 
     def _count(self, size: int) -> None:

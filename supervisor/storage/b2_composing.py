@@ -13,16 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supervisor.storage import hashing
-from supervisor.storage.base import Part, Piece, Progress, StoredFile, StoreError
+from supervisor.storage.base import Finishing, Part, Piece, Progress, StoredFile, StoreError, ranges_of, unheard
 
 if TYPE_CHECKING:
     from supervisor.storage.b2 import B2Store
 
-DIGEST_KEY = "rl_parts"
-"""fileInfo key of ``hashing.parts_digest``. It names the content, so an unfinished upload that carries it can only be
-continued by the same bytes, and a finished one is known again although B2 forgets part hashes at the end."""
-PIECES_KEY = "rl_pieces"
-"""fileInfo key of the digest of the pieces: what a kill left is continued by the same cut only."""
 REFUSALS = 3
 """Copies that may fail before the rest is sent without asking."""
 
@@ -54,28 +49,28 @@ class B2Composer:
         self,
         name: str,
         path: Path,
-        parts: Sequence[Part],
         pieces: Sequence[Piece],
         base: StoredFile,
         progress: Progress,
+        finishing: Finishing = unheard,
     ) -> StoredFile:
         store = self._store
         full = store._reach(name, "writeFiles", "write")
         cut = [piece.part for piece in pieces]
-        info = {DIGEST_KEY: hashing.parts_digest(parts), PIECES_KEY: hashing.parts_digest(cut)}
-        file_id, there = store._begin(name, full, info, cut)
-        progress(sum(cut[number - 1].size for number in there))
+        file_id, there = store._begin(name, full, ranges_of(cut))
         stop, source = threading.Event(), _Source(base)
 
         def make(number: int, piece: Piece) -> None:
-            if not piece.copied or not self._copied(name, file_id, number, piece.part, source, stop):
-                store._send_part(name, path, file_id, number, piece.part, stop)
-            progress(piece.part.size)
+            part = piece.part
+            is_there = there.get(number) == (part.size, part.sha1)
+            if not is_there and not (piece.copied and self._copied(name, file_id, number, part, source, stop)):
+                store._send_part(name, path, file_id, number, part, stop)
+            progress(part.size)
 
-        todo = [(number, piece) for number, piece in enumerate(pieces, 1) if number not in there]
-        sent_first = sorted(todo, key=lambda entry: entry[1].copied)  # the link is what takes time, so it never waits
+        sent_first = sorted(enumerate(pieces, 1), key=lambda entry: entry[1].copied)  # so the link never waits
         wait_for([store._pool.submit(make, number, piece) for number, piece in sent_first], stop)
-        return store._finish(name, file_id, sum(part.size for part in cut), cut)
+        finishing(file_id)
+        return store._finish(name, file_id, cut)
 
     def _copied(  # noqa: PLR0917
         self, name: str, file_id: str, number: int, part: Part, source: _Source, stop: threading.Event

@@ -6,10 +6,11 @@ Names are POSIX paths below the store's root (its prefix is the backend's busine
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, overload
 
 from supervisor.errors import SupervisorError
 
@@ -40,7 +41,6 @@ class StoredFile:
     file_id: str
     sha1: str | None = None  # whole-object SHA-1 where the store knows it (small objects)
     uploaded_at: float = 0.0  # Unix time
-    parts_digest: str | None = None  # ``hashing.parts_digest`` of what was sent, where the store keeps it
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,39 @@ class Part:
     sha1: str
 
 
+class Cut(Sequence[Part]):
+    """The parts of a local file whose hashes are found when they are asked for, one by one, by whichever thread asks.
+
+    So the first part is on its way while the last one has not been read. Asking again costs nothing.
+    """
+
+    ranges: Sequence[tuple[int, int]]
+    """(offset, size) of each part: what is known without reading the file."""
+
+    @abstractmethod
+    def part(self, index: int) -> Part:
+        """The part with its SHA-1. Raises kind "changed" when the file vanished or became shorter."""
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    @overload
+    def __getitem__(self, index: int) -> Part: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Part]: ...
+
+    def __getitem__(self, index: int | slice) -> Part | Sequence[Part]:
+        if isinstance(index, slice):
+            return [self.part(number) for number in range(*index.indices(len(self)))]
+        return self.part(range(len(self))[index])
+
+
+def ranges_of(parts: Sequence[Part]) -> Sequence[tuple[int, int]]:
+    """(offset, size) of each part, without asking a ``Cut`` for any hash."""
+    return parts.ranges if isinstance(parts, Cut) else [(part.offset, part.size) for part in parts]
+
+
 @dataclass(frozen=True)
 class Piece:
     """A range of a new object: bytes to send, or (``copied``) bytes that another object has at the same offset."""
@@ -60,11 +93,24 @@ class Piece:
     copied: bool
 
 
+Sink = Callable[[bytes | memoryview], None]
+"""Takes the next bytes of what is read. They are good only until it returns: the buffer is used again."""
+
 Progress = Callable[[int], None]
 """Called with the number of further bytes that the store confirmed (or that were verified on disk).
 
 Raising in it abandons the transfer.
 """
+
+Finishing = Callable[[str], None]
+"""Called with the file id that an object is about to have, when all of it is confirmed and before it becomes one.
+
+Stores that give no id beforehand never call it. Raising in it leaves no object.
+"""
+
+
+def unheard(file_id: str) -> None:
+    """A ``Finishing`` for whoever need not know."""
 
 
 class Composer(Protocol):
@@ -85,14 +131,14 @@ class Composer(Protocol):
         self,
         name: str,
         path: Path,
-        parts: Sequence[Part],
         pieces: Sequence[Piece],
         base: StoredFile,
         progress: Progress,
+        finishing: Finishing = unheard,
     ) -> StoredFile:
-        """``name`` from two or more ``pieces``; ``parts`` say what it is (as ``put_file`` would have been told).
+        """``name`` from two or more ``pieces``, which are the whole of the file at ``path``.
 
-        Resumes what a kill left of the same pieces; every piece is verified, the copied ones too.
+        Resumes what a kill left of the same cut; every piece is verified, the copied ones too.
         """
 
 
@@ -127,8 +173,20 @@ class Store(Protocol):
         has no such operation, and nothing was written; ``checkpoints.claims`` then settles it by versions and time.
         """
 
-    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
-        """Send a local file in the given parts; resumes an unfinished upload whose parts match; verifies hashes."""
+    def put_file(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
+        """Send a local file in the given parts; resumes an unfinished upload of the same cut; verifies hashes.
+
+        A ``Cut`` is asked for the hash of a part when that part's turn has come. A part that is there already is not
+        sent again when it has that hash, and is replaced when it has another.
+        """
 
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
         """Send a small object; the newest becomes the current one."""
@@ -139,7 +197,7 @@ class Store(Protocol):
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         """Exactly ``size`` bytes of one object version, by its id."""
 
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         """The same in pieces, in order, each handed to ``sink`` once: memory stays small however large the part is."""
 
     def delete(self, file: StoredFile) -> None:

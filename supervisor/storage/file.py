@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.storage import hashing, source
-from supervisor.storage.base import Part, Progress, StoredFile, StoreError
+from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
 from supervisor.storage.names import name_problem
 
 INCOMING = ".incoming-"  # files that are not objects yet, locked by whoever writes them
@@ -100,7 +100,15 @@ class FileStore:
             self._sent += len(data)
         return True
 
-    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
+    def put_file(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
         target = self._path(name)
         if self._holds(target, size, parts):
             progress(size)
@@ -146,10 +154,10 @@ class FileStore:
 
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         pieces: list[bytes] = []
-        self.read_range(file, offset, size, pieces.append)
+        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
         return b"".join(pieces)
 
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         end = offset + size
         with self._opened(file.name, file.file_id) as descriptor:
             while offset < end:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.storage import hashing, s3errors
-from supervisor.storage.base import Part, Progress, StoredFile, StoreError
+from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
 from supervisor.storage.names import name_problem
 from supervisor.storage.s3_multipart import (
     CONTENT_TYPE,
@@ -105,7 +105,15 @@ class S3Store:
 
     # ------------------------------------------------------------ sending
 
-    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
+    def put_file(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
         key = self._key(name)
         if len(parts) <= 1:
             part = parts[0] if parts else Part(0, 0, hashing.EMPTY_SHA1)
@@ -206,10 +214,10 @@ class S3Store:
 
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         pieces: list[bytes] = []
-        self.read_range(file, offset, size, pieces.append)
+        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
         return b"".join(pieces)
 
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         key = self._key(file.name)
         got = 0
         refused: list[StoreError] = []

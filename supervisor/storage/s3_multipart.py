@@ -53,12 +53,15 @@ class Multipart:
         progress(sum(parts[number - 1].size for number in upload.etags))
         stop = threading.Event()
 
-        def send(number: int, part: Part) -> None:
+        def send(number: int) -> None:
+            if stop.is_set():
+                return
+            part = parts[number - 1]  # which reads it, unless its hash is known
             self._send_part(name, key, path, upload, number, part, stop)
             progress(part.size)
 
-        todo = [(number, part) for number, part in enumerate(parts, 1) if number not in upload.etags]
-        _all_of([self._pool.submit(send, number, part) for number, part in todo], stop)
+        todo = [number for number in range(1, len(parts) + 1) if number not in upload.etags]
+        _all_of([self._pool.submit(send, number) for number in todo], stop)
         return self._finish(name, key, upload, parts)
 
     def abort_below(self, prefix: str, key_prefix: str, spared: tuple[str, ...], fence: Callable[[], None]) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.base import Store, StoredFile, StoreError
-from supervisor.storage.hashing import parts_digest
 from supervisor.storage.source import hash_parts
 
 
@@ -33,7 +32,7 @@ def test_a_file_of_many_parts_comes_back_byte_for_byte(store: Store, big: Path) 
     assert store.get_range(stored, 0, len(data)) == data
     assert store.get_range(stored, 19_990, 20_020) == data[19_990:40_010]
     pieces: list[bytes] = []
-    store.read_range(stored, len(data) - 5_123, 5_123, pieces.append)
+    store.read_range(stored, len(data) - 5_123, 5_123, lambda piece: pieces.append(bytes(piece)))
     assert b"".join(pieces) == data[-5_123:]
 
 
@@ -162,8 +161,6 @@ def test_a_transfer_that_was_abandoned_goes_on_and_sends_no_confirmed_part_again
     stored, told_again = put(store, "run/big", big)
     assert told_again == size
     assert store.get_range(stored, 0, size) == big.read_bytes()
-    if stored.parts_digest is not None:
-        assert stored.parts_digest == parts_digest(parts)
 
 
 def test_sweep_cancels_what_was_left_unfinished_and_nothing_else(store: Store, big: Path) -> None:
