@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, attach, logs, next_pod, status
+from supervisor import __version__, attach, logs, next_pod, replies, status
 from supervisor.api import VERBS, Api, Reply
 from supervisor.attending import Attending
 from supervisor.clock import Clock
@@ -459,6 +459,8 @@ class Daemon:
         self.housekeeping.stop()
         self.attending.close()
         self.effects.close()
+        if self.effects.claiming.unreturned:
+            logs.say("warning", "release-failed", self.effects.claiming.unreturned)
         self.api.close()
         self.journal.snapshot(self.state)
         self.journal.close()
@@ -512,7 +514,9 @@ class Daemon:
                 "reason": state.disk_reason,
             },
             "publishing": {
-                "step": state.busy.publish if state.busy.publish is not None else state.busy.restore,
+                "what": "publishing" if moving.what == "publish" else "restoring",
+                "step": state.busy.publish if moving.what == "publish" else state.busy.restore,
+                "phase": moving.phase,
                 "bytes": moving.bytes,
                 "total_bytes": moving.total,
                 "rate": moving.rate,
@@ -526,7 +530,7 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._began, 1),
             "job": facts.name if facts else "not installed yet",
             "notes": [
-                *([fencing.lost(state)] if state.fence.lost else []),
+                *([note] if (note := fencing.note(state)) else []),
                 *(facts.notes if facts else ()),
                 *([self.journal.failure] if self.journal.failure else []),
             ],
@@ -538,10 +542,10 @@ class Daemon:
             return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
         if verb == "attach":
             return self._asked_to_attach(args)
-        if self.observed and verb in ("start", "stop", "restart", "rollback"):
-            return Reply(False, f"Nothing is started or stopped: {self.observed}")
-        self.post(f.Command(verb, who, tuple(args)), "api")
-        return Reply(True, _OBSERVED_ANSWERS.get(verb, _ANSWERS[verb]) if self.observed else _ANSWERS[verb])
+        ok, sentence = replies.answer(self.state, verb, args, self.observed)
+        if ok:
+            self.post(f.Command(verb, who, tuple(args)), "api")
+        return Reply(ok, sentence)
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         """What was said, oldest first."""
@@ -585,21 +589,6 @@ _ATTACHED = (
     "this run is only observed, because a person started its job and attached it. End the job where it was started; "
     "`rl-supervisor run` then starts it from its last good step."
 )
-_ANSWERS = {
-    "start": "The run will be started from its last good step.",
-    "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
-    "restart": "The job is being stopped and started from its last good step.",
-    "rollback": "The job is being stopped and goes on at that step; what is above it is left.",
-    "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
-    "resume": "Resumed: the supervisor acts again.",
-    "pin": "The step is kept in the store from now on; supervisorctl checkpoints shows it.",
-    "unpin": "The step is kept no longer than the rules of retention say.",
-    "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
-}
-_OBSERVED_ANSWERS = {
-    "resume": "Resumed, and nothing is started or stopped all the same: this run is only observed.",
-    "shutdown": "The daemon ends; the job is left as it is.",
-}
 
 
 def main(

@@ -62,13 +62,7 @@ def scrub(  # noqa: PLR0917
     Raises StoreError when the store cannot be looked at, kind "missing" when there is no such step.
     """
     began = time.monotonic()
-    folder = run_folder(run_id)
-    steps: dict[int, dict[str, list[StoredFile]]] = {}
-    for file in store.list_versions(folder):
-        first, slash, rest = file.name.removeprefix(folder).partition("/")
-        match = STEP.fullmatch(first)
-        if match and slash and str(int(match[1])) == match[1]:
-            steps.setdefault(int(match[1]), {}).setdefault(rest, []).append(file)
+    steps = _listing(store, run_id)
     if step is not None and step not in steps:
         there = ", ".join(map(str, sorted(steps))) or "none at all"
         raise StoreError("missing", f"there is no step {step} of {run_id} in {store.url}; there are {there}")
@@ -77,10 +71,22 @@ def scrub(  # noqa: PLR0917
     checked = [_check_twice(store, run_id, number, steps[number], _Sample(deep, seed, meter)) for number in wanted]
     return Findings(
         tuple(checked),
-        tuple(_pointer(store, run_id, steps)),
+        tuple(_pointer_twice(store, run_id, steps)),
         sum(one.read_bytes for one in checked),
         time.monotonic() - began,
     )
+
+
+def _listing(store: Store, run_id: str) -> dict[int, dict[str, list[StoredFile]]]:
+    """Every version of every file, by step and by its path in the step."""
+    folder = run_folder(run_id)
+    steps: dict[int, dict[str, list[StoredFile]]] = {}
+    for file in store.list_versions(folder):
+        first, slash, rest = file.name.removeprefix(folder).partition("/")
+        match = STEP.fullmatch(first)
+        if match and slash and str(int(match[1])) == match[1]:
+            steps.setdefault(int(match[1]), {}).setdefault(rest, []).append(file)
+    return steps
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,12 @@ def _reread(store: Store, file: ManifestFile, part: Part, versions: Sequence[Sto
             return ""
     end = part.offset + part.size
     return f"{file.path} came back {READS} times with other bytes than were published (bytes {part.offset} to {end})"
+
+
+def _pointer_twice(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:
+    """A pointer that fits no step may have moved on since the steps were listed: list them again."""
+    problems = _pointer(store, run_id, steps)
+    return _pointer(store, run_id, _listing(store, run_id)) if problems else problems
 
 
 def _pointer(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:

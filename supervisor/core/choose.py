@@ -44,7 +44,7 @@ def choose(state: State) -> Choice:
             return Choice(
                 "give-up",
                 None,
-                f"The store cannot be listed, and it may hold checkpoints: {state.store_reason} "
+                f"The store cannot be listed, and it may hold checkpoints: {state.store_reason.rstrip('.')}. "
                 "Nothing is started, since a fresh start could lose the run; mend the store's settings, or start with "
                 "--step N or --fresh.",
             )
