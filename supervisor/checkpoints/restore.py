@@ -90,8 +90,9 @@ def restore(  # noqa: PLR0917
     """Bring ``step`` below ``output_dir``; a folder of that step that is there already is moved aside, not merged.
 
     A step without a manifest is restored when the original scripts' ``latest.json`` vouches for it (or with
-    ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when there is
-    no such step, "quota" when the local disk is too small, "transient" to call again: verified bytes are kept.
+    ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when no such
+    step is listed or committed, "quota" when the local disk is too small, "transient" to call again: verified bytes are
+    kept.
     """
     return _Restore(store, run_id, step, place, output_dir, report, allow_unverified).run()
 
@@ -157,10 +158,14 @@ class _Restore:
         there = listing.pop(MANIFEST, None)
         listing.pop(BLOCKS, None)
         latest = self._latest()
-        if there is None:
+        try:
+            manifest, data = read_manifest(self.store, self.run_id, self.step)
+        except StoreError as error:
+            if there is not None or error.kind != "missing":
+                raise
             return self._unverified_items(listing, latest)
-        manifest, data = read_manifest(self.store, self.run_id, self.step)
-        if latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
+        # A listing may be seconds old, and then it lacks what was just published: it is asked for by its name as well.
+        if there and latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
             raise StoreError("damaged", f"{MANIFEST} of step {self.step} is not the one that latest.json vouches for")
         spots = place_files([file.path for file in manifest.files], self.step, self.place, self.output_dir)
         items = []
@@ -194,7 +199,7 @@ class _Restore:
         vouched = latest is not None and latest.legacy and self.step <= latest.step
         if not vouched and not self.allow_unverified:
             raise StoreError(
-                "damaged",
+                "missing",
                 f"step {self.step} of {self.run_id} in {self.store.url} has no {MANIFEST}: it was never published "
                 f"to the end. Take another step",
             )

@@ -219,8 +219,19 @@ def test_a_step_that_was_never_committed_is_not_taken_for_one_of_the_original_sc
     write_legacy(store, step, latest=10)
     with pytest.raises(StoreError, match="never published to the end") as caught:
         fetch(store, tmp_path / "pod-b")
-    assert caught.value.kind == "damaged"
+    assert caught.value.kind == "missing"
     assert fetch(store, tmp_path / "pod-b", allow_unverified=True).verified is False
+
+
+def test_what_an_old_listing_lacks_is_missing_and_not_damaged(b2: B2Server, step: Step, tmp_path: Path) -> None:
+    """Who asks for it has seen it listed: it looks again, instead of giving the step up for good."""
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    b2.state.stale_s = 30
+    with pytest.raises(StoreError) as caught:
+        fetch(store, tmp_path / "pod-b")
+    assert caught.value.kind == "missing"
+    assert tree(tmp_path / "pod-b") == {}
 
 
 def test_no_such_step_is_missing(store: Store, step: Step, tmp_path: Path) -> None:
