@@ -216,6 +216,7 @@ def _choose(state: State) -> tuple[State, Actions]:
         case "finish":
             return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
         case "restore" if choice.step is not None:
+            state = _leave_higher(state, choice.step)  # now: a restore takes long, and a spot pod may not live so long
             state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
             return state, [say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
     if state.busy.prune_local is not None and (disk_critical(state) or state.busy.prune_local == choice.step):
@@ -238,21 +239,8 @@ def _survey_again(state: State) -> tuple[State, Actions]:
 
 
 def _start(state: State, step: int | None, sentence: str) -> tuple[State, Actions]:
-    if state.override:
-        # A person went back on purpose: whatever is higher belongs to another lineage from now on.
-        known = {s.step for s in state.local} | {s.step for s in state.store}
-        higher = {known_step for known_step in known if step is None or known_step > step}
-        quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
-        state = fencing.went_back(state, step)
-        quarantined.pop(str(step), None)  # the person wants it
-        state = replace(state, quarantined=quarantined, override=False, best_complete=None, began_fresh=False)
-        state = replace(
-            state, asked_step=None, store=tuple(replace(s, left="") if s.step == step else s for s in state.store)
-        )
-        state = replace(state, published=max(state.good_stored(), default=None))
-        if state.store_reason:
-            # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
-            state = replace(state, rolled_back=(-1 if step is None else step, state.wall))
+    state = _leave_higher(state, step)
+    state = replace(state, override=False, asked_step=None, left_higher=False)
     again = state.attempt > 0
     attempt = state.attempt + 1
     snapshot = None if state.new_config else state.snapshot
@@ -272,6 +260,24 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     state, engine = want_engine(state)
     start = a.Start(attempt, step, snapshot, fresh=fresh)
     return state, [say("starting", sentence, step=step, attempt=attempt), *engine, start]
+
+
+def _leave_higher(state: State, step: int | None) -> State:
+    """A person went back on purpose: whatever is higher belongs to another lineage from now on."""
+    if not state.override or state.left_higher:
+        return state
+    known = {s.step for s in state.local} | {s.step for s in state.store}
+    higher = {known_step for known_step in known if step is None or known_step > step}
+    quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
+    state = fencing.went_back(state, step)
+    quarantined.pop(str(step), None)  # the person wants it
+    stored = tuple(replace(s, left="") if s.step == step else s for s in state.store)
+    state = replace(state, quarantined=quarantined, store=stored, best_complete=None, began_fresh=False)
+    state = replace(state, left_higher=True, published=max(state.good_stored(), default=None))
+    if state.store_reason:
+        # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
+        state = replace(state, rolled_back=(-1 if step is None else step, state.wall))
+    return state
 
 
 def _disk_full(state: State) -> tuple[State, Actions]:

@@ -149,7 +149,11 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
     if before.mode == "finished" and not raised and not asked:
         sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
         return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
-    state = replace(state, exit_code=None, exit_said=False, override=asked, wanted=state.wanted or asked)
+    state = replace(state, exit_code=None, exit_said=False, wanted=state.wanted or asked)
+    if asked:
+        state = replace(state, override=True, asked_step=None, left_higher=False)
+    else:  # a rollback that the daemon before had begun
+        state = replace(state, override=state.asked_step is not None)
     state = replace(state, damaged={}) if asked else state  # a person may have mended what is asked for
     if before.mode == "finished" and raised:
         state = replace(state, new_config=True)  # the snapshot ends where the run ended
@@ -237,6 +241,7 @@ def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
     if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
         return state, [say("rollback", "The daemon is about to end: nothing was changed.", "error")]
     state = replace(forgiven(state), override=True, asked_step=step, wanted=True, exit_code=None, exit_said=False)
+    state = replace(state, left_higher=False)
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.live or state.mode == "stopping":
         return with_all(claim, stop(state, "restart", f"Going back to step {step}{by}."))

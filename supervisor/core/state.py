@@ -370,6 +370,7 @@ class State:
     incident_count: int = 0
     override: bool = False  # --fresh or --step was given and not acted upon yet
     asked_step: int | None = None  # the step of a rollback that was not acted upon yet
+    left_higher: bool = False  # what is above it is left already, and it is being restored
     exit_code: int | None = None
     exit_said: bool = False
     spared: str = ""  # the cause that observing kept us from acting on

@@ -374,6 +374,44 @@ def test_rollback_stops_the_job_and_goes_on_at_that_step_in_another_lineage() ->
     assert one.asked(a.Start)[-1].step == 5, "the left step is never resumed from"
 
 
+def test_a_rollback_to_a_step_of_the_store_is_written_down_before_it_is_restored() -> None:
+    """A restore takes an hour, and a pod that comes meanwhile must not resume above that step."""
+    one = running(12)
+    del one.local[5]
+    one.survey()
+    one.actions.clear()
+    one.answer = False
+    one.see(f.Command("rollback", "ana", ("5",)))
+    one.see(f.AttemptStopped(1, 3.0, gpu_free=True))
+    one.survey()
+    one.after(1)
+    assert [restore.step for restore in one.asked(a.Restore)] == [5] and not one.asked(a.Start)
+    (kept,) = one.asked(a.KeepLineage)
+    assert [(e.kind, e.step) for e in kept.happened] == [("rollback", 5)]
+    one.see(f.LineageKept(1, pointer=5))
+    one.local[11] = "complete"  # what the job saved last is left, too
+    one.survey()
+    one.after(30)
+    assert not one.asked(a.Publish)
+    one.see(f.Restored(5, GIB, 3600.0))
+    one.after(5)
+    assert one.asked(a.Start)[-1].step == 5
+    assert len(one.asked(a.KeepLineage)) == 1
+
+
+def test_a_rollback_survives_the_daemon_that_was_told() -> None:
+    one = running(12)
+    one.answer = False
+    one.see(f.Command("rollback", "ana", ("5",)))
+    one.boot()
+    one.see(f.AttemptStopped(1, 3.0, gpu_free=True))
+    one.answer = True
+    one.see(f.Claimed(2))
+    one.after(30)
+    assert one.asked(a.Start)[-1].step == 5
+    assert [(e.kind, e.step) for e in one.asked(a.KeepLineage)[0].happened] == [("rollback", 5)]
+
+
 def test_rollback_to_a_step_that_is_nowhere_changes_nothing() -> None:
     one = running(12)
     one.see(f.Command("rollback", "ana", ("7",)))
