@@ -25,7 +25,7 @@ from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import read_latest, read_manifest
 from supervisor.checkpoints.staging import Staging, claim, local_disk
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
-from supervisor.storage.hashing import part_ranges
+from supervisor.storage.hashing import fitting_part_size, part_ranges
 from supervisor.storage.source import hash_range
 
 REFETCHES = 5
@@ -206,7 +206,7 @@ class _Restore:
         spots = place_files(list(files), self.step, self.place, self.output_dir)
         items = []
         for name, file in files.items():
-            ranges = part_ranges(file.size, self.store.part_size())
+            ranges = part_ranges(file.size, fitting_part_size(file.size, self.store.part_size(), self.store.streams))
             known = file.sha1 if file.sha1 and len(ranges) == 1 else ""
             parts = tuple(Part(offset, size, known) for offset, size in ranges)
             items.append(Item(name, spots[name], file.size, parts, (file,), file.sha1 if len(ranges) > 1 else None))
@@ -252,7 +252,7 @@ class _Restore:
                 continue
             part = item.parts[number]
             staged = item.spot.staged
-            if not staged.is_file() or staged.stat().st_size != item.size:
+            if staged.is_symlink() or not staged.is_file() or staged.stat().st_size != item.size:
                 continue
             if hash_range(staged, part.offset, part.size) == (part.sha1 or sha1):
                 self.state.done[name].add(number)
@@ -298,12 +298,13 @@ class _Restore:
             try:
                 sha1 = self._fetch_once(item, versions[0], part)
             except StoreError as error:
-                if error.kind != "missing":
+                if error.kind not in ("missing", "damaged"):
                     raise
                 if len(versions) > 1:
                     versions.pop(0)
                     continue
-                raise StoreError("damaged", f"step {self.step} is damaged: {item.name} is not in the store") from error
+                what = f"{item.name} is not in the store" if error.kind == "missing" else str(error)
+                raise StoreError("damaged", f"step {self.step} is damaged: {what}") from error
             if not part.sha1 or sha1 == part.sha1:
                 return sha1
             self.meter.add(-part.size)

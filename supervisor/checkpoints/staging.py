@@ -85,8 +85,8 @@ class Staging:
         needed: dict[int, tuple[Path, int]] = {}
         for spot, expected in files:
             staged = spot.staged
-            staged.parent.mkdir(parents=True, exist_ok=True)
             _refuse_links(spot)
+            staged.parent.mkdir(parents=True, exist_ok=True)
             held = min(expected, staged.stat().st_blocks * 512) if staged.is_file() else 0
             device = staged.parent.stat().st_dev
             path, size = needed.get(device, (staged.parent, 0))
@@ -100,9 +100,19 @@ class Staging:
                     f"step {self.step} needs {_gb(size + MARGIN_BYTES)} more at {path}, where {_gb(free)} are free: "
                     f"delete something, or set the output folder to a larger disk",
                 )
+        made: dict[tuple[int, int], Spot] = {}
         for spot, expected in files:
             descriptor = os.open(spot.staged, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
+                file = os.fstat(descriptor)
+                other = made.setdefault((file.st_dev, file.st_ino), spot)
+                if other != spot:
+                    raise StoreError(
+                        "permanent",
+                        f"step {self.step} cannot be restored below {spot.tree.target.parent}: "
+                        f"{str(other.inside)!r} and {str(spot.inside)!r} are one file there. Delete "
+                        f"{spot.tree.staging}, or take a file system that tells such names apart",
+                    )
                 os.ftruncate(descriptor, expected)
             finally:
                 os.close(descriptor)
@@ -143,7 +153,8 @@ def _commit_records_last(folder: Path) -> None:
 def _refuse_links(spot: Spot) -> None:
     """What was left in a staging folder may be anybody's: nothing is written through a link in it."""
     parent = spot.tree.target.parent
-    if spot.staged.parent.resolve() != parent.resolve() / spot.staged.parent.relative_to(parent):
+    there = spot.staged.parent.resolve()
+    if there != parent.resolve() / spot.staged.parent.relative_to(parent) or spot.staged.is_symlink():
         raise StoreError("permanent", f"{spot.tree.staging} holds a symbolic link; delete that folder and try again")
 
 

@@ -336,6 +336,11 @@ class B2Store:
             with self._response(url, (offset + got, offset + size - 1), file.name) as response:
                 if response.status_code != 206 and (offset + got > 0 or size != file.size):
                     raise StoreError("transient", f"{self.url}/{file.name}: the server answered without a range")
+                there = _whole_size(response.headers.get("Content-Range"))
+                if there is not None and there < offset + size:
+                    raise StoreError(
+                        "damaged", f"{self.url}/{file.name} has {there} bytes, and {offset + size} were expected"
+                    )
                 for piece in self._pieces(response, file.name):
                     if len(piece) > size - got:
                         raise StoreError("transient", f"{self.url}/{file.name}: more bytes came than were asked for")
@@ -483,6 +488,12 @@ class _SinkError(Exception):
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _whole_size(content_range: str | None) -> int | None:
+    """Bytes of the whole object, as the answer to a range tells them: "bytes 0-99/1234"."""
+    total = (content_range or "").rpartition("/")[2]
+    return int(total) if total.isdecimal() else None
 
 
 def _plain_sha1(value: object) -> str | None:

@@ -54,6 +54,9 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
             f"{could_not}: the bucket {bucket} does not exist in the account of the {key}. Make the bucket, or correct "
             f"store.url",
         )
+    if isinstance(error, b2.InvalidAuthToken) and error.code == "expired_auth_token":
+        # b2sdk signs in anew once and then gives up; with a key that B2 refuses, that sign-in would have failed
+        return say("transient", f"{could_not}: B2 says of an authorization just given that it has expired")
     if isinstance(error, _KEY_REFUSED):
         return say("permanent", f"{could_not}: B2 refuses the {key} ({_text(error)}). {MAKE_A_KEY}")
     if isinstance(error, _ACCOUNT):
@@ -64,6 +67,8 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
         return say("permanent", f"{could_not}: store.realm names an S3 endpoint; B2's own API has the realm production")
     if isinstance(error, b2.FileNotPresent) or type(error).__name__ == "ResourceNotFound":  # which v3 does not export
         return say("missing", f"{could_not}: there is no such file in the bucket {bucket}")
+    if isinstance(error, b2.UnsatisfiableRange):
+        return say("damaged", f"{could_not}: the file in the bucket {bucket} ends before the bytes that were expected")
     if isinstance(error, b2.UnusableFileName):
         return say("permanent", f"{could_not}: B2 does not take that name ({_text(error)})")
     if isinstance(error, b2.TooManyRequests):
