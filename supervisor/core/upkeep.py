@@ -52,7 +52,9 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
-    if state.settings.has_store and busy.prune_store is None and not state.store_reason and state.busy.publish is None:
+    # Beside a publish that has only just begun, too: where steps come faster than the link carries them, one follows
+    # another without a pause, and a store in which nothing is ever deleted grows until its cap is reached.
+    if state.settings.has_store and busy.prune_store is None and not state.store_reason and busy.publish is None:
         victims = victims_in_store(state)
         if victims and may_publish and watch.over(state.prune_store_after, 0.0):
             acts.append(a.PruneStore(victims[0]))

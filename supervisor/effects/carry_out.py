@@ -99,6 +99,8 @@ class Effects:
         self._unkept = ""  # why the store does not know yet which steps are left
         self._given_back = threading.Event()
         self._given_back.set()
+        self._logged = threading.Event()
+        self._logged.set()
         self.claiming = Claiming(
             lambda do, more: self.transfers.run(self._ask(do, **more), stall_s=CATALOGUE_STALL_S),
             post,
@@ -186,6 +188,7 @@ class Effects:
         """End transfers (they resume where they were) and let each lane finish what it does."""
         self._kept.wait(LAST_RECORDS_S)
         self._given_back.wait(LAST_RECORDS_S)
+        self._logged.wait(LAST_RECORDS_S)
         self.transfers.close()
         self._lanes.close(timeout_s=2.0)
 
@@ -199,13 +202,33 @@ class Effects:
         if self._lanes.idle("logs"):
             self._lanes.put("logs", lambda: self._upload_logs(attempt))
 
+    def _last_logs(self, attempt: int) -> None:
+        """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
+        with contextlib.suppress(OSError):
+            texts = self._log_texts(attempt)
+            self._logged.clear()
+            self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts))
+
+    def _send_last_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
+        try:
+            self._send_logs(attempt, texts)
+        finally:
+            self._logged.set()
+
     def _upload_logs(self, attempt: int) -> None:
-        """Ends of the logs and the evidence of the attempt's incidents, without secrets."""
+        self._send_logs(attempt, self._log_texts(attempt))
+
+    def _log_texts(self, attempt: int) -> dict[str, bytes]:
+        """Ends of the logs and the evidence of the attempt's incidents."""
         texts = {f"{role}.log": tail_of(path) for role, path in self._log_files().items()}
         for bundle in sorted(attempt_dir(self._state_dir, attempt).glob("incident-*"))[-MOST_BUNDLES:]:
             for name in ("reason.txt", "explain.json", "processes.txt"):
                 if (bundle / name).is_file():
                     texts[f"{bundle.name}-{name}"] = tail_of(bundle / name)
+        return texts
+
+    def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
+        """Without secrets, packed."""
         if not texts or not self.journal:
             return
         packed = {
@@ -411,7 +434,9 @@ class Effects:
         return [*moved, *aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop(self, action: a.Stop) -> None:
-        self._post(self._stop_processes(action.attempt, action.budget_s))
+        stopped = self._stop_processes(action.attempt, action.budget_s)
+        self._last_logs(action.attempt)  # before the next attempt's logs take their place
+        self._post(stopped)
 
     def _stop_processes(self, attempt: int, budget_s: float = 60.0) -> f.AttemptStopped:
         folder = attempt_dir(self._state_dir, attempt)

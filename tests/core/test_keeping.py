@@ -138,6 +138,23 @@ def test_a_listing_that_was_old_takes_no_step_away_for_long() -> None:
     assert world.state.good_stored() == [5, 10]
 
 
+def test_steps_that_come_faster_than_the_link_carries_them_do_not_fill_the_store() -> None:
+    world = World(replace(SETTINGS, keep_last=2))
+    world.running_at(10)
+    world.answer = False
+    assert sorted(world.stored) == [5, 10]
+    world.checkpoint(15)
+    for step in (15, 20, 25, 30):
+        assert world.state.busy.publish == step
+        world.checkpoint(step + 5)  # the next one is complete before this one is sent
+        world.stored[step], world.latest = 1, step
+        world.see(f.Published(step, 1, 1.0))
+        if (gone := world.state.busy.prune_store) is not None:
+            world.stored.pop(gone)
+            world.see(f.Pruned(gone, "store", 1))
+    assert sorted(world.stored) == [25, 30]
+
+
 def test_a_step_that_the_store_does_not_let_go_keeps_no_other_from_being_published() -> None:
     world = World(replace(SETTINGS, keep_last=2))
     world.running_at(10)
