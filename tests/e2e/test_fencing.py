@@ -66,6 +66,8 @@ def test_a_duplicate_started_by_mistake_waits_and_the_run_ends_once(tmp_path: Pa
     two.start("onstart")
     two.wait_for(lambda: two.said_so("claim-held", "holds this run (generation 1, its heartbeat moved"), "it waits")
     assert "nothing is started here" in str(two.status().get("sentence"))
+    told = two.ctl("status")
+    assert "at once with: supervisorctl start --take-over" in told.stdout, told
     assert one.wait_exit() == 0, one.story()
     assert two.wait_exit(90) == 0, two.story()
     assert not two.practice.starts(), "the duplicate trained nothing"
@@ -191,6 +193,26 @@ def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_w
     assert two.latest()["generation"] == 2
 
 
+def test_a_pod_that_only_observes_takes_the_run_from_nobody(tmp_path: Path, pods: list[Pod]) -> None:
+    """However short its patience is: it has nothing to publish."""
+    store = (tmp_path / "store").as_uri()
+    one = first_pod(tmp_path / "one", "v0.6", store=store, settings=PATIENT, max_steps=400, step_s=0.5)
+    observe = {"recovery": {"mode": "observe"}, "store": {"take_over_after": 1}}
+    two = Pod(tmp_path / "two", "v0.6", store=store, settings=observe, max_steps=400)
+    pods += [one, two]
+    two.start()
+    two.wait_for(lambda: two.sentences("observing"), "it looks, with nothing to look at")
+    assert not writers(two)
+    one.start()
+    one.wait_for(lambda: one.said_so("claimed", "generation 1"), "nobody is in the way")
+    one.wait_for(lambda: len(one.sentences("published")) >= 2, "the holder publishes")
+    assert two.daemon is not None
+    two.daemon.send_signal(signal.SIGTERM)
+    assert two.wait_exit() == 0, two.story()
+    assert not one.sentences("fenced") and not two.sentences("claimed")
+    assert "gen_00001.end.json" not in writers(one) and "gen_00002.json" not in writers(one)
+
+
 # ---------------------------------------------------------------- who need not wait
 
 
@@ -267,17 +289,19 @@ def test_a_step_that_was_quarantined_on_one_pod_is_restored_by_no_other(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:
     """The store knows at once: no publish comes after it."""
-    one = first_pod(tmp_path / "one", "v0.6", max_steps=60, step_s=0.6, **over_b2(b2, take_over_after=4))
+    one = first_pod(tmp_path / "one", "v0.6", max_steps=60, **over_b2(b2, take_over_after=4))
     pods.append(one)
-    one.practice.set_knobs(step_s=0.6, faults=[{"kind": "trainer-crash", "at_step": 7, "every_time": True}])
+    # Slow enough for step 4 to be published before the job fails there for the second time.
+    one.practice.set_knobs(step_s=2.5, faults=[{"kind": "trainer-crash", "at_step": 5, "every_time": True}])
     one.start()
-    one.wait_for(lambda: one.sentences("one-step-back"), "step 6 is quarantined", 90)
+    one.wait_for(lambda: one.sentences("one-step-back"), "step 4 is quarantined", 90)
     one.practice.set_knobs(step_s=30)
-    one.wait_for(lambda: in_latest(b2)["step"] == "step_4", "the pointer goes back", 30)
+    one.wait_for(lambda: one.said_so("lineage", "latest.json went back to step 2"), "the store knows", 30)
+    assert in_latest(b2)["step"] == "step_2"
     one.vanish()
-    assert 6 in in_bucket(b2), "nobody deletes it for that"
+    assert 4 in in_bucket(b2), "nobody deletes it for that"
     two = next_pod(tmp_path / "two", one, settings=over_b2(b2)["settings"])
     pods.append(two)
     two.start("onstart")
     two.wait_for(lambda: two.practice.starts(), "the job is started", 60)
-    assert two.resume_steps() == [4]
+    assert two.resume_steps() == [2]
