@@ -229,21 +229,21 @@ def _logs(options: argparse.Namespace) -> int:
     from datetime import UTC, datetime
 
     from supervisor import byhand
-    from supervisor.cli.render import safe
+    from supervisor.cli.render import log_text, safe, table, without_colours
 
     found = byhand.logs(where.run_file_of(options), options.attempt)["logs"]
     if options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif options.attempt is None:
+        rows = [("ATTEMPT", "LOG", "SENT", "POD")]
         for log in found:
-            when = datetime.fromtimestamp(log["uploaded_at"], UTC).isoformat(timespec="seconds")
-            print(f"attempt {log['attempt']}  {safe(log['name'])}  {when}  pod {log['journal'][:8]}")
-        if not found:
-            print("No attempt has left a log in the store yet.")
+            when = datetime.fromtimestamp(log["uploaded_at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
+            rows.append((str(log["attempt"]), safe(log["name"]), when, log["journal"][:8]))
+        print("\n".join(table(rows)) if found else "No attempt has left a log in the store yet.")
     else:
         for name, text in found.items():
             print(f"==> {safe(name)} <==")
-            print("\n".join(safe(line) for line in text.splitlines()))
+            print(log_text(text) if sys.stdout.isatty() else without_colours(text))
     return 0
 
 

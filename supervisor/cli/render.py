@@ -68,6 +68,11 @@ def clock(wall: float, now: float | None = None) -> str:
     return at.strftime("%H:%M" if recent else "%d %b %H:%M")
 
 
+def without_colours(text: str) -> str:
+    """The same for a file or a pipe."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", log_text(text))
+
+
 # ---------------------------------------------------------------- status
 
 

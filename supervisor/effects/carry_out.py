@@ -43,6 +43,7 @@ CATALOGUE_STALL_S = 120.0
 CHECK_AGAIN_S = 20.0
 MOST_BUNDLES = 5  # of one attempt's incidents that go to the store
 MISSING_LOOKS = 3
+MOST_NAMED = 12  # folders in a sentence
 LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
@@ -416,8 +417,10 @@ class Effects:
             raise ConfigError("The job has no component to start.")
         if moved:
             # Rollouts and broadcasts are called step_N too: with their folder's name, none is taken for the checkpoint.
-            names = ", ".join(sorted({f"{path.parent.name}/{path.name}" for path in moved}))
-            self._post(f.Remark("set-aside", f"Set aside under {job.output_dir / aside.ASIDE}: {names}."))
+            names = sorted({f"{path.parent.name}/{path.name}" for path in moved})
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            told = f"Set aside under {job.output_dir / aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
+            self._post(f.Remark("set-aside", told))
         return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
 
     @staticmethod
