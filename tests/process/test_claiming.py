@@ -1,0 +1,107 @@
+"""The clockwork of a claim: what is signed, what is told, what giving it back may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from supervisor.checkpoints.claims import FencedError
+from supervisor.core import facts as f
+from supervisor.effects.claiming import Claiming
+from supervisor.storage.base import StoreError
+
+US = "0123456789abcdef"
+
+
+class Desk:
+    """A claim whose store answers what a test says, at once and in the same thread."""
+
+    def __init__(self, *, needed: bool = True) -> None:
+        self.told: list[f.Fact] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.problem: StoreError | None = None
+        self.now = 1000.0
+        self.claiming = Claiming(
+            self.run, self.told.append, self.queue, 600.0, needed=needed, listed=lambda: None, clock=lambda: self.now
+        )
+        self.claiming.journal = US
+
+    def run(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((do, more))
+        if self.problem is not None:
+            raise self.problem
+        return {"writer": more["writer"], "generation": 3, "released": False, "mark": "m"}
+
+    @staticmethod
+    def queue(lane: str, work: Callable[[], None]) -> None:
+        work()
+
+
+def test_nothing_is_signed_before_the_run_is_held_and_after_it_was_given_back() -> None:
+    desk = Desk()
+    with pytest.raises(StoreError, match="does not hold the run now") as caught:
+        desk.claiming.signed()
+    assert caught.value.kind == "transient", "what was asked for is asked for again"
+    desk.claiming.want(take_over=False)
+    assert desk.told == [f.Claimed(3)]
+    assert desk.claiming.signed()["generation"] == 3
+    desk.claiming.give_back()
+    sent: list[dict[str, Any]] = []
+    with pytest.raises(StoreError):
+        desk.claiming.write(lambda signed: sent.append(signed) or {})
+    assert not sent
+
+
+def test_the_store_of_one_machine_needs_no_claim() -> None:
+    assert Desk(needed=False).claiming.signed()["generation"] is None
+
+
+def test_the_core_is_told_by_whichever_request_is_refused() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+
+    def refused(signed: dict[str, Any]) -> dict[str, Any]:
+        raise FencedError("pod-b holds the run", "pod-b", 4)
+
+    with pytest.raises(FencedError):
+        desk.claiming.write(refused)
+    assert desk.told[-1] == f.Fenced("pod-b", 4)
+    asked = len(desk.asked)
+    desk.now += 3600
+    desk.claiming.tick()
+    assert len(desk.asked) == asked, "no heartbeat, and no claim, until a person wants one"
+
+
+def test_a_run_that_cannot_be_given_back_says_what_that_costs() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = StoreError("transient", "time-out.")
+    desk.claiming.give_back()
+    assert desk.claiming.unreturned == (
+        "The run could not be given back in the store, so another pod waits 600 s for its heartbeat before it goes on "
+        "with the run: time-out."
+    )
+
+
+def test_a_run_that_another_pod_has_meanwhile_needs_no_giving_back() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = FencedError("pod-b holds the run", "pod-b", 4)
+    desk.claiming.give_back()
+    assert not desk.claiming.unreturned
+
+
+def test_a_beat_that_does_not_get_through_is_no_reason_to_stop() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = StoreError("transient", "time-out.")
+    desk.now += 61
+    desk.claiming.tick()
+    desk.problem = None
+    desk.now += 61
+    desk.claiming.tick()
+    beats = [more["count"] for do, more in desk.asked if do == "beat"]
+    assert beats == [1, 2]
+    assert desk.told == [f.Claimed(3)]
