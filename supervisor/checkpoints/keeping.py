@@ -182,10 +182,10 @@ def tidy(store: Store, run_id: str, steps: Iterable[int] = (), fence: Callable[[
     for step in steps:
         of_step = store.list_versions(step_folder(run_id, step))
         hidden = _hidden(of_step)
-        manifests = {file.file_id for file in of_step if file.name == f"{step_folder(run_id, step)}{MANIFEST}"}
-        if not hidden or len(manifests) != 1:
-            continue  # which of several commits the step is the publisher's to settle
-        manifest, _ = read_manifest(store, run_id, step, next(iter(manifests)))
+        manifests = [file for file in of_step if file.name == f"{step_folder(run_id, step)}{MANIFEST}"]
+        if not hidden or len({file.sha1 or file.file_id for file in manifests}) != 1:
+            continue  # which of several commits the step is the publisher's to settle; equal ones a lost answer left
+        manifest, _ = read_manifest(store, run_id, step, manifests[0].file_id)
         named = {file.file_id for file in manifest.files}
         freed += _drop(store, [file for file in hidden if file.file_id not in named], fence)
     return freed
