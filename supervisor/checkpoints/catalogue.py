@@ -96,7 +96,7 @@ def _look(  # noqa: PLR0917
         if error.kind not in ("damaged", "missing"):
             raise
         return StepInfo(step, False, size, len(files), problem=str(error))
-    left = happened.left(step, manifest.lineage)
+    left = happened.left(step, manifest.lineage, manifest.generation)
     for file in manifest.files:
         of_name = versions.get(file.path, ())
         if manifest_file is files[MANIFEST] and of_name:
@@ -138,6 +138,8 @@ def keep_lineage(
     good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
     named = found.steps.get(latest.step) if latest else None
     if latest is None or named is None or not named.left or not good:
+        fence()
+        settle_pointer(store, run_id)  # a try that was killed had not come to it
         return known, None
     versions = store.list_versions(f"{step_folder(run_id, max(good))}{MANIFEST}")
     file, _, data = newest_manifest(store, run_id, max(good), versions)

@@ -276,13 +276,23 @@ class Fence:
         self._generation = generation
         self._writer = writer
         self._looked = float("-inf")
+        self._since = 0.0
 
     def __call__(self) -> None:
         """Raise FencedError when another pod holds the run."""
         if self._generation is not None:
             began = time.clock_gettime(time.CLOCK_BOOTTIME)
-            check(self._store, self._run_id, self._generation, self._writer)
+            _, versions = _check(self._store, self._run_id, self._generation, self._writer)
+            ours = [file for file in versions if _generation(file) == self._generation and _kind(file) == ""]
+            self._since = ours[-1].uploaded_at
             self._looked = began
+
+    def nobody_elses(self, file: StoredFile) -> bool:
+        """Came this object after our claim, by the store's clock? Only then nobody may still be about to delete it.
+
+        A pod that fell asleep while it deleted a step goes on, when it wakes, with what it had listed.
+        """
+        return self._generation is None or file.uploaded_at > self._since
 
     def lately(self) -> None:
         """The same, unless it was looked a moment ago. The clock goes on while the host sleeps."""

@@ -39,6 +39,7 @@ class Entry:
     wall: float
     why: str = ""
     lineage: int = 0  # its number, from 1; 0 before it is kept
+    generation: int = 0  # of the pod that kept it; 0 where nobody else can have the run
 
     def same(self, other: Entry) -> bool:
         """Is it the very thing that ``other`` tells? (A request that is made again after a crash.)"""
@@ -57,11 +58,15 @@ class Lineage:
         """Number of the present lineage."""
         return max((entry.lineage for entry in self.entries), default=0)
 
-    def left(self, step: int, published_in: int) -> str:
-        """Why ``step``, published in the lineage ``published_in``, is not resumed from; "" when it may be."""
+    def left(self, step: int, published_in: int, generation: int = 0) -> str:
+        """Why ``step``, published in the lineage ``published_in``, is not resumed from; "" when it may be.
+
+        ``generation`` is that of the pod that published it. It had read what pods before it kept; what one of them
+        kept later, when it was fenced already, does not concern the step.
+        """
         why = ""
         for entry in self.entries:
-            if entry.lineage <= published_in:
+            if entry.lineage <= published_in or 0 < entry.generation < generation:
                 continue
             if entry.kind == "rollback" and step > entry.step:
                 to = "a fresh start" if entry.step < 0 else f"step {entry.step}"
@@ -125,7 +130,7 @@ def keep(
     for entry in happened:
         if not any(entry.same(other) for other in entries):
             number += 1
-            entries.append(Entry(entry.kind, entry.step, entry.wall, entry.why[:LONGEST_WHY], number))
+            entries.append(Entry(entry.kind, entry.step, entry.wall, entry.why[:LONGEST_WHY], number, generation))
     if len(entries) > MOST_ENTRIES:
         raise StoreError("permanent", f"{run_id} went back {len(entries)} times: look at {LINEAGE} in {store.url}")
     now = Lineage(tuple(entries), generation)
@@ -151,7 +156,7 @@ def to_bytes(lineage: Lineage, run_id: str, writer: str) -> bytes:
         "generation": lineage.generation,
         "writer": writer,
         "entries": [
-            {"lineage": one.lineage, "kind": one.kind, "step": one.step, "wall": one.wall, "why": one.why}
+            {name: getattr(one, name) for name in ("lineage", "generation", "kind", "step", "wall", "why")}
             for one in lineage.entries
         ],
     }
@@ -183,14 +188,16 @@ def entry_of(value: Any) -> Entry | None:
         return None
     kind: Any = value.get("kind")
     step, wall, why = (value.get(name) for name in ("step", "wall", "why"))
-    number = value.get("lineage", 0)
+    number, generation = value.get("lineage", 0), value.get("generation", 0)
+    if not _whole(generation, 0, 1 << 53):
+        return None
     if kind not in get_args(Kind) or not _whole(step, BEFORE_THE_FIRST, 10**9) or not _whole(number, 0, MOST_LINEAGES):
         return None
     if isinstance(wall, bool) or not isinstance(wall, int | float) or not math.isfinite(wall):
         return None
     if not isinstance(why, str) or len(why) > LONGEST_WHY:
         return None
-    return Entry(kind, step, float(wall), why, number)
+    return Entry(kind, step, float(wall), why, number, generation)
 
 
 def _entry(value: Any, run_id: str) -> Entry:

@@ -240,7 +240,7 @@ class _Publish:
                 part.result()
             name, progress = self.folder + file.name, self.meter.add
             there = listing.get(name)
-            if there is not None and _holds(there, file, committed.get(file.name)):
+            if there is not None and self._stays(there, file) and _holds(there, file, committed.get(file.name)):
                 progress(file.size)
                 stored = there
             else:
@@ -255,6 +255,10 @@ class _Publish:
         small_first = sorted(files, key=lambda file: (file.name in compared, len(file) > 1, -file.size))
         done = self.sources.all(self.store.streams, send, small_first)
         return {file.name: stored for file, stored in zip(small_first, done, strict=True)}
+
+    def _stays(self, there: StoredFile, file: LocalFile) -> bool:
+        """Is what is there nothing that a fenced pod may be deleting?"""
+        return self.plan.fence is None or _finished(there, file) or self.plan.fence.nobody_elses(there)
 
     def _check_listing(self, files: Sequence[LocalFile], stored: dict[str, StoredFile]) -> None:
         """The remote listing is the truth: every file has to be in it, with its size, version and hash."""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.b2server import B2Server
 from tests.vault.pod import PART, Pod
+from tests.vault.scenes import lora
 
 
 @pytest.fixture
@@ -30,3 +31,12 @@ def pod(request: pytest.FixtureRequest, quick_dir: Path) -> Iterator[Pod]:
         return
     with B2Server(part_size=PART) as server:
         yield Pod(home, server)
+
+
+@pytest.fixture
+def lora_pod(quick_dir: Path) -> Iterator[Pod]:
+    """At B2, and of its steps little changes."""
+    home = quick_dir / "lora"
+    home.mkdir()
+    with B2Server(part_size=20_000, minimum_part_size=5_000) as server:
+        yield Pod(home, server, make=lora)

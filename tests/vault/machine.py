@@ -46,10 +46,19 @@ class _Change:
 class Machine:
     """Everything below ``root`` is its disk. Use as a context manager around the code that runs on it."""
 
-    def __init__(self, root: Path, cut_at: int | None = None, *, network: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        cut_at: int | None = None,
+        *,
+        network: bool = True,
+        instead: Callable[[], None] | None = None,
+    ) -> None:
         self.root = os.fspath(root.resolve())
         self.cut_at = cut_at
         self.network = network
+        self.instead = instead  # happens at the cut, elsewhere, and this machine goes on as if it had been asleep
+        self._asleep = False
         self.labels: list[str] = []
         self.off = False
         self._lock = threading.RLock()
@@ -64,10 +73,19 @@ class Machine:
         with self._lock:
             if self.off:
                 raise PowerCut
+            if self._asleep:
+                return  # asked by what happens elsewhere
             self.labels.append(label)
-            if self.cut_at is not None and len(self.labels) == self.cut_at:
+            if self.cut_at is None or len(self.labels) != self.cut_at:
+                return
+            if self.instead is None:
                 self.off = True
                 raise PowerCut
+            self._asleep = True
+        try:
+            self.instead()
+        finally:
+            self._asleep = False
 
     def lose(self, fate: Fate, seed: int = 0) -> None:
         """What the disk holds when the power is back."""

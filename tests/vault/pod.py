@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Pod:
     home: Path
     server: B2Server | None = None
     expected: dict[int, Content] = field(default_factory=dict)
+    make: Callable[[int, int], Content] = content
+    shared: Path | None = None  # another pod's vault, for two pods and one run
 
     @property
     def output(self) -> Path:
@@ -58,7 +60,7 @@ class Pod:
 
     @property
     def vault(self) -> Path:
-        return self.home / "vault"
+        return self.shared or self.home / "vault"
 
     def open(self, streams: int = 1) -> Store:
         """As a new process does."""
@@ -69,7 +71,7 @@ class Pod:
 
     def save(self, step: int, seed: int = 0) -> Content:
         """The trainer saves a step."""
-        made = content(step, seed)
+        made = self.make(step, seed)
         for name, data in made.items():
             path = self.local(step, name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ class Pod:
         versions = self.server.state.versions.values()
         unfinished = [f"unfinished {version.name}" for version in versions if version.action == "start"]
         names = [version.name for version in versions if version.action == "upload"]
-        doubled = sorted({name for name in names if names.count(name) > 1 and "/step_" in name})
+        doubled = sorted({name for name in names if names.count(name) > 1})
         return unfinished + [f"{names.count(name)} versions of {name}" for name in doubled]
 
     def committed(self) -> dict[int, str]:
@@ -139,6 +141,25 @@ class Pod:
         objects = self.objects()
         names = {name: name for name in NAMES[:-1]} | {f".run/rollouts/step_{step}/one.pt": NAMES[-1]}
         return all(objects.get(f"step_{step}/{stored}") == wanted[name] for stored, name in names.items())
+
+    def survives(self, step: int, wanted: Content) -> str:
+        """Can this content be restored, by the manifest of the highest generation and its file ids? "" or why not."""
+        if self.server is None:
+            damage = self.committed().get(step, "not committed")
+            return damage or ("" if self.holds(step, wanted) else "other bytes")
+        versions = {v.file_id: v for v in self.server.state.versions.values() if v.action == "upload"}
+        folder = f"team/{RUN}/step_{step}/"
+        manifests = [json.loads(v.data) for v in versions.values() if v.name == f"{folder}manifest.json"]
+        if not manifests:
+            return "not committed"
+        best = max(manifests, key=lambda one: one["generation"])
+        there = {file["path"]: versions.get(file["file_id"]) for file in best["files"]}
+        gone = [path for path, version in there.items() if version is None]
+        if gone:
+            return f"{gone[0]} is missing"
+        stored = {name: name for name in NAMES[:-1]} | {NAMES[-1]: f".run/rollouts/step_{step}/one.pt"}
+        other = [name for name, path in stored.items() if (v := there.get(path)) is None or v.data != wanted[name]]
+        return f"{other[0]} has other bytes" if other else ""
 
     def restored(self, step: int, output: Path) -> Content:
         """The step as a fresh pod gets it, by the code under test."""

@@ -18,15 +18,8 @@ from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import Transfer, Transfers
 from tests.checkpoints_store.conftest import transfers as transfers
 from tests.vault.pod import NAMES, PART, RUN, Pod, go_back, save
-from tests.vault.test_killed_anywhere import (
-    Scene,
-    _nothing_is_lost,
-    _nothing_was_sent_twice,
-    after_a_further_step,
-    after_pruning,
-    before_a_further_step,
-    published,
-)
+from tests.vault.scenes import Scene, after_a_further_step, after_pruning, before_a_further_step, nothing, published
+from tests.vault.test_killed_anywhere import _nothing_is_lost, _nothing_was_sent_twice
 
 EVERY = range(1, 500)
 
@@ -57,10 +50,6 @@ def empty_disk(pod: Pod) -> None:
 
 def after_restoring(pod: Pod) -> None:
     assert {name: pod.local(40, name).read_bytes() for name in NAMES} == pod.expected[40]
-
-
-def nothing(pod: Pod) -> None:
-    """The process acts."""
 
 
 SCENES: dict[str, tuple[Scene, Callable[[Pod], dict[str, Any]]]] = {

@@ -7,141 +7,21 @@ as if nothing had happened, with no byte sent twice and nothing left over that i
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor.checkpoints.catalogue import delete_step, sweep_run
+from supervisor.checkpoints.catalogue import sweep_run
 from supervisor.checkpoints.keeping import tidy
-from supervisor.checkpoints.placement import Place
-from supervisor.checkpoints.publish import publish
-from supervisor.checkpoints.restore import restore
 from supervisor.storage.base import StoreError
-from tests.checkpoints_store.conftest import quiet
+from tests.b2server import B2Server
 from tests.vault.machine import Fate, Machine, PowerCut
-from tests.vault.pod import NAMES, RUN, Content, Pod, go_back, save
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What is there before, what is done, what may be lost on the way, and what must be there in the end."""
-
-    before: Callable[[Pod], None]
-    act: Callable[[Pod], None]
-    afterwards: Callable[[Pod], None]
-    safe: tuple[int, ...] = (20,)  # steps that stay restorable with their bytes at any moment
-    pointers: tuple[int, ...] = (20,)  # what latest.json may name at any moment
-    between: Callable[[Pod], None] = lambda pod: None
-    dangles: bool = False  # the pointer's own step is un-committed for a while, since its bytes are replaced
-
-
-def published(*steps: int) -> Callable[[Pod], None]:
-    def before(pod: Pod) -> None:
-        for step in steps:
-            pod.expected[step] = pod.save(step)
-            publish(pod.open(), pod.plan(step), quiet)
-
-    return before
-
-
-# ---------------------------------------------------------------- the scenes
-
-
-def publish_a_further_step(pod: Pod) -> None:
-    publish(pod.open(), pod.plan(40), quiet)
-
-
-def before_a_further_step(pod: Pod) -> None:
-    published(20)(pod)
-    pod.expected[40] = pod.save(40)
-
-
-def after_a_further_step(pod: Pod) -> None:
-    assert pod.pointer() == 40 and pod.committed() == {20: "", 40: ""}
-    assert pod.holds(40, pod.expected[40])
-    assert not list(pod.state.glob("publish-*"))
-
-
-def before_the_first_step(pod: Pod) -> None:
-    pod.expected[20] = pod.save(20)
-
-
-def publish_the_first_step(pod: Pod) -> None:
-    publish(pod.open(), pod.plan(20), quiet)
-
-
-def after_the_first_step(pod: Pod) -> None:
-    assert pod.pointer() == 20 and pod.committed() == {20: ""}
-
-
-def before_a_step_is_reached_again(pod: Pod) -> None:
-    published(20, 40)(pod)
-    for name in NAMES:
-        pod.local(40, name).unlink()
-    pod.expected[40] = pod.save(40, seed=1)
-
-
-def prune(pod: Pod) -> None:
-    try:
-        delete_step(pod.open(), RUN, 20)
-    except StoreError as error:
-        if error.kind != "missing":
-            raise
-
-
-def after_pruning(pod: Pod) -> None:
-    assert pod.pointer() == 60 and pod.committed() == {40: "", 60: ""}
-    assert not [name for name in pod.objects() if name.startswith("step_20/")]
-
-
-def empty_disk(pod: Pod) -> None:
-    published(20, 40)(pod)
-    shutil.rmtree(pod.output)
-    pod.output.mkdir()
-
-
-def another_lineage_on_disk(pod: Pod) -> None:
-    published(20, 40)(pod)
-    pod.save(40, seed=5)
-
-
-def restore_step_40(pod: Pod) -> None:
-    restore(pod.open(), RUN, 40, Place("checkpoints/step_40"), pod.output, quiet)
-
-
-def the_target_is_whole_or_not_there(pod: Pod) -> None:
-    """What has the step's name holds every byte of it, or (before) of what was there."""
-    whole = [pod.expected[40], before_on_disk]
-    if (pod.output / "checkpoints/step_40").exists():
-        here = {name: pod.local(40, name) for name in NAMES[:-1]}
-        assert all(path.exists() for path in here.values())
-        found = {name: path.read_bytes() for name, path in here.items()}
-        assert any(found == {name: one[name] for name in here} for one in whole if one)
-
-
-before_on_disk: Content = {}
-
-
-def after_restoring(pod: Pod) -> None:
-    assert {name: pod.local(40, name).read_bytes() for name in NAMES} == pod.expected[40]
-    assert not list(pod.output.rglob(".restoring-*"))
-
+from tests.vault.pod import PART, RUN, Pod, go_back, save
+from tests.vault.scenes import COMPOSE, SCENES, Scene
 
 FATES: dict[str, tuple[Fate, ...]] = {"file": ("kept", "lost", "torn"), "b2": ("kept", "lost")}
-SCENES = {
-    "first": Scene(before_the_first_step, publish_the_first_step, after_the_first_step, safe=(), pointers=()),
-    "further": Scene(before_a_further_step, publish_a_further_step, after_a_further_step, (20,), (20, 40)),
-    "again": Scene(
-        before_a_step_is_reached_again, publish_a_further_step, after_a_further_step, (20,), (20, 40), dangles=True
-    ),
-    "prune": Scene(published(20, 40, 60), prune, after_pruning, (40, 60), (60,)),
-    "restore": Scene(empty_disk, restore_step_40, after_restoring, (20, 40), (40,), the_target_is_whole_or_not_there),
-    "replace": Scene(another_lineage_on_disk, restore_step_40, after_restoring, (20, 40), (40,)),
-}
 
 
 def _cases() -> list[Any]:
@@ -158,13 +38,23 @@ def _cases() -> list[Any]:
 
 @pytest.mark.parametrize(("pod", "name", "fate"), _cases(), indirect=["pod"])
 def test_killed_at_every_point_nothing_is_lost(pod: Pod, name: str, fate: Fate) -> None:
-    scene = SCENES[name]
+    kill_at_every_point(pod, name, SCENES[name], fate)
+
+
+@pytest.mark.parametrize("fate", [pytest.param("kept", marks=pytest.mark.soak), "lost"])
+def test_killed_at_every_point_of_making_a_step_of_the_one_before(lora_pod: Pod, fate: Fate) -> None:
+    assert kill_at_every_point(lora_pod, "compose", COMPOSE, fate) >= COMPOSE.least
+
+
+def kill_at_every_point(pod: Pod, name: str, scene: Scene, fate: Fate, every: int = 1) -> int:
+    """Returns at how many points it was cut."""
     scene.before(pod)
     saved = save(pod)
     with Machine(pod.home) as whole:
         scene.act(pod)
     scene.afterwards(pod)
-    for number in range(1, len(whole.labels) + 1):
+    numbers = range(1, len(whole.labels) + 1, every)
+    for number in numbers:
         go_back(pod, saved)
         machine = Machine(pod.home, number)
         with machine:
@@ -189,6 +79,7 @@ def test_killed_at_every_point_nothing_is_lost(pod: Pod, name: str, fate: Fate) 
             _nothing_was_sent_twice(pod)
         except (AssertionError, StoreError) as error:
             raise AssertionError(f"{where}: {error}\n" + "\n".join(machine.labels[-12:])) from error
+    return len(numbers)
 
 
 def _nothing_is_lost(pod: Pod, scene: Scene) -> None:
@@ -210,8 +101,7 @@ def _nothing_is_damaged(pod: Pod, scene: Scene) -> dict[int, str]:
         assert not scene.pointers, "promise 2: the pointer is gone"
     else:
         assert not scene.pointers or pointer in scene.pointers, f"promise 2: the pointer names step {pointer}"
-        whole = committed.get(pointer) == "" or (scene.dangles and pointer not in committed)
-        assert whole, f"promise 2: the pointer names step {pointer}, which cannot be restored"
+        assert committed.get(pointer) == "", f"promise 2: the pointer names step {pointer}, which cannot be restored"
     return committed
 
 
@@ -226,17 +116,28 @@ def _nothing_was_sent_twice(pod: Pod) -> None:
     assert not [one for one, times in sent.items() if times > 1], "sent twice"
 
 
-@pytest.mark.parametrize(("pod", "least"), [("file", 350), ("b2", 350)], indirect=["pod"])
-def test_there_are_many_points_to_be_killed_at(pod: Pod, least: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """With all fates more than a thousand; should a scene shrink to nothing, its sweep would prove nothing."""
-    found = {}
-    empty = save(pod)
-    for name, scene in SCENES.items():
-        go_back(pod, empty)
-        scene.before(pod)
-        with Machine(pod.home) as machine:
-            scene.act(pod)
-        found[name] = len(machine.labels)
+def test_there_are_more_than_a_thousand_points_to_be_killed_at(
+    quick_dir: Path, lora_pod: Pod, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is cut once in `make soak` and with each fate; should a scene shrink to nothing, it would prove nothing."""
+    found = {"b2 compose": _points(lora_pod, COMPOSE)}
+    with B2Server(part_size=PART) as server:
+        for where in ("file", "b2"):
+            home = quick_dir / where
+            home.mkdir()
+            pod = Pod(home, server if where == "b2" else None)
+            empty = save(pod)
+            for name, scene in SCENES.items():
+                go_back(pod, empty)
+                found[f"{where} {name}"] = _points(pod, scene)
     with capsys.disabled():
         print(f"kill points: {sum(found.values())} {found}")
-    assert sum(found.values()) >= least and min(found.values()) > 5
+    assert sum(found.values()) >= 1000
+
+
+def _points(pod: Pod, scene: Scene) -> int:
+    scene.before(pod)
+    with Machine(pod.home) as machine:
+        scene.act(pod)
+    assert len(machine.labels) >= scene.least
+    return len(machine.labels)
