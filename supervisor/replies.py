@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.core import fencing
 from supervisor.core.state import State
 from supervisor.core.words import numbers
 
@@ -25,6 +26,8 @@ def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple
     """Is the order taken, and the sentence for the person. ``observed``: why the run is only looked at, or ""."""
     if observed and verb in ("start", "stop", "restart", "rollback"):
         return False, f"Nothing is started or stopped: {observed}"
+    if state.fence.lost and verb in ("restart", "rollback", "pin", "unpin"):
+        return False, f"Nothing is changed. {fencing.lost(state)}"
     if verb == "rollback":
         return _rollback(state, int(args[0]))
     if verb in ("pin", "unpin"):

@@ -66,8 +66,7 @@ def survey(store: Store, run_id: str) -> Survey:
         amount = f"{sum(file.size for file in hidden) / 1e9:.1f} GB"
         notes.append(
             f"{len(hidden)} old versions of names, {amount}, are kept behind the present files and billed. The run "
-            "deletes its own after each publish, if its key may (deleteFiles); what other programs left, a lifecycle "
-            "rule of the bucket clears (keep only the last version)."
+            "deletes its own after each publish, if its key may (deleteFiles); what others left is yours to delete."
         )
     return Survey(tuple(problems), tuple(notes))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.core import facts as f
-from supervisor.core.state import State
+from supervisor.core.state import Fence, State
 from supervisor.replies import answer
 
 STORED = tuple(f.StoredStep(step, committed=True, size_bytes=10) for step in range(10, 300, 10))
@@ -66,6 +66,16 @@ def test_only_what_is_pinned_is_unpinned() -> None:
     assert answer(state(pin_wishes={"30": True}), "unpin", ["30"], "")[0]
     assert answer(state(), "unpin", ["40"], "") == (False, "Step 40 is not pinned; pinned: 20.")
     assert answer(state(pins_reason="the pins cannot be read"), "unpin", ["40"], "")[0], "who knows what is pinned?"
+
+
+@pytest.mark.parametrize("verb", ["rollback", "pin", "unpin", "restart"])
+def test_a_pod_that_lost_the_run_changes_nothing_and_says_who_has_it(verb: str) -> None:
+    lost = Fence(asked=True, generation=3, lost=True, by="gpu-9", by_generation=4)
+    taken, sentence = answer(state(fence=lost), verb, ["290"] if verb != "restart" else [], "")
+    assert not taken
+    assert sentence.startswith("Nothing is changed. Pod gpu-9 has taken this run over (generation 4)")
+    assert sentence.endswith("Take it back with: supervisorctl start --take-over")
+    assert answer(state(fence=lost), "start", ["--take-over"], "")[0]
 
 
 def test_of_a_run_that_is_only_observed_nothing_is_rolled_back() -> None:
