@@ -158,6 +158,16 @@ class Transport:
         self._idle: dict[Address, list[http.client.HTTPConnection]] = {}
         self._tls: ssl.SSLContext | None = None
         self._local = threading.local()
+        self._through_proxy: dict[Address, bool] = {}
+
+    def proxied(self, url: str) -> bool:
+        """Does the environment name a proxy for this host? Asked once for each: requests looks at every variable of it,
+        which cost as much as all else that a small file costs.
+        """
+        address, _ = _split(url)
+        if address not in self._through_proxy:
+            self._through_proxy[address] = bool(requests.utils.get_environ_proxies(url, no_proxy=None))
+        return self._through_proxy[address]
 
     def buffer(self) -> memoryview:
         """This thread's block."""
@@ -331,7 +341,7 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         self, upload_url: str, upload_auth_token: str, part_number: int, content_length: int, content_sha1: str,
         data_stream: Any, *rest: Any,
     ) -> Any:  # fmt: skip
-        if not isinstance(data_stream, SourceRange) or _proxied(upload_url):
+        if not isinstance(data_stream, SourceRange) or self.transport.proxied(upload_url):
             return super().upload_part(
                 upload_url, upload_auth_token, part_number, content_length, content_sha1, data_stream, *rest
             )
@@ -347,7 +357,7 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         self, upload_url: str, upload_auth_token: str, file_name: str, content_length: int, content_type: str,
         content_sha1: str, file_info: dict[str, str], data_stream: Any, *rest: Any, **more: Any,
     ) -> Any:  # fmt: skip
-        if not isinstance(data_stream, SourceRange) or _proxied(upload_url):
+        if not isinstance(data_stream, SourceRange) or self.transport.proxied(upload_url):
             return super().upload_file(
                 upload_url, upload_auth_token, file_name, content_length, content_type, content_sha1, file_info,
                 data_stream, *rest, **more,
@@ -375,7 +385,7 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         range_: tuple[int, int] | None = None,
         encryption: Any = None,
     ) -> Download | Proxied:
-        if _proxied(url):
+        if self.transport.proxied(url):
             return Proxied(super().download_file_from_url(account_auth_token_or_none, url, range_, encryption))
         headers = {"Accept-Encoding": "identity"}
         if range_ is not None:
@@ -404,10 +414,6 @@ class Proxied:
     def __exit__(self, *error: Any) -> None:
         self._manager.__exit__(*error)
         self._response.close()
-
-
-def _proxied(url: str) -> bool:
-    return bool(requests.utils.get_environ_proxies(url, no_proxy=None))
 
 
 def _split(url: str) -> tuple[Address, str]:
