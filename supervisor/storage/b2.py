@@ -24,7 +24,7 @@ from requests.adapters import HTTPAdapter
 from supervisor import __version__
 from supervisor.storage import b2errors, hashing
 from supervisor.storage.b2_composing import B2Composer, wait_for
-from supervisor.storage.b2http import Download, PartApi, Transport
+from supervisor.storage.b2http import ANSWER_S, CONNECT_S, Download, PartApi, Transport
 from supervisor.storage.base import (
     Composer,
     Finishing,
@@ -513,5 +513,11 @@ def _session(streams: int) -> requests.Session:
 
 
 class _WideAdapter(HTTPAdapter):
+    def send(self, request: requests.PreparedRequest, *args: Any, **more: Any) -> requests.Response:
+        """b2sdk waits twenty minutes for any answer, since a copy may take that long: nothing else may."""
+        if "/b2_copy_" not in (request.url or ""):
+            more["timeout"] = (CONNECT_S, ANSWER_S)
+        return super().send(request, *args, **more)
+
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, blocksize=hashing.CHUNK_BYTES, **kwargs)

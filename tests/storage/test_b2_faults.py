@@ -177,6 +177,17 @@ def test_a_download_whose_answer_never_comes_is_given_up_and_asked_for_again(
     b2.wait_idle()
 
 
+def test_a_call_whose_answer_never_comes_is_asked_again(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.storage.b2.ANSWER_S", 0.5)
+    store = b2_store(b2)
+    store.put_bytes(f"{RUN}/x", b"x")
+    b2.fail("b2_list_file_names", delay_s=6, times=1)
+    began = time.monotonic()
+    assert [file.name for file in store.list(f"{RUN}/")] == [f"{RUN}/x"]
+    assert time.monotonic() - began < 6
+    b2.wait_idle()
+
+
 # ---------------------------------------------------------------- caps, and what is rotten
 
 
