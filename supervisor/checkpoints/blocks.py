@@ -45,56 +45,93 @@ def whole_hash(hashes: bytes) -> str:
     return hashes.hex() if len(hashes) == HASH_BYTES else xxhash.xxh3_128_hexdigest(hashes)
 
 
+class BlockHasher:
+    """Hashes of the blocks of a stream, in order; none of an empty stream."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._found: list[bytes] = []
+        self._digest, self._held = xxhash.xxh3_128(), 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """The next bytes."""
+        view = memoryview(data)
+        while view:
+            taken = view[: self._block_size - self._held]
+            self._digest.update(taken)
+            self._held += len(taken)
+            view = view[len(taken) :]
+            if self._held == self._block_size:
+                self._end()
+
+    def hashes(self) -> bytes:
+        """All of them, once the stream has ended."""
+        if self._held:
+            self._end()
+        return b"".join(self._found)
+
+    def _end(self) -> None:
+        self._found.append(self._digest.digest())
+        self._digest.reset()
+        self._held = 0
+
+
 def hash_blocks(pieces: Iterable[bytes], block_size: int) -> bytes:
     """Hashes of the blocks of a stream, in order; none of an empty stream."""
-    found: list[bytes] = []
-    digest, held = xxhash.xxh3_128(), 0
+    hasher = BlockHasher(block_size)
     for piece in pieces:
-        view = memoryview(piece)
-        while view:
-            taken = view[: block_size - held]
-            digest.update(taken)
-            held += len(taken)
-            view = view[len(taken) :]
-            if held == block_size:
-                found.append(digest.digest())
-                digest.reset()
-                held = 0
-    if held:
-        found.append(digest.digest())
-    return b"".join(found)
+        hasher.update(piece)
+    return hasher.hashes()
+
+
+class PartHasher:
+    """SHA-1 of a ``part`` (offset, size) of a file, and the hashes of all blocks that begin in it, in one reading.
+
+    It is given the bytes of the part, in order, by whoever reads them. The last of the blocks may end in the next part;
+    it is read on for that, so that parts can be hashed in any order.
+    """
+
+    def __init__(self, path: Path, part: tuple[int, int], size: int, block_size: int) -> None:
+        self._path, self._size = path, size
+        offset, length = part
+        self._end = offset + length
+        first = -(-offset // block_size) * block_size
+        self._last = min(size, -(-self._end // block_size) * block_size) if first < self._end else self._end
+        self._before = min(first, self._end) - offset  # bytes of a block that began in an earlier part
+        self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._blocks = BlockHasher(block_size)
+
+    def update(self, data: bytes | memoryview) -> None:
+        """The next bytes of the part."""
+        self._sha1.update(data)
+        view = memoryview(data)
+        skipped = min(self._before, len(view))
+        self._before -= skipped
+        self._blocks.update(view[skipped:])
+
+    def found(self) -> tuple[str, bytes]:
+        """The SHA-1, hexadecimal, and the blocks' hashes, once all bytes were given."""
+        if self._last > self._end:
+            descriptor = open_source(self._path)
+            try:
+                for piece in read_pieces(descriptor, self._path, self._end, self._last - self._end):
+                    self._blocks.update(piece)
+            finally:
+                os.close(descriptor)
+        blocks = self._blocks.hashes() if self._size else xxhash.xxh3_128_digest(b"")
+        return self._sha1.hexdigest(), blocks
 
 
 def hash_part(path: Path, part: tuple[int, int], size: int, block_size: int) -> tuple[str, bytes]:
-    """SHA-1 of a ``part`` (offset, size) of a file, and the hashes of all blocks that begin in it: one reading.
-
-    The last of those may end in the next part; it is read on for that, so that parts can be hashed in any order.
-    """
-    offset, length = part
-    end = offset + length
-    first = -(-offset // block_size) * block_size
-    last = min(size, -(-end // block_size) * block_size)
-    sha1 = hashlib.sha1(usedforsecurity=False)
+    """What ``PartHasher`` finds, for a part that is read for its own sake."""
+    hasher = PartHasher(path, part, size, block_size)
     descriptor = open_source(path)
     try:
-        for piece in read_pieces(descriptor, path, offset, min(first, end) - offset):
-            sha1.update(piece)
-        if first >= end:
-            empty = size == 0
-            return sha1.hexdigest(), xxhash.xxh3_128_digest(b"") if empty else b""
-
-        def both() -> Iterable[bytes]:
-            position = first
-            for piece in read_pieces(descriptor, path, first, last - first):
-                if position < end:
-                    sha1.update(memoryview(piece)[: end - position])
-                position += len(piece)
-                yield piece
-
-        hashes = hash_blocks(both(), block_size)
-        return sha1.hexdigest(), hashes
+        for piece in read_pieces(descriptor, path, *part):
+            hasher.update(piece)
     finally:
         os.close(descriptor)
+    return hasher.found()
 
 
 def hash_file(path: Path, size: int, block_size: int) -> str:

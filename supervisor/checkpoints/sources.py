@@ -1,7 +1,8 @@
 """The hashes of a step's local files: of parts for the store, of blocks for the next step; each taken once.
 
-Nobody waits for the hashes of a whole file who needs those of a part: a part is read when the store asks for it, by the
-thread that is about to send it, and only as many are read at a time as there are processors to hash them.
+A part is hashed while it passes by on its way to the store, where the store can take the hash after the bytes. Else it
+is read when the store asks for it, by the thread that is about to send it, and only as many at a time as there are
+processors. Nobody waits for the hashes of a whole file but who has to know all of it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from supervisor.checkpoints.blocks import hash_part
+from supervisor.checkpoints.blocks import PartHasher, hash_part
 from supervisor.checkpoints.local_plan import Found, Identity, LocalPlan, Wanted
 from supervisor.checkpoints.progress import Meter
-from supervisor.storage.base import Cut, Part, Progress, StoreError
+from supervisor.storage.base import Cut, Hasher, Part, Progress, StoreError
 from supervisor.storage.hashing import part_ranges
 
 T = TypeVar("T")
@@ -42,6 +43,19 @@ class LocalFile(Cut):
 
     def part(self, index: int) -> Part:
         return Part(*self.ranges[index], self._hashes(index)[0])
+
+    def known(self, index: int) -> str:
+        found = self._found[index]
+        return found[0] if found is not None else ""
+
+    def hasher(self, index: int) -> Hasher:
+        return _Passing(self, index)
+
+    def saw(self, index: int, found: Found) -> None:
+        """The hashes of a part that was read by somebody else."""
+        with self._locks[index]:
+            self._found[index] = found
+            self._local.remember(self.wanted, index, found)
 
     @property
     def blocks(self) -> bytes:
@@ -83,6 +97,22 @@ class LocalFile(Cut):
                 self._found[index] = found
                 self._local.remember(self.wanted, index, found)
         return found
+
+
+class _Passing:
+    """Hashes a part of a file while it passes by on its way to the store."""
+
+    def __init__(self, file: LocalFile, index: int) -> None:
+        self._file, self._index = file, index
+        self._hasher = PartHasher(file.source, file.ranges[index], file.size, file.block_size)
+
+    def update(self, data: memoryview) -> None:
+        self._hasher.update(data)
+
+    def hexdigest(self) -> str:
+        found = self._hasher.found()
+        self._file.saw(self._index, found)
+        return found[0]
 
 
 class Sources:

@@ -27,12 +27,15 @@ from supervisor.storage.b2_composing import B2Composer, wait_for
 from supervisor.storage.b2http import ANSWER_S, CONNECT_S, Download, PartApi, Transport
 from supervisor.storage.base import (
     Composer,
+    Cut,
     Finishing,
+    Hasher,
     Part,
     Progress,
     Sink,
     StoredFile,
     StoreError,
+    known_part,
     ranges_of,
     unheard,
 )
@@ -159,8 +162,7 @@ class B2Store:
     ) -> StoredFile:
         full = self._reach(name, "writeFiles", "write")
         if len(parts) <= 1:
-            part = parts[0] if parts else Part(0, 0, hashing.EMPTY_SHA1)
-            stored = self._pool.submit(self._send_small, name, full, path, part).result()
+            stored = self._pool.submit(self._send_small, name, full, path, parts).result()
         else:
             stored = self._send_large(name, full, path, parts, progress, finishing)
         if stored.size != size:
@@ -173,11 +175,14 @@ class B2Store:
         full = self._reach(name, "writeFiles", "write")
         return self._upload(name, full, io.BytesIO(data), len(data), hashing.sha1(data))
 
-    def _send_small(self, name: str, full: str, path: Path, part: Part) -> StoredFile:
-        with SourceRange(path, part) as stream:
-            return self._upload(name, full, stream, part.size, part.sha1)
+    def _send_small(self, name: str, full: str, path: Path, parts: Sequence[Part]) -> StoredFile:
+        part = known_part(parts, 0) if parts else Part(0, 0, hashing.EMPTY_SHA1)
+        with SourceRange(path, part, _hasher(parts, 0)) as stream:
+            return self._upload(name, full, stream, part.size, "" if part.size else hashing.EMPTY_SHA1)
 
     def _upload(self, name: str, full: str, stream: Any, size: int, sha1: str) -> StoredFile:
+        """Send a body in one request. Of a ``SourceRange`` that is not empty the hash may be found on the way."""
+
         def attempt() -> StoredFile:
             with self._sending(name, stream):
                 body = stream if size else b""  # requests would send an empty stream in chunks, which B2 refuses
@@ -185,7 +190,7 @@ class B2Store:
             return self._stored(answer)
 
         stored = self._retry.call(attempt)
-        if stored.sha1 != sha1:
+        if stored.sha1 != (sha1 or stream.sha1):
             raise StoreError("transient", f"{self.url} confirmed another SHA-1 for {name} than was sent")
         self._count(size)
         return stored
@@ -199,9 +204,11 @@ class B2Store:
         def send(number: int) -> None:
             if stop.is_set():
                 return
-            part = parts[number - 1]  # which reads it, unless its hash is known
+            # A part that is there has to be read to be compared; any other is hashed while it is sent.
+            part = parts[number - 1] if number in there else known_part(parts, number - 1)
             if there.get(number) != (part.size, part.sha1):
-                self._send_part(name, path, file_id, number, part, stop)
+                with SourceRange(path, part, _hasher(parts, number - 1)) as stream:
+                    self._send_part(name, file_id, number, stream, stop)
             progress(part.size)
 
         wait_for([self._pool.submit(send, number) for number in range(1, len(parts) + 1)], stop)
@@ -217,23 +224,17 @@ class B2Store:
                 file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, info)["fileId"]
         return str(file_id), there
 
-    def _send_part(  # noqa: PLR0917
-        self, name: str, path: Path, file_id: str, number: int, part: Part, stop: threading.Event
-    ) -> None:
-        with SourceRange(path, part) as stream:
+    def _send_part(self, name: str, file_id: str, number: int, stream: SourceRange, stop: threading.Event) -> None:
+        def attempt() -> None:
+            if stop.is_set():  # the first failure is what counts
+                raise StoreError("changed", f"the upload of {name} was given up")
+            with self._sending(name, stream):
+                answer = self._session.upload_part(file_id, number, len(stream), stream.sha1, stream)
+            if answer["contentSha1"] != stream.sha1:
+                raise StoreError("transient", f"{self.url} confirmed another SHA-1 for part {number} of {name}")
 
-            def attempt() -> None:
-                if stop.is_set():
-                    raise StoreError(
-                        "changed", f"the upload of {name} was given up"
-                    )  # the first failure is what counts
-                with self._sending(name, stream):
-                    answer = self._session.upload_part(file_id, number, part.size, part.sha1, stream)
-                if answer["contentSha1"] != part.sha1:
-                    raise StoreError("transient", f"{self.url} confirmed another SHA-1 for part {number} of {name}")
-
-            self._retry.call(attempt)
-        self._count(part.size)
+        self._retry.call(attempt)
+        self._count(len(stream))
 
     def _finish(self, name: str, file_id: str, parts: Sequence[Part]) -> StoredFile:
         """Make one object of the parts. An error may only mean that the answer was lost, so look before failing."""
@@ -480,6 +481,11 @@ class B2Store:
     def _count(self, size: int) -> None:
         with self._lock:
             self._sent += size
+
+
+def _hasher(parts: Sequence[Part], index: int) -> Callable[[], Hasher] | None:
+    """How the hash of a part is found while it is sent, so that it is known afterwards."""
+    return (lambda: parts.hasher(index)) if isinstance(parts, Cut) else None
 
 
 class _SinkError(Exception):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.storage import hashing
 from supervisor.storage.base import Finishing, Part, Piece, Progress, StoredFile, StoreError, ranges_of, unheard
+from supervisor.storage.source import SourceRange
 
 if TYPE_CHECKING:
     from supervisor.storage.b2 import B2Store
@@ -64,7 +65,8 @@ class B2Composer:
             part = piece.part
             is_there = there.get(number) == (part.size, part.sha1)
             if not is_there and not (piece.copied and self._copied(name, file_id, number, part, source, stop)):
-                store._send_part(name, path, file_id, number, part, stop)
+                with SourceRange(path, part) as stream:
+                    store._send_part(name, file_id, number, stream, stop)
             progress(part.size)
 
         sent_first = sorted(enumerate(pieces, 1), key=lambda entry: entry[1].copied)  # so the link never waits

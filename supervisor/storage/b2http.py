@@ -9,7 +9,6 @@ the place of its lowest layer (b2sdk 2.13.1, ``B2HttpApiConfig``) for these thre
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import json
 import os
@@ -220,18 +219,18 @@ class Transport:
     def _send_body(self, link: socket.socket, source: SourceRange, size: int, *, late: bool) -> None:
         pace = Pace(self.stall_s, time.monotonic())
         if late or isinstance(link, ssl.SSLSocket):
-            digest = hashlib.sha1(usedforsecurity=False)
+            digest = source.hasher() if late else None
             buffer = self.buffer()
             while block := source.readinto(buffer[: self.throttle.block(len(buffer))]):
                 self.throttle.pass_(block)
-                if late:
+                if digest is not None:
                     digest.update(buffer[:block])
                 sent = 0
                 while sent < block:
                     count = link.send(buffer[sent:block])
                     sent += count
                     pace.moved(count, time.monotonic())
-            if late:
+            if digest is not None:
                 source.sha1 = digest.hexdigest()
                 link.sendall(source.sha1.encode())
             return
@@ -342,13 +341,14 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         data_stream: Any, *rest: Any,
     ) -> Any:  # fmt: skip
         if not isinstance(data_stream, SourceRange) or self.transport.proxied(upload_url):
+            sha1 = data_stream.find_sha1() if isinstance(data_stream, SourceRange) else content_sha1
             return super().upload_part(
-                upload_url, upload_auth_token, part_number, content_length, content_sha1, data_stream, *rest
+                upload_url, upload_auth_token, part_number, content_length, sha1, data_stream, *rest
             )
         headers = {
             "Authorization": upload_auth_token,
             "X-Bz-Part-Number": str(part_number),
-            "X-Bz-Content-Sha1": content_sha1,
+            "X-Bz-Content-Sha1": data_stream.sha1,
         }
         data_stream.seek(0)
         return self.transport.send(upload_url, headers, data_stream)
@@ -358,8 +358,9 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         content_sha1: str, file_info: dict[str, str], data_stream: Any, *rest: Any, **more: Any,
     ) -> Any:  # fmt: skip
         if not isinstance(data_stream, SourceRange) or self.transport.proxied(upload_url):
+            sha1 = data_stream.find_sha1() if isinstance(data_stream, SourceRange) else content_sha1
             return super().upload_file(
-                upload_url, upload_auth_token, file_name, content_length, content_type, content_sha1, file_info,
+                upload_url, upload_auth_token, file_name, content_length, content_type, sha1, file_info,
                 data_stream, *rest, **more,
             )  # fmt: skip
         self.check_b2_filename(file_name)
@@ -368,7 +369,7 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
             file_name=file_name,
             content_length=content_length,
             content_type=content_type,
-            content_sha1=content_sha1,
+            content_sha1=data_stream.sha1,
             file_info=file_info,
             server_side_encryption=None,
             file_retention=None,

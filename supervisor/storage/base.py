@@ -52,6 +52,14 @@ class Part:
     sha1: str
 
 
+class Hasher(Protocol):
+    """As hashlib's objects: bytes in order, then one hash of them."""
+
+    def update(self, data: memoryview, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
 class Cut(Sequence[Part]):
     """The parts of a local file whose hashes are found when they are asked for, one by one, by whichever thread asks.
 
@@ -64,6 +72,14 @@ class Cut(Sequence[Part]):
     @abstractmethod
     def part(self, index: int) -> Part:
         """The part with its SHA-1. Raises kind "changed" when the file vanished or became shorter."""
+
+    @abstractmethod
+    def known(self, index: int) -> str:
+        """The SHA-1 of a part if it is known already, else nothing: then whoever reads it anyway can find it out."""
+
+    @abstractmethod
+    def hasher(self, index: int) -> Hasher:
+        """For whoever reads the whole part anyway: its ``hexdigest`` is the SHA-1, which is known from then on."""
 
     def __len__(self) -> int:
         return len(self.ranges)
@@ -83,6 +99,11 @@ class Cut(Sequence[Part]):
 def ranges_of(parts: Sequence[Part]) -> Sequence[tuple[int, int]]:
     """(offset, size) of each part, without asking a ``Cut`` for any hash."""
     return parts.ranges if isinstance(parts, Cut) else [(part.offset, part.size) for part in parts]
+
+
+def known_part(parts: Sequence[Part], index: int) -> Part:
+    """A part with its SHA-1 if that is known already, else with none ("")."""
+    return Part(*parts.ranges[index], parts.known(index)) if isinstance(parts, Cut) else parts[index]
 
 
 @dataclass(frozen=True)

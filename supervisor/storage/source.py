@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisor.storage.base import Part, StoreError
+from supervisor.storage.base import Hasher, Part, StoreError
 from supervisor.storage.hashing import CHUNK_BYTES, part_ranges
 
 HASH_BYTES = 256 << 10  # fits a core's cache: larger blocks are read from memory twice
@@ -59,11 +59,17 @@ def hash_parts(path: Path, size: int, part_size: int) -> tuple[Part, ...]:
     )
 
 
+def _sha1() -> Hasher:
+    return hashlib.sha1(usedforsecurity=False)
+
+
 class SourceRange(io.RawIOBase):
     """A range of a file as a stream that can be sent, rewound and sent again, or given to sendfile."""
 
-    def __init__(self, path: Path, part: Part) -> None:
+    def __init__(self, path: Path, part: Part, hasher: Callable[[], Hasher] | None = None) -> None:
         self._path = path
+        self.hasher = hasher or _sha1
+        """Makes what finds the SHA-1 out on the way, for each time that the range is read from its beginning."""
         self._part = part
         self._descriptor = open_source(path)
         self._position = 0
@@ -123,8 +129,18 @@ class SourceRange(io.RawIOBase):
 
     def check(self) -> None:
         """Raises kind "changed" when the range no longer has the SHA-1 it was announced with."""
-        if self._part.sha1 and hash_range(self._path, self._part.offset, self._part.size) != self._part.sha1:
+        if self.sha1 and hash_range(self._path, self._part.offset, self._part.size) != self.sha1:
             raise StoreError("changed", f"{self._path} changed after it was hashed (byte {self._part.offset} on)")
+
+    def find_sha1(self) -> str:
+        """The SHA-1, read for its own sake where it is not known: some ways of sending need it before."""
+        if not self.sha1:
+            digest, buffer = self.hasher(), memoryview(bytearray(HASH_BYTES))
+            self.seek(0)
+            while count := self.readinto(buffer):
+                digest.update(buffer[:count])
+            self.sha1 = digest.hexdigest()
+        return self.sha1
 
     def close(self) -> None:
         if not self.closed:
