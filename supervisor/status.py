@@ -89,7 +89,9 @@ def status(state: State) -> dict[str, Any]:
         "local_steps": [
             {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes} for s in state.local
         ],
-        "stored_steps": [{"step": s.step, "committed": s.committed, "size_bytes": s.size_bytes} for s in state.store],
+        "stored_steps": [
+            {"step": s.step, "committed": s.committed, "size_bytes": s.size_bytes, "left": s.left} for s in state.store
+        ],
         "store_reason": state.store_reason or state.publish_reason,
         "next_to_publish": next_to_publish(state),
         "pinned": sorted({*state.pinned, *(int(s) for s, on in state.pin_wishes.items() if on)}),

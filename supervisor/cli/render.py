@@ -179,7 +179,8 @@ def _checkpoints(status: Mapping[str, Any]) -> str:
 
 
 def _store(status: Mapping[str, Any]) -> str:
-    stored = [step["step"] for step in status.get("stored_steps") or () if step.get("committed")]
+    committed = [step for step in status.get("stored_steps") or () if step.get("committed")]
+    stored = [step["step"] for step in committed if not step.get("left")]
     held = f"holds {_steps(stored)}" if stored else "holds no published step"
     reason = status.get("store_reason")
     return f"{status.get('store', '')} {f'is unclear: {reason}' if reason else held}".strip()
@@ -268,6 +269,8 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
             notes.append("pinned")
         if here and here.get("reason"):
             notes.append(safe(here["reason"]))
+        if there and there.get("left"):
+            notes.append(f"left: {safe(there['left'])}")
         if damage := (answer.get("damaged") or {}).get(str(step)):
             notes.append(f"damaged in the store: {safe(damage)}")
         bytes_ = (here or there or {}).get("size_bytes")

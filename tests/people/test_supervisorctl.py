@@ -77,6 +77,16 @@ def test_the_first_line_tells_the_morning_what_the_night_was(serve: Serve) -> No
     assert ctl().stdout == answer.stdout
 
 
+def test_a_step_that_was_left_is_no_step_that_the_store_holds() -> None:
+    went = "the run went back to step 10"
+    stored = [
+        {"step": step, "committed": True, "size_bytes": GIB, "left": went if step > 10 else ""} for step in (10, 20)
+    ]
+    now = FakeDesk(stored_steps=stored).now
+    assert any(line.startswith("  store ") and line.endswith(" holds step 10") for line in render.status_block(now))
+    assert any(re.match(rf"20 .* published .*left: {went}", line) for line in render.checkpoints(now))
+
+
 def test_a_step_that_comes_from_the_store_is_shown_as_one() -> None:
     moving = {"what": "restoring", "phase": "fetching", "step": 7, "bytes": 1 << 20, "total_bytes": 4 << 20}
     block = render.status_block(FakeDesk(publishing={**moving, "rate": 0, "remaining_s": None}).now)
