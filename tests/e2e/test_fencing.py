@@ -126,7 +126,7 @@ def test_rollback_by_hand_is_seen_by_a_pod_that_comes_before_the_next_publish(tm
 def test_a_pod_that_is_fenced_in_the_middle_of_a_publish_spoils_nothing_and_may_take_the_run_back(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:
-    options = over_b2(b2, take_over_after=60, keep_last=50)
+    options = over_b2(b2, take_over_after=12, keep_last=50)
     one = first_pod(tmp_path / "one", "v0.6", max_steps=400, step_s=0.5, checkpoint_bytes=1_000_000, **options)
     two = next_pod(tmp_path / "two", one, settings={"store": options["settings"]["store"]})
     pods += [one, two]
@@ -245,7 +245,7 @@ def test_the_next_daemon_of_a_pod_holds_its_run_at_once_and_a_second_pod_after_a
 
 
 def test_a_run_that_cannot_be_given_back_says_what_that_costs(tmp_path: Path, pods: list[Pod], b2: B2Server) -> None:
-    one = first_pod(tmp_path / "one", "v0.6", max_steps=60, step_s=0.5, **over_b2(b2, take_over_after=60))
+    one = first_pod(tmp_path / "one", "v0.6", max_steps=60, step_s=0.5, **over_b2(b2, take_over_after=8))
     pods.append(one)
     one.start()
     one.wait_for(lambda: one.sentences("published"), "a step is published")
@@ -255,7 +255,7 @@ def test_a_run_that_cannot_be_given_back_says_what_that_costs(tmp_path: Path, po
     began = time.monotonic()
     assert one.wait_exit(90) == 0, one.story()
     assert time.monotonic() - began < 60, "it waits for the store no longer than for anything else"
-    assert one.said_so("release-failed", "could not be given back in the store, so another pod waits 60 s")
+    assert one.said_so("release-failed", "could not be given back in the store, so another pod waits 8 s")
 
 
 def test_what_a_pod_that_is_gone_left_half_sent_is_cancelled_once_another_one_holds_the_run(
