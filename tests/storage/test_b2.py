@@ -123,6 +123,38 @@ def test_an_unfinished_upload_of_other_bytes_is_not_continued(b2: B2Server, big:
     assert b2.objects() == {"run/big": bytes(data)}
 
 
+def test_a_part_that_is_there_with_other_bytes_is_replaced_under_its_number(
+    b2: B2Server, big: Path, tmp_path: Path
+) -> None:
+    store, size = opened(b2), big.stat().st_size
+    b2.fail("b2_upload_part", after=3, status=503, times=10_000)
+    with pytest.raises(StoreError):
+        send(store, big)
+    b2.state.faults.clear()
+    begun = {part for _, part in accepted(b2)}
+    first = min(begun)
+    with big.open("r+b") as file:
+        file.seek((first - 1) * 20_000)
+        file.write(b"other bytes")
+    told: list[int] = []
+    stored = store.put_file("run/big", big, size, hash_parts(big, size, 20_000), told.append)
+    assert (b2.objects()["run/big"], sum(told)) == (big.read_bytes(), size)
+    assert sorted(part for _, part in accepted(b2)) == sorted([*range(1, 6), first])
+    assert len(b2.journal("b2_start_large_file")) == 1 and list(b2.state.versions) == [stored.file_id]
+
+
+def test_the_id_is_told_when_all_parts_are_there_and_before_they_are_a_file(b2: B2Server, big: Path) -> None:
+    size = big.stat().st_size
+    told: list[tuple[str, int]] = []
+
+    def finishing(file_id: str) -> None:
+        told.append((file_id, len(accepted(b2))))
+        assert not b2.objects()
+
+    stored = opened(b2).put_file("run/big", big, size, hash_parts(big, size, 20_000), lambda _: None, finishing)
+    assert told == [(stored.file_id, 5)]
+
+
 def test_more_parts_than_streams_never_means_more_requests_at_a_time_than_streams(b2: B2Server, tmp_path: Path) -> None:
     path = tmp_path / "many"
     path.write_bytes(os.urandom(400_000))
