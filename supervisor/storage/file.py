@@ -259,7 +259,9 @@ class FileStore:
 
         ``fresh``: only where there is no ``target`` yet; raises FileExistsError.
         """
-        self._exists()
+        if not self._exists():
+            self.root.mkdir(exist_ok=True)
+            _fsync_folder(self.root.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary, descriptor = _begin(target.parent)
         try:
@@ -337,6 +339,7 @@ def _drop_if_dead(path: Path) -> bool:
         if not _is_dead(descriptor):
             return False
         path.unlink(missing_ok=True)
+        _fsync_folder(path.parent)
         return True
     finally:
         os.close(descriptor)

@@ -75,7 +75,6 @@ def before_a_further_step(pod: Pod) -> None:
 def after_a_further_step(pod: Pod) -> None:
     assert pod.pointer() == 40 and pod.committed() == {20: "", 40: ""}
     assert pod.holds(40, pod.expected[40])
-    assert not list(pod.state.glob("publish-*"))
 
 
 def before_the_first_step(pod: Pod) -> None:
@@ -142,6 +141,7 @@ def before_sweeping(pod: Pod) -> None:
             if any(f"step_{step}/" in one for one in pod.garbage()):
                 break
     assert len(pod.garbage()) == 2 and pod.committed() == {20: ""}
+    shutil.rmtree(pod.state)  # it is gone for good: another one cleans
 
 
 def sweep(pod: Pod) -> None:
@@ -273,7 +273,6 @@ def still_ours_or_free(pod: Pod) -> None:
 
 def after_giving_back(pod: Pod) -> None:
     assert look(pod.open(), RUN).free
-    assert held(pod, B).writer == B
 
 
 # ---------------------------------------------------------------- pins, lineage

@@ -24,12 +24,18 @@ from tests.vault.scenes import COMPOSE, SCENES, Scene
 FATES: dict[str, tuple[Fate, ...]] = {"file": ("kept", "lost", "torn"), "b2": ("kept", "lost")}
 
 
+LOCAL = ("first", "further", "again", "held", "restore", "replace")
+"""At B2 only these write to a disk of which anything can be lost."""
+
+
 def _cases() -> list[Any]:
     """Quick ones in each run of the tests, all of them in `make soak`; B2 keeps little on the local disk to tear."""
     cases = []
     for where in ("file", "b2"):
         for name in SCENES:
             for fate in FATES[where]:
+                if where == "b2" and fate == "lost" and name not in LOCAL:
+                    continue
                 quick = fate == "lost" if where == "file" else (name, fate) in (("prune", "kept"), ("further", "lost"))
                 marks = () if quick else (pytest.mark.soak,)
                 cases.append(pytest.param(where, name, fate, marks=marks, id=f"{where}-{name}-{fate}"))
@@ -41,19 +47,21 @@ def test_killed_at_every_point_nothing_is_lost(pod: Pod, name: str, fate: Fate) 
     kill_at_every_point(pod, name, SCENES[name], fate)
 
 
-@pytest.mark.parametrize("fate", [pytest.param("kept", marks=pytest.mark.soak), "lost"])
-def test_killed_at_every_point_of_making_a_step_of_the_one_before(lora_pod: Pod, fate: Fate) -> None:
-    assert kill_at_every_point(lora_pod, "compose", COMPOSE, fate) >= COMPOSE.least
+@pytest.mark.parametrize(
+    ("fate", "every"), [pytest.param("kept", 1, marks=pytest.mark.soak), ("lost", 6)], ids=["all", "some"]
+)
+def test_killed_while_a_step_is_made_of_the_one_before(lora_pod: Pod, fate: Fate, every: int) -> None:
+    assert kill_at_every_point(lora_pod, "compose", COMPOSE, fate, every) >= COMPOSE.least / every
 
 
 def kill_at_every_point(pod: Pod, name: str, scene: Scene, fate: Fate, every: int = 1) -> int:
-    """Returns at how many points it was cut."""
+    """Returns at how many points it was cut; the last one is when it is done already."""
     scene.before(pod)
     saved = save(pod)
     with Machine(pod.home) as whole:
         scene.act(pod)
     scene.afterwards(pod)
-    numbers = range(1, len(whole.labels) + 1, every)
+    numbers = [*range(1, len(whole.labels) + 1, every), len(whole.labels) + 1]
     for number in numbers:
         go_back(pod, saved)
         machine = Machine(pod.home, number)
@@ -68,6 +76,8 @@ def kill_at_every_point(pod: Pod, name: str, scene: Scene, fate: Fate, every: in
         if pod.server is not None:
             pod.server.wait_idle()
         try:
+            if not machine.off:  # it was done, and said so: that lasts
+                scene.afterwards(pod)
             _nothing_is_lost(pod, scene)
             with Machine(pod.home):
                 scene.act(pod)
@@ -75,7 +85,7 @@ def kill_at_every_point(pod: Pod, name: str, scene: Scene, fate: Fate, every: in
             _nothing_is_damaged(pod, scene)
             sweep_run(pod.open(), RUN)  # as the transfer process and the daemon do afterwards
             tidy(pod.open(), RUN, pod.committed())
-            assert pod.garbage() == []
+            assert pod.garbage() == [] and not list(pod.state.glob("publish-*"))
             _nothing_was_sent_twice(pod)
         except (AssertionError, StoreError) as error:
             raise AssertionError(f"{where}: {error}\n" + "\n".join(machine.labels[-12:])) from error
@@ -84,15 +94,15 @@ def kill_at_every_point(pod: Pod, name: str, scene: Scene, fate: Fate, every: in
 
 def _nothing_is_lost(pod: Pod, scene: Scene) -> None:
     committed = _nothing_is_damaged(pod, scene)
-    listed = pod.listed()
-    assert all(listed[step] for step in scene.safe), f"promise 3: a fresh pod sees {listed}"
-    assert not any(listed.get(step) for step, damage in committed.items() if damage), "a damaged step is offered"
+    listed = {step for step, whole in pod.listed().items() if whole}
+    assert listed == set(committed), f"promise 3: a fresh pod sees {listed}, and there are {set(committed)}"
     scene.between(pod)
 
 
 def _nothing_is_damaged(pod: Pod, scene: Scene) -> dict[int, str]:
     """Told by the judge alone; returns what is committed."""
     committed = pod.committed()
+    assert not any(committed.values()), f"promise 1: what has a manifest has all of its files: {committed}"
     for step in scene.safe:
         assert committed.get(step) == "", f"promise 1: step {step}: {committed.get(step, 'not committed')}"
         assert pod.holds(step, pod.expected[step]), f"promise 1: step {step} has other bytes"
