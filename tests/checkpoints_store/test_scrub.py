@@ -38,6 +38,18 @@ def test_a_whole_store_is_good_and_looking_changes_nothing(store: Store, tmp_pat
     assert store.list(f"{RUN}/") == before
 
 
+def test_a_pointer_that_moves_on_while_the_store_is_looked_at_is_no_damage(
+    published: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [published.list_versions(f"{RUN}/")]
+    publish(published, Step(tmp_path / "30", 30).fill().plan(tmp_path / "state"), quiet)
+    really = published.list_versions
+    monkeypatch.setattr(published, "list_versions", lambda prefix: before.pop() if before else really(prefix))
+    found = scrub(published, RUN, quiet)
+    assert [one.step for one in found.steps] == [10, 20], "step 30 came after the look at the steps"
+    assert found.problems == ()
+
+
 Break = Callable[[B2Server], object]
 
 
