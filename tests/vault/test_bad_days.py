@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from supervisor.checkpoints.catalogue import delete_step, list_steps
+from supervisor.checkpoints.catalogue import delete_step, list_steps, sweep_run
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
+from supervisor.storage.file import FileStore
 from supervisor.storage.retry import Retry
 from tests.b2server import B2Server, Key
 from tests.checkpoints_store.conftest import quiet
@@ -221,3 +222,18 @@ def test_a_pointer_to_nothing_hides_no_step(pod: Pod) -> None:
     found = list_steps(store, RUN)
     assert [info.step for info in found.steps.values() if info.committed] == [20, 40]
     assert any("there is no such step" in problem for problem in scrub(store, RUN, quiet).problems)
+
+
+def test_sweeping_leaves_alone_what_a_living_pod_is_writing_and_what_is_spared(quick_dir: Path) -> None:
+    """Both look at one folder; the writer may be another process."""
+    pod = Pod(quick_dir / "pod")
+    pod.home.mkdir()
+    publish_all(pod, 20)
+    left = pod.vault / RUN / "step_40" / ".incoming-0123456789abcdef"
+    left.parent.mkdir()
+    left.write_bytes(b"of a dead pod")
+    with FileStore(pod.vault)._incoming(pod.vault / RUN / "step_60") as descriptor:
+        assert sweep_run(pod.open(), RUN, spare=[40]) == 0 and left.exists()
+        assert sweep_run(pod.open(), RUN) == 1 and not left.exists()
+        os.write(descriptor, b"whole")
+    assert pod.open().get_bytes(f"{RUN}/step_60") == b"whole"
