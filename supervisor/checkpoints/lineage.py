@@ -64,18 +64,32 @@ class Lineage:
         ``generation`` is that of the pod that published it. It had read what pods before it kept; what one of them
         kept later, when it was fenced already, does not concern the step.
         """
-        why = ""
+        against = self._against(step, published_in, generation)
+        if not against:
+            return ""
+        last = against[-1]
+        if last.kind == "quarantine":
+            return f"it is quarantined{f': {last.why}' if last.why else ''}"
+        return f"the run went back to {'a fresh start' if last.step < 0 else f'step {last.step}'}"
+
+    def passed_over(self, step: int, published_in: int, generation: int = 0) -> bool:
+        """Is ``step`` left only because the run went back behind it? Reached anew it is good, were it the same bytes.
+
+        What is quarantined failed, and the same bytes would fail again.
+        """
+        against = self._against(step, published_in, generation)
+        return bool(against) and all(entry.kind == "rollback" for entry in against)
+
+    def _against(self, step: int, published_in: int, generation: int) -> list[Entry]:
+        found: list[Entry] = []
         for entry in self.entries:
             if entry.lineage <= published_in or 0 < entry.generation < generation:
                 continue
-            if entry.kind == "rollback" and step > entry.step:
-                to = "a fresh start" if entry.step < 0 else f"step {entry.step}"
-                why = f"the run went back to {to}"
-            elif entry.kind == "quarantine" and step == entry.step:
-                why = f"it is quarantined{f': {entry.why}' if entry.why else ''}"
+            if (entry.kind == "rollback" and step > entry.step) or (entry.kind == "quarantine" and step == entry.step):
+                found.append(entry)
             elif entry.kind == "take" and step == entry.step:
-                why = ""
-        return why
+                found.clear()
+        return found
 
 
 def read(store: Store, run_id: str) -> Lineage:

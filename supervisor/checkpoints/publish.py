@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size, whole_hash
 from supervisor.checkpoints.claims import Fence
+from supervisor.checkpoints.lineage import Lineage
 from supervisor.checkpoints.local_plan import Identity, LocalPlan, Wanted
 from supervisor.checkpoints.manifest import (
     MANIFEST,
@@ -61,7 +62,7 @@ class PublishPlan:
     reward: float | None = None
     allow_back: bool = False
     generation: int = 0
-    lineage: int = 0
+    happened: Lineage = field(default_factory=Lineage)  # to the run so far
     fence: Fence | None = None  # looks whether the run is still ours; None where nobody else can have it
 
 
@@ -111,7 +112,7 @@ class _Publish:
             plan.run_id,
             plan.wandb_run_id,
             generation=plan.generation,
-            lineage=plan.lineage,
+            lineage=plan.happened.number,
             writer=plan.writer,
         )
 
@@ -125,7 +126,7 @@ class _Publish:
         listing = {file.name: file for file in self.store.list(self.folder)}
         before, data, file_id = self._committed(listing)
         files = self._files({file.path: file for file in before.files} if before else {})
-        already = before is not None and self._same(before, files, listing)
+        already = before is not None and not self._passed_over(before) and self._same(before, files, listing)
         if not already:
             self._fence()
             self._uncommit(before, listing, files)
@@ -134,7 +135,10 @@ class _Publish:
             self._check_listing(files, stored)
             self._fence()
             data, file_id = self._commit(files, stored, listing)
-        moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
+        if already and before is not None and (left := self._left(before)):
+            moved, note = False, f"step {self.plan.step} has the same bytes as before: {left}"
+        else:
+            moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
@@ -173,6 +177,13 @@ class _Publish:
                 raise
             return None, b"", ""
         return manifest, data, there.file_id
+
+    def _passed_over(self, before: Manifest) -> bool:
+        """Is it a step that the run went back behind? It was reached anew, and its old commit says nothing of that."""
+        return self.plan.happened.passed_over(self.plan.step, before.lineage, before.generation)
+
+    def _left(self, before: Manifest) -> str:
+        return self.plan.happened.left(self.plan.step, before.lineage, before.generation)
 
     def _files(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
         """All sources, unread. A file is cut as the manifest before cut it, so they compare."""
@@ -285,7 +296,7 @@ class _Publish:
             run_id=plan.run_id,
             step=plan.step,
             generation=plan.generation,
-            lineage=plan.lineage,
+            lineage=plan.happened.number,
             writer=plan.writer,
             dialect=plan.dialect,
             revision=plan.revision,

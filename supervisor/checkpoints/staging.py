@@ -28,7 +28,7 @@ class Staging:
 
     def begin(self, fingerprint: str) -> None:
         """Start a journal for the content that ``fingerprint`` stands for."""
-        self.journal.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(self.journal.parent)
         self.note(fingerprint)
 
     def noted(self, fingerprint: str) -> list[tuple[str, int, str]] | None:
@@ -86,6 +86,7 @@ class Staging:
         for spot, expected in files:
             staged = spot.staged
             _refuse_links(spot)
+            _make_folders(spot.tree.target.parent)
             staged.parent.mkdir(parents=True, exist_ok=True)
             held = min(expected, staged.stat().st_blocks * 512) if staged.is_file() else 0
             device = staged.parent.stat().st_dev
@@ -193,6 +194,17 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _make_folders(folder: Path) -> None:
+    """With all above it, and each on the disk: a step does not outlive the loss of the folder that it lies in."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        _fsync(path.parent)
 
 
 def _fsync(folder: Path) -> None:

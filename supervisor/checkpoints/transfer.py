@@ -155,7 +155,7 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
     fence()  # before a byte is read or sent
     plan = PublishPlan(
         generation=request.get("generation", int, None) or 0,
-        lineage=lineage.read(store, request.get("run_id", str)).number,
+        happened=lineage.read(store, request.get("run_id", str)),
         fence=fence,
         run_id=request.get("run_id", str),
         step=request.get("step", int),

@@ -320,8 +320,7 @@ def test_a_zombies_late_manifest_does_not_stand_for_the_step_of_the_holder(b2: B
 def published(store: Store, tmp_path: Path, *numbers: int, **more: Any) -> None:
     for number in numbers:
         step = Step(tmp_path / f"p{number}-{len(more)}", number).fill(seed=len(more))
-        number_of = lineage.read(store, RUN).number
-        publish(store, step.plan(tmp_path / "state", lineage=number_of, **more), quiet)
+        publish(store, step.plan(tmp_path / "state", happened=lineage.read(store, RUN), **more), quiet)
 
 
 def good(store: Store) -> list[int]:
@@ -331,6 +330,29 @@ def good(store: Store) -> list[int]:
 def kept(store: Store, *entries: Entry, **more: Any) -> int | None:
     options = {"generation": 0, "writer": A, "fence": lambda: None, **more}
     return keep_lineage(store, RUN, entries, **options)[1]
+
+
+def test_a_step_that_is_reached_anew_with_the_same_bytes_is_good_again_and_not_sent(
+    store: Store, tmp_path: Path
+) -> None:
+    published(store, tmp_path, 10, 20)
+    kept(store, Entry("rollback", 10, 1.7e9, "a person"))
+    assert good(store) == [10]
+    before = store.sent_bytes()
+    published(store, tmp_path, 20)
+    assert good(store) == [10, 20]
+    assert current(store, "latest.json")["step"] == "step_20"
+    assert store.sent_bytes() - before < 20_000, "records, and no file"
+
+
+def test_a_quarantined_step_that_comes_again_with_the_same_bytes_stays_quarantined(
+    store: Store, tmp_path: Path
+) -> None:
+    published(store, tmp_path, 10, 20)
+    kept(store, Entry("quarantine", 20, 1.7e9, "it failed twice"), Entry("rollback", 10, 1.7e9 + 1, "and back"))
+    published(store, tmp_path, 20)
+    assert good(store) == [10]
+    assert current(store, "latest.json")["step"] == "step_10"
 
 
 def test_a_quarantined_step_is_left_and_the_pointer_goes_back_at_once(store: Store, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_duplicate_started_by_mistake_waits_and_the_run_ends_once(tmp_path: Pa
 def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
     one = first_pod(tmp_path / "one", "v0.6", store=store, settings=PATIENT, max_steps=400)
-    two = next_pod(tmp_path / "two", one, settings=PATIENT)
+    two = first_pod(tmp_path / "two", "v0.6", store=store, settings=PATIENT, max_steps=400)
     pods += [one, two]
     one.start()
     one.wait_for(lambda: one.stored(), "a step is stored")
@@ -128,7 +128,7 @@ def test_a_pod_that_is_fenced_in_the_middle_of_a_publish_spoils_nothing_and_may_
 ) -> None:
     options = over_b2(b2, take_over_after=12, keep_last=50)
     one = first_pod(tmp_path / "one", "v0.6", max_steps=400, step_s=0.5, checkpoint_bytes=1_000_000, **options)
-    two = next_pod(tmp_path / "two", one, settings={"store": options["settings"]["store"]})
+    two = first_pod(tmp_path / "two", "v0.6", max_steps=400, checkpoint_bytes=1_000_000, **options)
     pods += [one, two]
     one.start()
     one.wait_for(lambda: len(one.sentences("published")) >= 2, "two steps are published")
@@ -168,7 +168,7 @@ def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_w
     store = (tmp_path / "store").as_uri()
     patient = {"store": {"take_over_after": 6}}
     one = first_pod(tmp_path / "one", "v0.6", store=store, settings=patient, max_steps=400, step_s=0.5)
-    two = next_pod(tmp_path / "two", one, settings=PATIENT | patient)
+    two = first_pod(tmp_path / "two", "v0.6", store=store, settings=patient, max_steps=400)
     pods += [one, two]
     one.start()
     one.wait_for(lambda: one.stored(), "a step is stored")
@@ -220,7 +220,7 @@ def test_the_next_daemon_of_a_pod_holds_its_run_at_once_and_a_second_pod_after_a
     tmp_path: Path, pods: list[Pod]
 ) -> None:
     store = (tmp_path / "store").as_uri()
-    one = first_pod(tmp_path / "one", "v0.6", store=store, settings=LONG, max_steps=60, step_s=0.5)
+    one = first_pod(tmp_path / "one", "v0.6", store=store, settings=LONG, max_steps=400, step_s=0.5)
     two = next_pod(tmp_path / "two", one, settings=LONG)
     pods += [one, two]
     one.start()

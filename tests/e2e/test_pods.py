@@ -258,8 +258,9 @@ def test_a_store_that_cannot_be_listed_is_waited_for_and_never_taken_for_an_empt
     assert not two.practice.starts()
     assert two.daemon is not None and two.daemon.poll() is None, "it waits"
 
+    kept = ("buckets", "versions", "keys", "_numbers", "_timestamp")
     with B2Server(port=port) as b2:
-        b2.state.__dict__.update({k: v for k, v in stored.__dict__.items() if k in ("buckets", "versions", "keys")})
+        b2.state.__dict__.update({k: v for k, v in stored.__dict__.items() if k in kept})
         b2.bucket = stored.buckets["the-bucket"]
         two.wait_for(lambda: two.sentences("restored"), "the store answers, and the step is restored", 60)
         assert two.wait_exit() == 0, two.story()

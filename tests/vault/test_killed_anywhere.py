@@ -76,8 +76,7 @@ def kill_at_every_point(pod: Pod, name: str, scene: Scene, fate: Fate, every: in
         if pod.server is not None:
             pod.server.wait_idle()
         try:
-            # It was done, and said so: that lasts. (A restored step may be fetched anew.)
-            if not machine.off and name not in ("restore", "replace"):
+            if not machine.off:  # it was done, and said so: that lasts
                 scene.afterwards(pod)
             _nothing_is_lost(pod, scene)
             with Machine(pod.home):

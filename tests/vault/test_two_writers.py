@@ -18,7 +18,7 @@ import pytest
 from supervisor.checkpoints.catalogue import delete_step, keep_lineage, list_steps, sweep_run
 from supervisor.checkpoints.claims import Fence, FencedError, beat, look, release
 from supervisor.checkpoints.keeping import tidy
-from supervisor.checkpoints.lineage import Entry
+from supervisor.checkpoints.lineage import Entry, Lineage
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.records import read_latest, settle_pointer
 from supervisor.storage.base import StoreError
@@ -88,13 +88,12 @@ class Winner:
         taken = held(other, B, over=True)
         assert (taken.writer, taken.generation) == (B, 2)
         fence = Fence(store, RUN, 2, B)
-        lineage = 0
+        happened = Lineage()
         if self.goes_back_to is not None:
             entry = Entry("rollback", self.goes_back_to, 2.0, "a person")
-            known, _ = keep_lineage(store, RUN, [entry], generation=2, writer=B, fence=fence)
-            lineage = known.number
+            happened, _ = keep_lineage(store, RUN, [entry], generation=2, writer=B, fence=fence)
         made = other.save(self.step, self.seed)
-        publish(store, other.plan(self.step, writer=B, generation=2, fence=fence, lineage=lineage), quiet)
+        publish(store, other.plan(self.step, writer=B, generation=2, fence=fence, happened=happened), quiet)
         return made
 
 
