@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from b2sdk.v3 import exception as b2errors
 
-from supervisor.storage import open_store
+from supervisor.storage import b2http, open_store
 from supervisor.storage.b2http import STALL_BYTES, Pace, Transport
 from supervisor.storage.base import Part, StoreError
 from supervisor.storage.limit import Throttle
@@ -51,6 +51,7 @@ class Scripted:
                     continue
 
     def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)  # closing alone would not wake whoever waits in accept()
         self.listener.close()
         self._thread.join(5)
 
@@ -227,6 +228,7 @@ def test_parts_travel_over_tls_and_a_stranger_is_refused(
     assert hashlib.sha1(received[0]).hexdigest() == part.sha1
 
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
+    monkeypatch.setattr(b2http, "CONNECT_S", 1.0)
     stranger = Scripted(take)
     try:
         with pytest.raises(OSError):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from supervisor.checkpoints.catalogue import delete_step, keep_lineage, list_steps, sweep_run
 from supervisor.checkpoints.claims import Fence, FencedError, claim, writer_name
 from supervisor.checkpoints.keeping import read_pins, set_pin, tidy
-from supervisor.checkpoints.lineage import Entry, Kind
+from supervisor.checkpoints.lineage import Entry, Kind, read
 from supervisor.checkpoints.publish import publish
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server
@@ -69,7 +69,7 @@ class Model:
 
     def send(self, step: int, writer: str = A) -> None:
         fence = Fence(self.pod.open(), RUN, self.generation, writer)
-        more: dict[str, Any] = {"generation": self.generation, "fence": fence, "lineage": len(self.happened)}
+        more: dict[str, Any] = {"generation": self.generation, "fence": fence, "happened": read(self.pod.open(), RUN)}
         publish(self.pod.open(), self.pod.plan(step, writer=writer, **more), quiet)
 
     def left(self, step: int) -> bool:
