@@ -76,6 +76,7 @@ def test_a_duplicate_started_by_mistake_waits_and_the_run_ends_once(tmp_path: Pa
     assert {"gen_00001.json", "gen_00001.end.json", "gen_00002.json"} <= set(writers(one))
 
 
+@pytest.mark.soak
 def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
     one = first_pod(tmp_path / "one", "v0.6", store=store, settings=PATIENT, max_steps=400)
@@ -162,6 +163,7 @@ def test_a_pod_that_is_fenced_in_the_middle_of_a_publish_spoils_nothing_and_may_
     assert not two.sentences("defect") and not one.sentences("defect")
 
 
+@pytest.mark.soak
 def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_wakes(
     tmp_path: Path, pods: list[Pod]
 ) -> None:
@@ -244,6 +246,7 @@ def test_the_next_daemon_of_a_pod_holds_its_run_at_once_and_a_second_pod_after_a
     assert two.resume_steps() == [int(newest.removeprefix("step_"))], "the last step was published before"
 
 
+@pytest.mark.soak
 def test_a_run_that_cannot_be_given_back_says_what_that_costs(tmp_path: Path, pods: list[Pod], b2: B2Server) -> None:
     one = first_pod(tmp_path / "one", "v0.6", max_steps=60, step_s=0.5, **over_b2(b2, take_over_after=8))
     pods.append(one)
@@ -258,6 +261,7 @@ def test_a_run_that_cannot_be_given_back_says_what_that_costs(tmp_path: Path, po
     assert one.said_so("release-failed", "could not be given back in the store, so another pod waits 8 s")
 
 
+@pytest.mark.soak
 def test_what_a_pod_that_is_gone_left_half_sent_is_cancelled_once_another_one_holds_the_run(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:
@@ -285,6 +289,7 @@ def test_what_a_pod_that_is_gone_left_half_sent_is_cancelled_once_another_one_ho
 # ---------------------------------------------------------------- which steps are left
 
 
+@pytest.mark.soak
 def test_a_step_that_was_quarantined_on_one_pod_is_restored_by_no_other(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:
