@@ -29,6 +29,7 @@ from supervisor.storage.hashing import fitting_part_size, part_ranges
 from supervisor.storage.source import hash_range
 
 REFETCHES = 5
+MISSING_REASKED = 2  # one 404 is no proof that a good step has lost a file
 WRITE_BACK_BYTES = 8 << 20
 """From this size on the kernel is told to begin writing a part to the disk when it has come (Linux starts that on
 POSIX_FADV_DONTNEED, mm/fadvise.c): no stream waits for the disk, and the fsync at the end finds little left to do."""
@@ -294,6 +295,7 @@ class _Restore:
     def _fetch_until_right(self, item: Item, part: Part) -> str:
         """Fetch a part into its place; again when its bytes are wrong. Returns its SHA-1."""
         versions = list(item.versions)
+        reasked = 0
         for attempt in range(1 + REFETCHES):
             try:
                 sha1 = self._fetch_once(item, versions[0], part)
@@ -302,6 +304,10 @@ class _Restore:
                     raise
                 if len(versions) > 1:
                     versions.pop(0)
+                    continue
+                if error.kind == "missing" and reasked < MISSING_REASKED:
+                    time.sleep(random.uniform(0, 0.5 * 2**reasked))  # noqa: S311
+                    reasked += 1
                     continue
                 what = f"{item.name} is not in the store" if error.kind == "missing" else str(error)
                 raise StoreError("damaged", f"step {self.step} is damaged: {what}") from error

@@ -87,6 +87,7 @@ class B2Store:
             http_session_factory=lambda: _session(streams),
             user_agent_append=f"rl-supervisor/{__version__}",
             decode_content=True,  # keeps the factory's adapter; nothing is ever compressed (Accept-Encoding)
+            install_clock_skew_hook=False,  # B2 does not mind, we compare no clocks, and a container cannot set its own
             _raw_api_class=PartApi,
         )
         self._api = B2Api(info, api_config=config)
@@ -228,7 +229,7 @@ class B2Store:
         def attempt() -> None:
             if stop.is_set():  # the first failure is what counts
                 raise StoreError("changed", f"the upload of {name} was given up")
-            with self._sending(name, stream):
+            with self._sending(name, stream, file_id):
                 answer = self._session.upload_part(file_id, number, len(stream), stream.sha1, stream)
             if answer["contentSha1"] != stream.sha1:
                 raise StoreError("transient", f"{self.url} confirmed another SHA-1 for part {number} of {name}")
@@ -260,7 +261,12 @@ class B2Store:
         for entry in self._all_unfinished(full, name):
             if entry["fileName"] != full or entry["fileInfo"] != info:
                 continue
-            there = self._parts_there(entry["fileId"], name)
+            try:
+                there = self._parts_there(entry["fileId"], name)
+            except StoreError as error:
+                if not self._is_over(entry["fileId"], name, error):
+                    raise
+                continue
             if all(number <= most for number in there) and (best[0] is None or len(there) > len(best[1])):
                 best = (entry["fileId"], there)
         return best
@@ -276,6 +282,16 @@ class B2Store:
             start = page["nextFileId"]
             if start is None:
                 return
+
+    def _is_over(self, file_id: str, what: str, refused: StoreError) -> bool:
+        """Was a request refused because that upload had ended meanwhile? Listings are old, and answers get lost."""
+        if not isinstance(refused.__cause__, b2.BadRequest):
+            return refused.kind == "missing"
+        try:
+            with self._explain(f"look at an unfinished upload of {self.url}/{what}"):
+                return bool(self._session.get_file_info_by_id(file_id)["action"] != "start")
+        except StoreError as error:
+            return error.kind == "missing"
 
     def _parts_there(self, file_id: str, name: str) -> Listed:
         """The parts that arrived, as B2 knows them."""
@@ -402,7 +418,7 @@ class B2Store:
                     self._session.cancel_large_file(entry["fileId"])
                 count += 1
             except StoreError as error:
-                if error.kind != "missing":
+                if not self._is_over(entry["fileId"], prefix, error):
                     raise
         return count
 
@@ -456,8 +472,11 @@ class B2Store:
             raise b2errors.explain(error, tried, self._bucket, self._key_id) from error
 
     @contextlib.contextmanager
-    def _sending(self, name: str, stream: Any) -> Iterator[None]:
-        """As ``_explain``; when B2 denies a part's SHA-1, tells a changed file from bytes that broke on the way."""
+    def _sending(self, name: str, stream: Any, file_id: str | None = None) -> Iterator[None]:
+        """As ``_explain``; when B2 denies a part's SHA-1, tells a changed file from bytes that broke on the way.
+
+        A refused token is an upload URL's, since the key itself was accepted at sign-in: all that wait are thrown away.
+        """
         try:
             with self._explain(f"send {self.url}/{name}"):
                 yield
@@ -466,6 +485,13 @@ class B2Store:
                 raise stream.failure from None  # b2sdk makes an unknown error of what the stream raised
             if isinstance(stream, SourceRange) and isinstance(error.__cause__, b2.BadRequest):
                 stream.check()
+            if isinstance(error.__cause__, b2.InvalidAuthToken):
+                if file_id is None:
+                    self._api.account_info.clear_bucket_upload_data(self._bucket_id)
+                else:
+                    self._api.account_info.clear_large_file_upload_urls(file_id)
+                void = f"could not send {self.url}/{name}: B2 does not know its own upload URL any more"
+                raise StoreError("transient", void) from error.__cause__
             raise
 
     def _stored(self, entry: Mapping[str, Any]) -> StoredFile:

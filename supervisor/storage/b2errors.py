@@ -15,7 +15,8 @@ from supervisor.storage.base import Kind, StoreError
 from supervisor.storage.keys import MAKE_A_KEY
 
 NETWORK_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-CATCH = (b2.B2Error, *NETWORK_ERRORS)
+CATCH = (b2.B2Error, *NETWORK_ERRORS, AssertionError)
+"""``interpret_b2_error`` asserts what the texts of two codes look like (auth_token_limit, source_too_large)."""
 
 _KEY_REFUSED = (b2.InvalidAuthToken, b2.Unauthorized, b2.CapabilityNotAllowed, b2.AccessDenied)
 _ACCOUNT = (b2.NoPaymentHistory, b2.EmailNotVerified)
@@ -61,12 +62,13 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
         return say("permanent", f"{could_not}: B2 refuses the {key} ({_text(error)}). {MAKE_A_KEY}")
     if isinstance(error, _ACCOUNT):
         return say("permanent", f"{could_not}: B2 wants something done for the account first ({_text(error)})")
-    if isinstance(error, (b2.ClockSkew, b2.BadDateFormat)):
-        return say("permanent", f"{could_not}: this machine's clock is wrong ({_text(error)}). Set it (ntp, chrony)")
     if isinstance(error, b2.PotentialS3EndpointPassedAsRealm):
         return say("permanent", f"{could_not}: store.realm names an S3 endpoint; B2's own API has the realm production")
-    if isinstance(error, b2.FileNotPresent) or type(error).__name__ == "ResourceNotFound":  # which v3 does not export
+    if isinstance(error, b2.FileNotPresent):
         return say("missing", f"{could_not}: there is no such file in the bucket {bucket}")
+    if type(error).__name__ == "ResourceNotFound":  # which v3 does not export
+        # B2 says not_found of a file that it lacks; any other 404 is the page of something between us and B2
+        return say("transient", f"{could_not}: a 404 came that is not B2's own. Is there a proxy on the way?")
     if isinstance(error, b2.UnsatisfiableRange):
         return say("damaged", f"{could_not}: the file in the bucket {bucket} ends before the bytes that were expected")
     if isinstance(error, b2.UnusableFileName):

@@ -212,7 +212,8 @@ class Transport:
                 raise
             if response.status != 200:
                 raise _refused(response.status, dict(response.headers.items()), body)
-            if broken or not response.isclosed() or response.will_close:
+            framed = response.chunked or "Content-Length" in response.headers
+            if broken or not response.isclosed() or not framed:  # without a length, a cut looks like the end
                 raise broken or ConnectionResetError("the connection ended before the end of the answer")
             return json.loads(body)
 

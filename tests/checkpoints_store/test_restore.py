@@ -70,6 +70,17 @@ def test_a_file_that_is_gone_from_the_store_makes_the_step_damaged(store: Store,
     assert caught.value.kind == "damaged"
 
 
+@pytest.mark.parametrize("code", ["not_found", "nginx"])
+def test_a_file_that_is_not_found_for_a_moment_damages_nothing(
+    b2: B2Server, step: Step, tmp_path: Path, code: str
+) -> None:
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    b2.fail("download", name="metadata", status=404, code=code, times=2)
+    assert fetch(store, tmp_path / "pod-b").verified
+    assert tree(tmp_path / "pod-b") == step.content()
+
+
 def test_a_truncated_file_in_the_store_makes_the_step_damaged(store: Store, step: Step, tmp_path: Path) -> None:
     publish(store, step.plan(tmp_path / "state"), quiet)
     (whole,) = [file for file in store.list(f"{RUN}/step_20/") if file.name.endswith("__0_0.distcp")]

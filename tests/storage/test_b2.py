@@ -11,6 +11,7 @@ from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.source import hash_parts
 from tests.b2server import B2Server, Key
+from tests.b2server.http import Handler
 from tests.storage.conftest import QUICK
 
 DAEMON = ("listFiles", "readFiles", "writeFiles", "deleteFiles")
@@ -262,11 +263,17 @@ def test_a_cap_is_a_question_of_quota_and_is_not_retried(b2: B2Server, code: str
     assert len(b2.journal("b2_upload_file")) == 1
 
 
-def test_a_wrong_clock_is_said_to_be_one(b2: B2Server) -> None:
-    b2.state.skew_s = 3600
-    with pytest.raises(StoreError, match="this machine's clock is wrong") as caught:
-        opened(b2)
-    assert caught.value.kind == "permanent"
+@pytest.mark.parametrize("skew_s", [3600, -3600])
+def test_a_clock_that_is_wrong_stops_nothing(b2: B2Server, skew_s: int) -> None:
+    b2.state.skew_s = skew_s
+    store = opened(b2)
+    store.put_bytes("run/x", b"x")
+    assert store.get_bytes("run/x") == b"x" and [file.name for file in store.list("run/")] == ["run/x"]
+
+
+def test_an_answer_with_a_date_that_nobody_can_read_is_an_answer(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "date_time_string", lambda *_: "today")
+    assert opened(b2).list("run/") == []
 
 
 def test_the_part_size_is_never_below_what_the_server_takes(b2: B2Server) -> None:
