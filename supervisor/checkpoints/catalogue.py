@@ -11,7 +11,7 @@ from supervisor.checkpoints.keeping import refuse_to_delete
 from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
 from supervisor.checkpoints.lineage import read as read_lineage
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, STEP, Latest, now, run_folder, sha256, step_folder
-from supervisor.checkpoints.records import delete_versions, newest_manifest, read_latest, settle_pointer
+from supervisor.checkpoints.records import delete_versions, newest_manifest, read_latest, settle_pointer, until_listed
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.hashing import sha1
 
@@ -51,17 +51,20 @@ class Catalogue:
     happened: Lineage = field(default_factory=Lineage)
 
 
-def list_steps(store: Store, run_id: str) -> Catalogue:
-    """Look at everything below the run's folder. Raises StoreError when the store cannot be listed: never "empty"."""
+def list_steps(store: Store, run_id: str, known: Lineage | None = None) -> Catalogue:
+    """Look at everything below the run's folder. Raises StoreError when the store cannot be listed: never "empty".
+
+    ``known``: what happened to the run, for who has just written it down; else the store is asked.
+    """
     folder = run_folder(run_id)
     steps: dict[int, dict[str, list[StoredFile]]] = {}
-    happened = Lineage()
+    happened = known or Lineage()
     for file in store.list_versions(folder):
         first, slash, rest = file.name.removeprefix(folder).partition("/")
         match = STEP.fullmatch(first)
         if match and slash and str(int(match[1])) == match[1]:
             steps.setdefault(int(match[1]), {}).setdefault(rest, []).append(file)
-        elif first == LINEAGE and not happened.entries:
+        elif first == LINEAGE and known is None and not happened.entries:
             happened = read_lineage(store, run_id)
     latest, latest_problem = None, ""
     try:
@@ -99,12 +102,11 @@ def _look(  # noqa: PLR0917
     left = happened.left(step, manifest.lineage, manifest.generation)
     for file in manifest.files:
         of_name = versions.get(file.path, ())
-        if manifest_file is files[MANIFEST] and of_name:
-            of_name = of_name[:1]  # the current one; else the very version that the manifest names has to be there
-        else:
-            of_name = [there for there in of_name if there.file_id == file.file_id]
-        if not of_name or of_name[0].size != file.size:
-            problem = f"{file.path} of step {step} has another size" if of_name else f"step {step} lacks {file.path}"
+        there = next((one for one in of_name if one.file_id == file.file_id), None)  # a fenced pod's may hide it
+        if there is None and of_name and manifest_file is files[MANIFEST]:
+            there = of_name[0]  # in a store that was copied ids are others
+        if there is None or there.size != file.size:
+            problem = f"{file.path} of step {step} has another size" if there else f"step {step} lacks {file.path}"
             return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
     committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
     return replace(committed, manifest=manifest_file.file_id)
@@ -133,7 +135,7 @@ def keep_lineage(
     latest = list_steps(store, run_id).latest
     least = latest.lineage if latest else 0
     known = keep(store, run_id, happened, generation=generation, writer=writer, least=least, fence=fence)
-    found = list_steps(store, run_id)
+    found = list_steps(store, run_id, known)
     latest = found.latest
     good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
     named = found.steps.get(latest.step) if latest else None
@@ -154,7 +156,7 @@ def keep_lineage(
         manifest_sha256=sha256(data),
     )
     fence()
-    store.put_bytes(f"{run_folder(run_id)}{LATEST}", back.to_bytes())
+    until_listed(store, store.put_bytes(f"{run_folder(run_id)}{LATEST}", back.to_bytes()))
     if read_latest(store, run_id) != back:
         raise StoreError("transient", f"{store.url} does not show that the pointer went back to step {back.step}")
     fence()

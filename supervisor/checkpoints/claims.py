@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.checkpoints.manifest import run_folder
-from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, read_latest
+from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, read_latest
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 WRITERS = "writers/"
@@ -215,8 +215,7 @@ def _tidy(store: Store, held: Standing, versions: list[StoredFile]) -> None:
     """Delete claims that came too late, and generations that are long over."""
     late = [file for file in versions if _generation(file) == held.generation and _kind(file) == ""][:-1]
     over = [file for file in versions if _generation(file) <= held.generation - KEPT_GENERATIONS]
-    for file in (*late, *over):
-        store.delete(file)
+    delete_old(store, [*late, *over])
 
 
 # ---------------------------------------------------------------- holding
@@ -256,8 +255,7 @@ def beat(store: Store, run_id: str, generation: int, writer: str, count: int) ->
     _, versions = _check(store, run_id, generation, writer)
     earlier = [file for file in versions if _generation(file) == generation and _kind(file) == ".beat"]
     put = store.put_bytes(_name(run_id, generation, ".beat"), _dump(writer, generation, count))
-    for file in earlier:
-        store.delete(file)
+    delete_old(store, earlier)
     return Standing(generation, writer, released=False, mark=put.file_id)
 
 

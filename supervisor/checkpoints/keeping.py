@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
-from supervisor.checkpoints.records import read_latest, read_manifest
+from supervisor.checkpoints.records import delete_old, read_latest, read_manifest, until
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 PINS = "pins.json"
@@ -39,8 +38,8 @@ class Kept:
 
 
 def kept(store: Store, run_id: str) -> Kept:
-    """What keeps steps, as the store tells it. Two or three small requests. Raises StoreError when it cannot tell."""
-    reading = tuple(sorted({step for step, file in _readers(store, run_id) if not _is_over(file)}))
+    """What keeps steps, as the store tells it. Some small requests. Raises StoreError when it cannot tell."""
+    reading = tuple(sorted({step for step, _, over in _readers(store, run_id) if not over}))
     try:
         return Kept(read_pins(store, run_id), reading)
     except StoreError as error:
@@ -76,6 +75,8 @@ def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
 
 def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int, ...]:
     """Pin or unpin a step; returns all pins. A file that cannot be read is replaced by pinning, not by unpinning."""
+    name = run_folder(run_id) + PINS
+    earlier = [file for file in store.list_versions(name) if file.name == name]
     try:
         before = read_pins(store, run_id)
     except StoreError as error:
@@ -87,13 +88,18 @@ def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int,
         raise StoreError("permanent", f"{run_id} has {len(before)} pinned steps already: unpin some first")
     if steps == set(before) and before:
         return before
-    name = run_folder(run_id) + PINS
     data = json.dumps({"format": FORMAT, "steps": sorted(steps)}).encode() + b"\n"
     if not steps and not before:
         return ()
     stored = store.put_bytes(name, data)
     if store.get_bytes(name, stored.file_id, PINS_LIMIT) != data:
         raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
+    # Not left to ``tidy``: had the store's clock gone back, an earlier version would count as the newer one.
+    delete_old(store, [file for file in earlier if file.file_id != stored.file_id])
+    until(  # or the next pin would be added to the pins without this one
+        lambda: read_pins(store, run_id) == tuple(sorted(steps)),
+        f"{store.url}/{name} does not show the pins that were just written; try again",
+    )
     return tuple(sorted(steps))
 
 
@@ -115,14 +121,19 @@ def reading(store: Store, run_id: str, step: int) -> Iterator[None]:
                 store.delete(said)
 
 
-def _readers(store: Store, run_id: str) -> list[tuple[int, StoredFile]]:
+def _readers(store: Store, run_id: str) -> list[tuple[int, StoredFile, bool]]:
+    """The step that somebody restores, the object that says so, and whether it is so old that its pod must be dead.
+
+    How old is told by the store's clock alone, which need not agree with this pod's: by the newest that the run has
+    there (its holder's heartbeat, as a rule).
+    """
     folder = run_folder(run_id) + READERS
     matches = [(READER.fullmatch(file.name.removeprefix(folder)), file) for file in store.list(folder)]
-    return [(int(match[1]), file) for match, file in matches if match]
-
-
-def _is_over(file: StoredFile) -> bool:
-    return time.time() - file.uploaded_at > READING_S
+    found = [(int(match[1]), file) for match, file in matches if match]
+    if not found:
+        return []
+    newest = max((file.uploaded_at for file in store.list(run_folder(run_id))), default=0.0)
+    return [(step, file, newest - file.uploaded_at > READING_S) for step, file in found]
 
 
 # ---------------------------------------------------------------- before a delete
@@ -175,8 +186,7 @@ def tidy(store: Store, run_id: str, steps: Iterable[int] = (), fence: Callable[[
     """
     folder = run_folder(run_id)
     freed = 0
-    for _, file in [pair for pair in _readers(store, run_id) if _is_over(pair[1])]:
-        store.delete(file)
+    delete_old(store, [file for _, file, over in _readers(store, run_id) if over])
     for prefix in (PINS, "run/", "records/", "logs/"):
         freed += _drop(store, _hidden(store.list_versions(folder + prefix)), fence)
     for step in steps:
@@ -205,6 +215,4 @@ def _hidden(versions: Sequence[StoredFile]) -> list[StoredFile]:
 def _drop(store: Store, files: Sequence[StoredFile], fence: Callable[[], None]) -> int:
     if files:
         fence()
-    for file in files:
-        store.delete(file)
-    return sum(file.size for file in files)
+    return delete_old(store, files)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard, get_args
 
 from supervisor.checkpoints.manifest import run_folder
+from supervisor.checkpoints.records import delete_old, until_listed
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 LINEAGE = "lineage.json"
@@ -133,7 +134,7 @@ def keep(
 ) -> Lineage:
     """Add what happened, once; returns all. ``least``: a lineage number that is in use already (the pointer's).
 
-    ``fence``: is the run still ours?
+    ``fence``: is the run still ours? When it returns, everybody who lists the run is told what happened.
     """
     name = run_folder(run_id) + LINEAGE
     earlier = [file for file in store.list_versions(name) if file.name == name]
@@ -149,16 +150,15 @@ def keep(
         raise StoreError("permanent", f"{run_id} went back {len(entries)} times: look at {LINEAGE} in {store.url}")
     now = Lineage(tuple(entries), generation)
     if now.entries == known.entries:
-        for file in earlier:
-            if best is not None and file.file_id != best.file_id:
-                store.delete(file)  # a try that was killed had not come to it
+        if best is not None:  # a try that was killed had not come to it
+            delete_old(store, [file for file in earlier if file.file_id != best.file_id])
         return known
     data = to_bytes(now, run_id, writer)
     stored = store.put_bytes(name, data)
     if store.get_bytes(name, stored.file_id, LINEAGE_LIMIT) != data:
         raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
-    for file in earlier:
-        store.delete(file)
+    until_listed(store, stored)  # or the next entry would be added to the list without this one
+    delete_old(store, earlier)
     return now
 
 

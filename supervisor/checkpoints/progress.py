@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class Meter:
         with self._lock:
             self._moved = Moved(name, 0, total, 0)
             self._report(self._moved)
+
+    def more(self, size: int) -> None:
+        """``size`` further bytes turned out to be to do in this phase."""
+        with self._lock:
+            self._moved = replace(self._moved, total=self._moved.total + size)
 
     def add(self, size: int, files: int = 0) -> None:
         """``size`` further bytes and ``files`` further files are done; size is negative for bytes to do again."""

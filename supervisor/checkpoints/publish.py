@@ -30,7 +30,14 @@ from supervisor.checkpoints.manifest import (
 )
 from supervisor.checkpoints.pointer import point, point_away, put_and_read_back
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_versions, read_manifest, settle_pointer
+from supervisor.checkpoints.records import (
+    SETTLE_S,
+    SETTLE_TRIES,
+    delete_old,
+    delete_versions,
+    read_manifest,
+    settle_pointer,
+)
 from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
 from supervisor.checkpoints.sources import LocalFile, Sources
 from supervisor.storage.base import Store, StoredFile, StoreError
@@ -256,7 +263,7 @@ class _Publish:
                 stored = there
             else:
                 self._fence(lately=True)
-                stored = self.reuse.put(name, file, progress) or self.store.put_file(
+                stored = self.reuse.put(name, file, self.meter) or self.store.put_file(
                     name, file.source, file.size, file, progress, file.is_about_to_be_in_the_store
                 )
             self.meter.add(0, 1)
@@ -272,37 +279,56 @@ class _Publish:
         return self.plan.fence is None or _finished(there, file) or self.plan.fence.nobody_elses(there)
 
     def _check_listing(self, files: Sequence[LocalFile], stored: dict[str, StoredFile]) -> None:
-        """The remote listing is the truth: every file has to be in it, with its size, version and hash."""
+        """The remote listing is the truth: every file has to be in it, with its size, version and hash.
+
+        A version that is there but not the current one is hidden by one that came late from a fenced pod, or by an
+        older one if the store's clock went back since. Those are deleted: who reads by name would get them.
+        """
         self.meter.phase("checking", 0)
         wrong = ""
         for number in range(1, SETTLE_TRIES + 1):
             listing = {file.name: file for file in self.store.list(self.folder)}
+        ids = {one.name: one.file_id for one in stored.values()}
             wrong = next((found for file in files if (found := _problem(file, stored[file.name], listing))), "")
             if not wrong:
                 return
             time.sleep(SETTLE_S * number)
         raise StoreError(
             "transient", f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}"
+            versions = self.store.list_versions(self.folder)
+            ours = {file.name: file for file in versions if file.file_id == ids.get(file.name)}
+            wrong = next((found for file in files if (found := _problem(file, stored[file.name], ours))), "")
+            if not wrong:
+                self._fence()
+                delete_old(self.store, [file for file in versions if file.name in ours and file != ours[file.name]])
+                return
         )
 
     # ------------------------------------------------------------ the two records
 
     def _commit(
-        self, files: Sequence[LocalFile], stored: dict[str, StoredFile], listing: dict[str, StoredFile]
+        self,
+        files: Sequence[LocalFile],
+        stored: dict[str, StoredFile],
+        listing: dict[str, StoredFile],
+        before: Manifest | None,
     ) -> tuple[bytes, str]:
         plan = self.plan
         blocks, places = self.reuse.blocks_object(files)
         manifest = Manifest(
             run_id=plan.run_id,
+        # Whoever mends a damaged step by hand has its bytes, and not what the daemon knew of it when it was made.
+        same = before is not None and {file.content() for file in before.files} == {_content(file) for file in files}
+        told = before if same else None
             step=plan.step,
             generation=plan.generation,
             lineage=plan.happened.number,
             writer=plan.writer,
             dialect=plan.dialect,
             revision=plan.revision,
-            config_sha256=plan.config_sha256,
+            config_sha256=plan.config_sha256 or (told.config_sha256 if told else ""),
             step_base=plan.step_base,
-            reward=plan.reward,
+            reward=told.reward if told and plan.reward is None else plan.reward,
             files=tuple(
                 ManifestFile(
                     path=file.name,

@@ -73,10 +73,46 @@ def settle_pointer(store: Store, run_id: str) -> bool:
     if len(versions) < 2:
         return False
     best, _ = _best(versions)
-    for file, _ in versions:
-        if file.file_id != best.file_id:
-            store.delete(file)
+    delete_old(store, [file for file, _ in versions if file.file_id != best.file_id])
     return versions[0][0].file_id != best.file_id
+
+
+def delete_old(store: Store, files: Sequence[StoredFile]) -> int:
+    """Delete versions that count for nothing any more. Returns freed bytes; less where the key may delete nothing.
+
+    A key without that right publishes all the same: its old versions stay behind and are billed. Where the right is
+    refused once, the rest is not tried.
+    """
+    freed = 0
+    for file in files:
+        try:
+            store.delete(file)
+        except StoreError as error:
+            if error.kind != "permanent":
+                raise
+            return freed
+        freed += file.size
+    return freed
+
+
+def until_listed(store: Store, stored: StoredFile) -> None:
+    """Wait until the listing shows a version that was just written: who reads next would build on the one before.
+
+    Raises kind "transient" when it does not within about 40 seconds.
+    """
+    until(
+        lambda: any(file.file_id == stored.file_id for file in store.list_versions(stored.name)),
+        f"{store.url} does not list {stored.name}, which it confirmed; try again",
+    )
+
+
+def until(condition: Callable[[], bool], otherwise: str) -> None:
+    """Look again for about 40 seconds: what a store lists may be some seconds old. Else kind "transient"."""
+    for number in range(1, SETTLE_TRIES * 4 + 1):
+        if condition():
+            return
+        time.sleep(SETTLE_S * min(number, 8))
+    raise StoreError("transient", otherwise)
 
 
 def read_manifest(store: Store, run_id: str, step: int, file_id: str | None = None) -> tuple[Manifest, bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +27,11 @@ from supervisor.checkpoints.manifest import (
     sha256,
     step_folder,
 )
+from supervisor.checkpoints.progress import Meter
 from supervisor.checkpoints.records import read_latest, read_manifest
 from supervisor.checkpoints.sources import LocalFile
 from supervisor.storage.base import Composer, Part, Piece, Progress, Store, StoredFile, StoreError
-from supervisor.storage.source import hash_range
+from supervisor.storage.source import open_source, read_pieces
 
 FORMAT = 1
 LARGEST_PIECE = 1_000_000_000  # bytes: a fifth of what one copy may have, so that it is answered in good time
@@ -99,7 +101,7 @@ class Reuse:
         if not all_of_them:
             self._memory = None
 
-    def put(self, name: str, file: LocalFile, progress: Progress) -> StoredFile | None:
+    def put(self, name: str, file: LocalFile, meter: Meter) -> StoredFile | None:
         """Make the object ``name`` of the base's, as far as that goes; None when the file is better sent whole."""
         composer, base = self._composer, self._base
         if composer is None or base is None:
@@ -113,9 +115,10 @@ class Reuse:
             self._decided(file, spans)
             if spans is not None:
                 finishing = file.is_about_to_be_in_the_store
-                return composer.compose(name, file.source, _pieces(file, spans), base.stored(what), progress, finishing)
+                pieces = _pieces(file, spans, meter)
+                return composer.compose(name, file.source, pieces, base.stored(what), meter.add, finishing)
         if len(file) == 1 and file.size == earlier.size and earlier.part_sha1 == (file[0].sha1,):
-            return composer.copy(name, file.source, file[0], base.stored(what), progress)
+            return composer.copy(name, file.source, file[0], base.stored(what), meter.add)
         return None
 
     def blocks_object(self, files: Sequence[LocalFile]) -> tuple[bytes, dict[str, int]]:
@@ -155,16 +158,32 @@ class Reuse:
                 self._memory.note(self._shared / self._compared)
 
 
-def _pieces(file: LocalFile, spans: Sequence[delta.Span]) -> list[Piece]:
-    """The spans with their SHA-1. Most are plain parts, whose hashes are known; the others are read again."""
+def _pieces(file: LocalFile, spans: Sequence[delta.Span], meter: Meter) -> list[Piece]:
+    """The spans with their SHA-1. Most are plain parts, whose hashes are known; the others are read again.
+
+    That counts as progress: on a slow disk it takes longer than anybody waits who sees nothing move.
+    """
     known = {(part.offset, part.size): part.sha1 for part in file}
+    meter.more(sum(span.size for span in spans if (span.offset, span.size) not in known))
 
     def piece(span: delta.Span) -> Piece:
         place = (span.offset, span.size)
-        return Piece(Part(*place, known.get(place) or hash_range(file.source, *place)), span.copied)
+        return Piece(Part(*place, known.get(place) or _hash(file.source, *place, meter.add)), span.copied)
 
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="pieces") as hashers:
         return list(hashers.map(piece, spans))
+
+
+def _hash(path: Path, offset: int, size: int, progress: Progress) -> str:
+    digest = hashlib.sha1(usedforsecurity=False)
+    descriptor = open_source(path)
+    try:
+        for read in read_pieces(descriptor, path, offset, size):
+            digest.update(read)
+            progress(len(read))
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
 
 
 def find_base(store: Store, run_id: str) -> Base | None:
