@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from supervisor.checkpoints.manifest import MANIFEST, STEP, Manifest, ManifestFile, run_folder, sha256, step_folder
 from supervisor.checkpoints.progress import Meter, Report
@@ -160,15 +161,23 @@ def _reread(store: Store, file: ManifestFile, part: Part, versions: Sequence[Sto
     there = _version(file, versions)
     for _ in range(READS):
         digest = hashlib.sha1(usedforsecurity=False)
+        read = 0
+
+        def take(piece: bytes | memoryview, digest: Any = digest) -> None:
+            nonlocal read
+            digest.update(piece)
+            read += len(piece)
+            meter.add(len(piece))
+
         try:
-            store.read_range(there, part.offset, part.size, digest.update)
+            store.read_range(there, part.offset, part.size, take)
         except StoreError as error:
             if error.kind not in ("missing", "damaged"):
                 raise
             return f"{file.path} cannot be read: {error}"
         if digest.hexdigest() == part.sha1:
-            meter.add(part.size)
             return ""
+        meter.add(-read)
     end = part.offset + part.size
     return f"{file.path} came back {READS} times with other bytes than were published (bytes {part.offset} to {end})"
 

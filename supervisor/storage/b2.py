@@ -163,23 +163,23 @@ class B2Store:
     ) -> StoredFile:
         full = self._reach(name, "writeFiles", "write")
         if len(parts) <= 1:
-            stored = self._pool.submit(self._send_small, name, full, path, parts).result()
+            stored = self._pool.submit(self._send_small, name, full, path, parts, progress).result()
         else:
             stored = self._send_large(name, full, path, parts, progress, finishing)
         if stored.size != size:
             raise StoreError("transient", f"{self.url} holds {stored.size} bytes of {name} after {size} were sent")
-        if len(parts) <= 1:
-            progress(size)
         return stored
 
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
         full = self._reach(name, "writeFiles", "write")
         return self._upload(name, full, io.BytesIO(data), len(data), hashing.sha1(data))
 
-    def _send_small(self, name: str, full: str, path: Path, parts: Sequence[Part]) -> StoredFile:
+    def _send_small(self, name: str, full: str, path: Path, parts: Sequence[Part], progress: Progress) -> StoredFile:
         part = known_part(parts, 0) if parts else Part(0, 0, hashing.EMPTY_SHA1)
-        with SourceRange(path, part, _hasher(parts, 0)) as stream:
-            return self._upload(name, full, stream, part.size, "" if part.size else hashing.EMPTY_SHA1)
+        with SourceRange(path, part, _hasher(parts, 0), progress) as stream:
+            stored = self._upload(name, full, stream, part.size, "" if part.size else hashing.EMPTY_SHA1)
+            stream.arrived()
+        return stored
 
     def _upload(self, name: str, full: str, stream: Any, size: int, sha1: str) -> StoredFile:
         """Send a body in one request. Of a ``SourceRange`` that is not empty the hash may be found on the way."""
@@ -208,9 +208,10 @@ class B2Store:
             # A part that is there has to be read to be compared; any other is hashed while it is sent.
             part = parts[number - 1] if number in there else known_part(parts, number - 1)
             if there.get(number) != (part.size, part.sha1):
-                with SourceRange(path, part, _hasher(parts, number - 1)) as stream:
+                with SourceRange(path, part, _hasher(parts, number - 1), progress) as stream:
                     self._send_part(name, file_id, number, stream, stop)
-            progress(part.size)
+            else:
+                progress(part.size)
 
         wait_for([self._pool.submit(send, number) for number in range(1, len(parts) + 1)], stop)
         finishing(file_id)
@@ -235,6 +236,7 @@ class B2Store:
                 raise StoreError("transient", f"{self.url} confirmed another SHA-1 for part {number} of {name}")
 
         self._retry.call(attempt)
+        stream.arrived()
         self._count(len(stream))
 
     def _finish(self, name: str, file_id: str, parts: Sequence[Part]) -> StoredFile:

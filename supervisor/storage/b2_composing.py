@@ -65,9 +65,10 @@ class B2Composer:
             part = piece.part
             is_there = there.get(number) == (part.size, part.sha1)
             if not is_there and not (piece.copied and self._copied(name, file_id, number, part, source, stop)):
-                with SourceRange(path, part) as stream:
+                with SourceRange(path, part, progress=progress) as stream:
                     store._send_part(name, file_id, number, stream, stop)
-            progress(part.size)
+            else:
+                progress(part.size)
 
         sent_first = sorted(enumerate(pieces, 1), key=lambda entry: entry[1].copied)  # so the link never waits
         wait_for([store._pool.submit(make, number, piece) for number, piece in sent_first], stop)

@@ -215,10 +215,14 @@ class Transport:
             framed = response.chunked or "Content-Length" in response.headers
             if broken or not response.isclosed() or not framed:  # without a length, a cut looks like the end
                 raise broken or ConnectionResetError("the connection ended before the end of the answer")
-            return json.loads(body)
+            try:
+                return json.loads(body)
+            except ValueError as error:  # a hotel's login page answers 200, too
+                raise ConnectionResetError("the server answered 200 with something that is not B2's JSON") from error
 
     def _send_body(self, link: socket.socket, source: SourceRange, size: int, *, late: bool) -> None:
         pace = Pace(self.stall_s, time.monotonic())
+        source.from_the_beginning()
         if late or isinstance(link, ssl.SSLSocket):
             digest = source.hasher() if late else None
             buffer = self.buffer()
@@ -231,6 +235,7 @@ class Transport:
                     count = link.send(buffer[sent:block])
                     sent += count
                     pace.moved(count, time.monotonic())
+                    source.on_its_way(count)
             if digest is not None:
                 source.sha1 = digest.hexdigest()
                 link.sendall(source.sha1.encode())
@@ -250,6 +255,7 @@ class Transport:
                     source.fail_short(sent)
                 sent += count
                 pace.moved(count, time.monotonic())
+                source.on_its_way(count)
 
     # ------------------------------------------------------------ in
 

@@ -123,13 +123,13 @@ class FileStore:
                     for piece in source.read_pieces(descriptor, path, part.offset, part.size):
                         digest.update(piece)
                         _write_all(incoming, piece)
+                        progress(len(piece))
                     if digest.hexdigest() != part.sha1:
                         raise StoreError("changed", f"{path} changed after it was hashed (byte {part.offset} on)")
                     if part.size >= SYNC_BYTES:
                         os.fdatasync(incoming)
                     with self._lock:
                         self._sent += part.size
-                    progress(part.size)
         finally:
             os.close(descriptor)
         stored = self._current(name)

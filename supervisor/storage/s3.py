@@ -92,11 +92,21 @@ class S3Store:
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
     def _all_versions(self, prefix: str) -> Iterator[tuple[StoredFile, bool]]:
+        """All but those that a delete marker hides: a person's `aws s3 rm` deletes a name by such a one.
+
+        Within a name S3 lists the newest first, markers among versions, but botocore gives them apart: a version is
+        older than a marker that is the newest of all, or by its time (of versions of one second, none is).
+        """
         asked: dict[str, Any] = {"Prefix": self._key(prefix, folder=True)}
+        hidden: dict[str, float] = {}  # key: versions from before this time are
         while True:
             page = self._client.call(f"list the versions of {self.url}/{prefix}", "list_object_versions", **asked)
+            for marker in page.get("DeleteMarkers", ()):
+                until = float("inf") if marker["IsLatest"] else _unix(marker["LastModified"])
+                hidden[marker["Key"]] = max(until, hidden.get(marker["Key"], 0.0))
             for entry in page.get("Versions", ()):
-                yield self._stored(entry), bool(entry["IsLatest"])
+                if _unix(entry["LastModified"]) >= hidden.get(entry["Key"], 0.0):
+                    yield self._stored(entry), bool(entry["IsLatest"])
             if not page.get("IsTruncated"):
                 return
             asked["KeyMarker"] = page["NextKeyMarker"]
@@ -117,14 +127,12 @@ class S3Store:
         key = self._key(name)
         if len(parts) <= 1:
             part = parts[0] if parts else Part(0, 0, hashing.EMPTY_SHA1)
-            stored = self._pool.submit(self._send_small, name, key, path, part).result()
+            stored = self._pool.submit(self._send_small, name, key, path, part, progress).result()
         else:
             etag = self._multipart.send(name, key, path, parts, progress)
             stored = self._look(name, key, etag, None)
         if stored.size != size:
             raise StoreError("transient", f"{self.url} holds {stored.size} bytes of {name} after {size} were sent")
-        if len(parts) <= 1:
-            progress(size)
         return stored
 
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
@@ -147,10 +155,12 @@ class S3Store:
         md5 = hashlib.md5(data, usedforsecurity=False).digest()
         return self._upload(name, self._key(name), io.BytesIO(data), len(data), md5, hashing.sha1(data), **conditions)
 
-    def _send_small(self, name: str, key: str, path: Path, part: Part) -> StoredFile:
+    def _send_small(self, name: str, key: str, path: Path, part: Part, progress: Progress) -> StoredFile:
         md5 = md5_of(path, part)
-        with SourceRange(path, part) as stream:
-            return self._upload(name, key, stream, part.size, md5, part.sha1)
+        with SourceRange(path, part, progress=progress) as stream:
+            stored = self._upload(name, key, stream, part.size, md5, part.sha1)
+            stream.arrived()
+        return stored
 
     def _upload(  # noqa: PLR0917
         self, name: str, key: str, stream: Any, size: int, md5: bytes, sha1: str, **conditions: str

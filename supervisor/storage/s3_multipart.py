@@ -57,8 +57,9 @@ class Multipart:
             if stop.is_set():
                 return
             part = parts[number - 1]  # which reads it, unless its hash is known
-            self._send_part(name, key, path, upload, number, part, stop)
-            progress(part.size)
+            with SourceRange(path, part, progress=progress) as stream:
+                self._send_part(name, key, stream, upload, number, part, stop)
+                stream.arrived()
 
         todo = [number for number in range(1, len(parts) + 1) if number not in upload.etags]
         _all_of([self._pool.submit(send, number) for number in todo], stop)
@@ -101,47 +102,46 @@ class Multipart:
         return Upload(self._client.call(tried, "create_multipart_upload", **asked)["UploadId"], sha1=False)
 
     def _send_part(  # noqa: PLR0917
-        self, name: str, key: str, path: Path, upload: Upload, number: int, part: Part, stop: threading.Event
+        self, name: str, key: str, stream: SourceRange, upload: Upload, number: int, part: Part, stop: threading.Event
     ) -> None:
         tried = f"send {self._url}/{name}"
         wanted = base64_of_hex(part.sha1)
         md5 = b""
-        with SourceRange(path, part) as stream:
 
-            def attempt() -> None:
-                nonlocal md5
-                if stop.is_set():  # the first failure is what counts
-                    raise StoreError("changed", f"the upload of {name} was given up")
-                by_sha1 = upload.sha1
-                if not md5 and not (by_sha1 and self._takes_sha1):
-                    md5 = md5_of(path, part)
-                hashes = {"ChecksumSHA1": wanted} if by_sha1 else {"ContentMD5": base64_of(md5)}
-                stream.seek(0)
-                try:
-                    answer = self._client.once(
-                        tried,
-                        "upload_part",
-                        Key=key,
-                        UploadId=upload.id,
-                        PartNumber=number,
-                        ContentLength=part.size,
-                        Body=stream if part.size else b"",
-                        **hashes,
-                    )
-                except StoreError as error:
-                    explain_source(error, stream)
-                    if by_sha1 and upload.resumed and unsupported(error):  # it was begun as one without SHA-1
-                        upload.sha1 = False
-                        raise StoreError("transient", str(error)) from error
-                    raise
-                told = answer.get("ChecksumSHA1")
-                if told != wanted:
-                    if told is None and by_sha1:
-                        self._takes_sha1 = False
-                    confirm_md5(answer, md5 or md5_of(path, part), f"part {number} of {self._url}/{name}")
-                upload.etags[number] = answer["ETag"]
+        def attempt() -> None:
+            nonlocal md5
+            if stop.is_set():  # the first failure is what counts
+                raise StoreError("changed", f"the upload of {name} was given up")
+            by_sha1 = upload.sha1
+            if not md5 and not (by_sha1 and self._takes_sha1):
+                md5 = md5_of(stream.path, part)
+            hashes = {"ChecksumSHA1": wanted} if by_sha1 else {"ContentMD5": base64_of(md5)}
+            stream.seek(0)
+            try:
+                answer = self._client.once(
+                    tried,
+                    "upload_part",
+                    Key=key,
+                    UploadId=upload.id,
+                    PartNumber=number,
+                    ContentLength=part.size,
+                    Body=stream if part.size else b"",
+                    **hashes,
+                )
+            except StoreError as error:
+                explain_source(error, stream)
+                if by_sha1 and upload.resumed and unsupported(error):  # it was begun as one without SHA-1
+                    upload.sha1 = False
+                    raise StoreError("transient", str(error)) from error
+                raise
+            told = answer.get("ChecksumSHA1")
+            if told != wanted:
+                if told is None and by_sha1:
+                    self._takes_sha1 = False
+                confirm_md5(answer, md5 or md5_of(stream.path, part), f"part {number} of {self._url}/{name}")
+            upload.etags[number] = answer["ETag"]
 
-            self._client.retry.call(attempt)
+        self._client.retry.call(attempt)
         self._count(part.size)
 
     def _finish(self, name: str, key: str, upload: Upload, parts: Sequence[Part]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisor.storage.base import Hasher, Part, StoreError
+from supervisor.storage.base import Hasher, Part, Progress, StoreError
 from supervisor.storage.hashing import CHUNK_BYTES, part_ranges
 
 HASH_BYTES = 256 << 10  # fits a core's cache: larger blocks are read from memory twice
@@ -66,8 +66,17 @@ def _sha1() -> Hasher:
 class SourceRange(io.RawIOBase):
     """A range of a file as a stream that can be sent, rewound and sent again, or given to sendfile."""
 
-    def __init__(self, path: Path, part: Part, hasher: Callable[[], Hasher] | None = None) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        part: Part,
+        hasher: Callable[[], Hasher] | None = None,
+        progress: Progress = lambda size: None,
+    ) -> None:
+        """``progress`` is told of bytes as they leave: a part may take minutes, and that is no standstill."""
+        self.path = path
+        self._progress = progress
+        self._told = 0
         self.hasher = hasher or _sha1
         """Makes what finds the SHA-1 out on the way, for each time that the range is read from its beginning."""
         self._part = part
@@ -89,11 +98,30 @@ class SourceRange(io.RawIOBase):
     def fileno(self) -> int:
         return self._descriptor
 
+    def on_its_way(self, size: int) -> None:
+        """``size`` further bytes were handed to the network."""
+        self._told += size
+        self._progress(size)
+
+    def from_the_beginning(self) -> None:
+        """What left before has to leave again."""
+        told, self._told = self._told, 0
+        if told:
+            self._progress(-told)
+
+    def arrived(self) -> None:
+        """The store confirmed all of it."""
+        told, self._told = self._told, len(self)
+        self._progress(len(self) - told)
+
     def read(self, size: int = -1) -> bytes:
+        """For HTTP libraries, which read what they are about to send."""
         left = self._part.size - self._position
         wanted = min(left, CHUNK_BYTES) if size is None or size < 0 else min(size, left)
         piece = bytearray(max(0, wanted))
-        return bytes(piece[: self.readinto(memoryview(piece))])
+        count = self.readinto(memoryview(piece))
+        self.on_its_way(count)
+        return bytes(piece[:count])
 
     def readinto(self, buffer: Any) -> int:
         """Fill ``buffer`` as far as the range goes; returns the bytes read, 0 at its end."""
@@ -104,7 +132,7 @@ class SourceRange(io.RawIOBase):
         try:
             count = os.preadv(self._descriptor, [view], at)
         except OSError as error:
-            self.failure = StoreError("transient", f"{self._path} could not be read at byte {at}: {error.strerror}")
+            self.failure = StoreError("transient", f"{self.path} could not be read at byte {at}: {error.strerror}")
             raise self.failure from error
         if count == 0:
             self.fail_short(self._position)
@@ -115,13 +143,15 @@ class SourceRange(io.RawIOBase):
         """The file has no byte at ``position`` of the range: it was cut since its size was taken."""
         self.failure = StoreError(
             "changed",
-            f"{self._path} became shorter while it was read (byte {self._part.offset + position} is missing)",
+            f"{self.path} became shorter while it was read (byte {self._part.offset + position} is missing)",
         )
         raise self.failure
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._part.size}[whence]
         self._position = base + offset
+        if self._position == 0:
+            self.from_the_beginning()
         return self._position
 
     def tell(self) -> int:
@@ -129,8 +159,8 @@ class SourceRange(io.RawIOBase):
 
     def check(self) -> None:
         """Raises kind "changed" when the range no longer has the SHA-1 it was announced with."""
-        if self.sha1 and hash_range(self._path, self._part.offset, self._part.size) != self.sha1:
-            raise StoreError("changed", f"{self._path} changed after it was hashed (byte {self._part.offset} on)")
+        if self.sha1 and hash_range(self.path, self._part.offset, self._part.size) != self.sha1:
+            raise StoreError("changed", f"{self.path} changed after it was hashed (byte {self._part.offset} on)")
 
     def find_sha1(self) -> str:
         """The SHA-1, read for its own sake where it is not known: some ways of sending need it before."""

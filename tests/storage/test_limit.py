@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from supervisor.storage import open_store
 from supervisor.storage.limit import BURST_S, Throttle, TokenBucket
+from supervisor.storage.retry import Retry
+from supervisor.storage.source import hash_parts
 from tests.b2server import B2Server
 
 MB = 1_000_000
@@ -59,3 +63,32 @@ def test_a_store_with_a_limit_sends_and_fetches_no_faster(b2: B2Server) -> None:
     begun = time.monotonic()
     assert store.get_range(stored, 0, 750_000) == bytes(750_000)
     assert time.monotonic() - begun >= 0.4
+
+
+def test_a_part_that_takes_minutes_is_no_standstill(b2: B2Server, tmp_path: Path) -> None:
+    """Whoever watches a transfer sees bytes move long before the first part of a slow link has arrived."""
+    path = tmp_path / "shard"
+    path.write_bytes(os.urandom(3 * b2.state.part_size))
+    size = path.stat().st_size
+    parts = hash_parts(path, size, b2.state.part_size)
+    store = open_store("b2://the-bucket", b2.url, b2.environ(), streams=3, limit_mbit=8 * size / MB)
+    told: list[int] = []
+
+    def progress(moved: int) -> None:
+        arrived = sum(entry["status"] == 200 for entry in b2.journal("b2_upload_part"))
+        told.append(moved if arrived == 0 else 0)
+
+    store.put_file("run/shard", path, size, parts, progress)
+    assert 0.2 * size < sum(told) <= size, "bytes were told of before any part was there"
+
+
+def test_what_is_sent_again_counts_once(b2: B2Server, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(os.urandom(3 * b2.state.part_size))
+    size = path.stat().st_size
+    b2.fail("b2_upload_part", cut_upload_after=b2.state.part_size // 2, times=2)
+    store = open_store("b2://the-bucket", b2.url, b2.environ(), streams=3, retry=Retry(sleep=lambda _: None))
+    told: list[int] = []
+    store.put_file("run/shard", path, size, hash_parts(path, size, b2.state.part_size), told.append)
+    assert sum(told) == size
+    assert min(told) < 0, "what was lost on the way is taken back"
