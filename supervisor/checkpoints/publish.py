@@ -85,6 +85,7 @@ class Published:
     pointer_moved: bool
     note: str
     seconds: float
+    left: str = ""  # why nobody resumes at it, though the same bytes are there: it is not published
 
 
 def publish(store: Store, plan: PublishPlan, report: Report) -> Published:
@@ -141,8 +142,9 @@ class _Publish:
             stored = self._send(files, listing, before)
             self._check_listing(files, stored)
             self._fence()
-            data, file_id = self._commit(files, stored, listing)
-        if already and before is not None and (left := self._left(before)):
+            data, file_id = self._commit(files, stored, listing, before)
+        left = self._left(before) if already and before is not None else ""
+        if left:
             moved, note = False, f"step {self.plan.step} has the same bytes as before: {left}"
         else:
             moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
@@ -160,6 +162,7 @@ class _Publish:
             pointer_moved=moved,
             note=note,
             seconds=time.monotonic() - started,
+            left=left,
         )
 
     def _fence(self, *, lately: bool = False) -> None:
@@ -285,16 +288,13 @@ class _Publish:
         older one if the store's clock went back since. Those are deleted: who reads by name would get them.
         """
         self.meter.phase("checking", 0)
+        ids = {one.name: one.file_id for one in stored.values()}
         wrong = ""
         for number in range(1, SETTLE_TRIES + 1):
             listing = {file.name: file for file in self.store.list(self.folder)}
-        ids = {one.name: one.file_id for one in stored.values()}
             wrong = next((found for file in files if (found := _problem(file, stored[file.name], listing))), "")
             if not wrong:
                 return
-            time.sleep(SETTLE_S * number)
-        raise StoreError(
-            "transient", f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}"
             versions = self.store.list_versions(self.folder)
             ours = {file.name: file for file in versions if file.file_id == ids.get(file.name)}
             wrong = next((found for file in files if (found := _problem(file, stored[file.name], ours))), "")
@@ -302,6 +302,9 @@ class _Publish:
                 self._fence()
                 delete_old(self.store, [file for file in versions if file.name in ours and file != ours[file.name]])
                 return
+            time.sleep(SETTLE_S * number)
+        raise StoreError(
+            "transient", f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}"
         )
 
     # ------------------------------------------------------------ the two records
@@ -314,12 +317,12 @@ class _Publish:
         before: Manifest | None,
     ) -> tuple[bytes, str]:
         plan = self.plan
-        blocks, places = self.reuse.blocks_object(files)
-        manifest = Manifest(
-            run_id=plan.run_id,
         # Whoever mends a damaged step by hand has its bytes, and not what the daemon knew of it when it was made.
         same = before is not None and {file.content() for file in before.files} == {_content(file) for file in files}
         told = before if same else None
+        blocks, places = self.reuse.blocks_object(files)
+        manifest = Manifest(
+            run_id=plan.run_id,
             step=plan.step,
             generation=plan.generation,
             lineage=plan.happened.number,

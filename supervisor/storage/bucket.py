@@ -83,7 +83,7 @@ def _no_delete(bucket: Bucket) -> list[str]:
         return []
     told = (
         f"The application key ...{bucket.key_end} may delete nothing (it lacks deleteFiles): steps are published and "
-        "restored, but store.keep_last has no effect, the bucket grows with every step and heartbeat, and a step that "
+        "restored, but store.keep_last has no effect and the bucket grows with every step and heartbeat. A step that "
         "is reached anew with other bytes, after a rollback, cannot be published."
     )
     return [told]
