@@ -90,9 +90,16 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
         settings=f.Settings(run_id=run_file.run.id),
         local=tuple(_local(job, number) for number in job.steps()),
         store=tuple(
-            f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in catalogue["steps"]
+            f.StoredStep(
+                int(s["step"]),
+                bool(s["committed"]),
+                int(s["size_bytes"]),
+                left=str(s.get("left", "")),  # what nobody resumes at makes nothing safe
+                legacy=bool(s.get("legacy")),
+            )
+            for s in catalogue["steps"]
         ),
-        store_latest=(catalogue.get("latest") or {}).get("step"),  # what lies above the pointer makes nothing safe
+        store_latest=(catalogue.get("latest") or {}).get("step"),
     )
     victims = safe_locally(state, run_file.disk.keep_local)
     done: dict[str, Any] = {"steps": victims, "freed_bytes": 0, "done": not dry_run}

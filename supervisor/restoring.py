@@ -60,8 +60,11 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
         )
     if wanted == "latest":
         newest = pointer.get("step")
-        first = newest if newest in good else good[0]
-        return Choice(tuple(step for step in good if step <= first), "", sizes, rewards)
+        if pointer.get("legacy") and newest in good:  # the original scripts know no other way back than their pointer
+            return Choice(tuple(step for step in good if step <= newest), "", sizes, rewards)
+        behind = newest is not None and newest < good[0]
+        told = f"latest.json is behind: it names step {newest}, and step {good[0]} is whole." if behind else ""
+        return Choice(tuple(good), told, sizes, rewards)
     known = [step for step in good if step in rewards]
     if not known:
         raise SupervisorError(

@@ -98,7 +98,7 @@ def _look(  # noqa: PLR0917
     except StoreError as error:
         if error.kind not in ("damaged", "missing"):
             raise
-        return StepInfo(step, False, size, len(files), problem=str(error))
+        return StepInfo(step, False, size, len(files), problem=str(error), manifest=files[MANIFEST].file_id)
     left = happened.left(step, manifest.lineage, manifest.generation)
     for file in manifest.files:
         of_name = versions.get(file.path, ())

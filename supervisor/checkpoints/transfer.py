@@ -14,7 +14,7 @@ Request
 
     ACTION          further fields                                  answer in "ok"
     publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
-                    generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds
+                    generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds, left
                     allow_back?,
                     extra? {"dialect", "revision",
                     "config_sha256", "step_base", "reward"}
@@ -167,7 +167,9 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
         **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
     )
     done = publish(store, plan, lines.progress)
-    with contextlib.suppress(StoreError):  # billed until the next publish tries it again, and nothing worse
+    # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it are
+    # not looked at: that would be a listing of each after every publish, for what a failed delete leaves now and then.
+    with contextlib.suppress(StoreError):
         fence()
         keeping.tidy(store, plan.run_id, (plan.step,), fence)
     return asdict(done)

@@ -57,7 +57,9 @@ def choose(state: State) -> Choice:
     if local is not None and (stored is None or local >= stored):
         return Choice("start", local, f"Step {local} is the last good step, complete on this disk.")
     if stored is not None:
-        return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.")
+        latest = state.store_latest
+        behind = f" latest.json is behind: it names step {latest}." if latest is not None and latest < stored else ""
+        return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.{behind}")
     return _nothing_good(state)
 
 

@@ -251,6 +251,8 @@ class StoredStep:
     damaged: str = ""  # why this pod will not restore it, when a restore already failed
     left: str = ""  # why nobody resumes at it: it is of a lineage that was left, or quarantined
     manifest: str = ""  # the store's id of its manifest: another one is another checkpoint
+    legacy: bool = False  # of the original scripts: it has no manifest, and their pointer is its only proof
+    problem: str = ""  # why it is not committed
 
 
 @dataclass(frozen=True)
@@ -401,6 +403,7 @@ class PublishFailed(Fact):
     reason: str
     permanent: bool = False
     step_changed: bool = False  # the local step vanished or changed under the transfer: choose anew
+    left: bool = False  # the very same bytes are in the store and nobody resumes at them: nor are they good here
 
 
 @dataclass(frozen=True)

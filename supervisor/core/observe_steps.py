@@ -18,6 +18,7 @@ from supervisor.core.watch import NEVER
 CHOOSE_ANEW_S = 5.0
 PRUNE_AGAIN_S = 60.0
 MOST_VERIFIED = 8
+MOST_BEGUN = 64
 
 
 # ---------------------------------------------------------------- disk, checkpoints, store
@@ -75,6 +76,8 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         step, wall = state.rolled_back
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
     anew = _published_anew(state.store, fact.steps)
+    bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
+    state = begun(state, *(s.step for s in state.store if s.committed and not s.legacy and s.step in bare))
     state = replace(
         state,
         store=tuple(s for s in fact.steps if s.step not in state.outdated),
@@ -92,6 +95,12 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         lineage=fact.happened,
     )
     return replace(state, published=max(state.good_stored(), default=None))
+
+
+def begun(state: State, *steps: int) -> State:
+    """Remember stored steps as ours: begun to be sent, or to be deleted."""
+    new = tuple(step for step in steps if step not in state.begun)
+    return replace(state, begun=(*state.begun, *new)[-MOST_BEGUN:]) if new else state
 
 
 def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, ...]) -> set[str]:
@@ -123,6 +132,8 @@ def _published(state: State, fact: f.Published) -> State:
 
 
 def _publish_failed(state: State, fact: f.PublishFailed) -> State:
+    if fact.left:  # until it is written anew it is not asked for again
+        state = replace(state, quarantined={**state.quarantined, str(fact.step): state.wall})
     failures = 0 if fact.step_changed else state.publish_failures + 1
     wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
     return replace(

@@ -13,9 +13,13 @@ def next_to_publish(state: State) -> int | None:
     good = state.good_local()
     if not good:
         return None
-    # Not those above the pointer: what nobody would resume from is published for nobody.
-    above = max(state.good_stored(), default=None)
-    return good[-1] if above is None or good[-1] > above else None
+    # Not against those that were left: what nobody would resume from is published for nobody.
+    stored = state.good_stored()
+    latest = state.store_latest
+    if not stored or good[-1] > stored[-1]:
+        return good[-1]
+    # Its publish died between manifest and pointer: once more, which sends nothing and moves the pointer.
+    return good[-1] if latest is not None and good[-1] == stored[-1] > latest else None
 
 
 def safe_locally(state: State, keep: int) -> list[int]:
@@ -69,14 +73,14 @@ def disk_short(state: State) -> bool:
 
 
 def victims_in_store(state: State) -> list[int]:
-    """Stored steps beyond retention, oldest first; at least two good ones always remain.
+    """Stored steps beyond retention, oldest first, then unfinished ones; at least two good ones always remain.
 
     Kept: the last N good ones, every M-th, what the pointer names, what this attempt resumed from, pinned steps, what
     somebody is restoring, and the newest one whose bytes were seen to be right. Damaged and quarantined steps are a
     person's to delete. While nobody knows what is pinned nothing goes.
     """
     settings = state.settings
-    if len(state.store) <= max(2, settings.keep_last) or state.pins_reason:
+    if state.pins_reason:
         return []
     good = state.good_stored()
     kept = {*good[-max(2, settings.keep_last) :], *state.pinned, *state.reading}
@@ -89,4 +93,31 @@ def victims_in_store(state: State) -> list[int]:
         kept.add(state.resume_step)
     verified = [step for step in state.verified if step in good]
     kept.update(verified[-1:])
-    return [step for step in good if step not in kept]
+    beyond = [step for step in good if step not in kept] if len(state.store) > max(2, settings.keep_last) else []
+    # Last, so that one which the store does not let go keeps no other from going.
+    return [*beyond, *(step for step in _unfinished(state) if step not in kept)]
+
+
+def _unfinished(state: State) -> list[int]:
+    """Stored steps that are half-deleted, or half-sent and passed by: billed, and nobody can restore them.
+
+    Not those above the newest good one: a publish goes on with them. One without a manifest may also be a whole step
+    of the original scripts, once the pointer is no longer theirs; they came before every step of ours. So below our
+    oldest step only what this run is known to have touched itself is taken.
+    """
+    good = state.good_stored()
+    if not good or state.store_latest is None:
+        return []
+    oldest = min((s.step for s in state.store if s.committed and not s.legacy), default=good[-1])
+    spare = {state.busy.publish, next_to_publish(state)}
+    return sorted(
+        s.step
+        for s in state.store
+        if not s.committed
+        and not s.manifest  # with one it is damaged
+        and not s.legacy
+        and s.step < min(good[-1], state.store_latest)
+        and (s.step > oldest or s.step in state.begun)
+        and s.step not in spare
+        and str(s.step) not in state.damaged
+    )

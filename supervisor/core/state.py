@@ -326,6 +326,7 @@ class State:
     store_t: float = -1.0
     published: int | None = None  # highest step this run is known to have in the store
     quarantined: dict[str, float] = field(default_factory=dict)  # step -> Unix time since when
+    begun: tuple[int, ...] = ()  # steps that this run's own publishes or deletes touched, newest last, few
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
@@ -393,8 +394,9 @@ class State:
 
     def good_stored(self) -> list[int]:
         """Committed stored steps that may be resumed from, ascending."""
-        # A committed step above the pointer is not offered: the pointer goes back only when a step is no good.
-        limit = self.store_latest
+        # A publish may have died between manifest and pointer, so a step above the pointer counts; those that the run
+        # went back behind are left by name. Only the original scripts know no other way back than their pointer.
+        limit = next((s.step for s in self.store if s.legacy and s.step == self.store_latest), None)
         return sorted(
             s.step
             for s in self.store

@@ -7,6 +7,7 @@ from supervisor.core import fencing
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
+from supervisor.core.observe_steps import begun
 from supervisor.core.retention import (
     disk_critical,
     disk_over,
@@ -47,7 +48,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
                 acts.append(say("skipped", f"Steps complete faster than the link carries them: {steps} skipped."))
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
             acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
-            state = replace(state, busy=replace(state.busy, publish=step))
+            state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
     full = disk_over(state) or disk_critical(state) or disk_short(state)
     if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
         state, more = _prune_local(state, watch)

@@ -25,6 +25,7 @@ from supervisor.core.records import Happened
 from supervisor.effects import aside, observing, run_records
 from supervisor.effects.attempts import attempt_dir, digest, last_attempt, read_snapshot, take_snapshot
 from supervisor.effects.claiming import Claiming
+from supervisor.effects.described import describe
 from supervisor.effects.evidence import collect, tail_of, trace_command
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
@@ -311,6 +312,8 @@ class Effects:
                 int(s["size_bytes"]),
                 left=str(s.get("left", "")),
                 manifest=str(s.get("manifest", "")),
+                legacy=bool(s.get("legacy")),
+                problem=str(s.get("problem", "")),
             )
             for s in answer["steps"]
         )
@@ -509,6 +512,10 @@ class Effects:
         except OSError as error:
             self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
             return
+        if left := str(answer.get("left", "")):
+            told = f"the store has the very same bytes, and {left}. So nobody resumes at it here, either."
+            self._post(f.PublishFailed(action.step, told, step_changed=True, left=True))
+            return
         seconds = time.monotonic() - began
         sent = int(answer.get("sent_bytes", 0))
         self._post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
@@ -520,11 +527,12 @@ class Effects:
         mark = f"{digest(configs)}/{self.run_file.model_dump_json()}"
         if mark == self._described:
             return
-        files = {f"config-{number}-{path.name}": copy for number, (path, copy) in enumerate(configs.items())}
-        texts = {name: copy.read_text(errors="replace") for name, copy in files.items()}
-        texts["run.json"] = self.run_file.model_dump_json(indent=1)
+        texts, hiding = describe(self.run_file, configs)
         self._put(texts)
         self._described = mark
+        for path in hiding:
+            told = f"{path} holds what looks like a secret: the store's copy of it has *** there, so no other pod can"
+            self._post(f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there."))
 
     def _prune_local(self, action: a.PruneLocal) -> None:
         if self.job is None:

@@ -172,3 +172,88 @@ def test_a_step_that_the_store_does_not_let_go_keeps_no_other_from_being_publish
     assert len(world.asked(a.PruneStore)) == 1
     world.after(60)
     assert len(world.asked(a.PruneStore)) == 2
+
+
+# ---------------------------------------------------------------- what is no step at all, and is billed all the same
+
+
+def bare(*numbers: int) -> tuple[f.StoredStep, ...]:
+    return tuple(f.StoredStep(number, False, 1) for number in numbers)
+
+
+def test_a_step_that_was_half_sent_and_then_passed_by_is_deleted() -> None:
+    world = World(SETTINGS)
+    world.running_at(10)
+    world.publish_works = False
+    world.checkpoint(15)
+    assert [one.step for one in world.asked(a.Publish)] == [15]
+    world.see(f.StoreSteps((*stored(5, 10), *bare(15)), 10))
+    world.after(3)
+    assert not world.asked(a.PruneStore), "its publish goes on"
+    world.publish_works = True
+    world.checkpoint(20)
+    world.after(60)
+    world.see(f.StoreSteps((*stored(5, 10), *bare(15), *stored(20)), 20))
+    assert [one.step for one in world.asked(a.PruneStore)] == [15]
+
+
+def test_a_step_that_was_half_deleted_is_deleted_to_its_end() -> None:
+    world = World(replace(SETTINGS, keep_last=2))
+    world.running_at(10)
+    world.answer = False
+    world.stored |= {1: 1}
+    world.survey()
+    world.after(1)
+    assert [one.step for one in world.asked(a.PruneStore)] == [1]
+    world.see(f.PruneFailed(1, "store", "503 service unavailable."))
+    world.see(f.StoreSteps((*bare(1), *stored(5, 10)), 10))
+    world.after(70)
+    assert [one.step for one in world.asked(a.PruneStore)] == [1, 1]
+    world.see(f.Pruned(1, "store", 1))
+    world.see(f.StoreSteps(stored(5, 10), 10))
+    world.after(70)
+    assert len(world.asked(a.PruneStore)) == 2
+
+
+def test_another_pod_deletes_what_is_unfinished_between_the_steps() -> None:
+    state = State(settings=SETTINGS, store=(*stored(10), *bare(15, 40), *stored(20)), store_latest=20)
+    assert victims_in_store(state) == [15], "with 40 a publish may go on"
+    assert not victims_in_store(replace(state, pins_reason="pins.json is damaged"))
+    for kept in ({"pinned": (15,)}, {"pin_wishes": {"15": True}}, {"reading": (15,)}, {"resume_step": 15}):
+        assert not victims_in_store(replace(state, **kept))
+    assert not victims_in_store(replace(state, busy=replace(state.busy, publish=15)))
+
+
+def test_no_step_of_the_original_scripts_is_taken_for_an_unfinished_one() -> None:
+    theirs = (f.StoredStep(10, False, 1, legacy=True), f.StoredStep(20, False, 1, legacy=True))
+    before = State(settings=SETTINGS, store=(*theirs, f.StoredStep(30, True, 1, legacy=True)), store_latest=30)
+    assert not victims_in_store(before)
+    # The pointer is ours now, and nothing in the store tells theirs from what was half sent.
+    since = State(settings=SETTINGS, store=(*bare(10, 20, 30), *stored(40, 50, 60)), store_latest=60)
+    assert not victims_in_store(since)
+
+
+def test_a_damaged_step_with_a_manifest_is_a_persons_to_delete() -> None:
+    torn = f.StoredStep(15, False, 1, manifest="m15")
+    assert not victims_in_store(State(settings=SETTINGS, store=(*stored(10), torn, *stored(20)), store_latest=20))
+
+
+# ---------------------------------------------------------------- the same bytes, that failed once
+
+
+def test_a_step_that_the_store_holds_and_nobody_resumes_at_is_no_published_one() -> None:
+    world = World(SETTINGS)
+    world.running_at(10)
+    world.answer = False
+    world.local[15] = "complete"
+    world.changed[15] = 1.7e9 + world.t
+    world.survey()
+    world.see(f.StoreSteps((*stored(5, 10), f.StoredStep(15, True, 1, left="it is quarantined")), 10))
+    assert [one.step for one in world.asked(a.Publish)] == [15]
+    world.see(f.PublishFailed(15, "the same bytes are left.", step_changed=True, left=True))
+    assert world.state.good_local() == [5, 10] and world.state.last_good == 10
+    world.after(900, tick=5)
+    assert len(world.asked(a.Publish)) == 1, "asked once"
+    world.changed[15] = 1.7e9 + world.t
+    world.survey()
+    assert world.state.good_local() == [5, 10, 15], "written anew"

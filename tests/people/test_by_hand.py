@@ -71,6 +71,19 @@ def test_of_a_damaged_step_the_next_one_is_taken(
     assert sorted(path for path in (tmp_path / "store").rglob("*")) == before
 
 
+def test_the_latest_is_the_newest_whole_step_also_where_the_pointer_is_behind(
+    store: Store, tmp_path: Path, capsys: Told
+) -> None:
+    pointer = tmp_path / "store" / RUN / "latest.json"
+    behind = pointer.read_bytes()
+    publish(store, Step(tmp_path / "50", 50).fill().plan(tmp_path / "state"), quiet)
+    pointer.write_bytes(behind)  # the pod was lost between manifest and pointer
+    assert run(store, "restore", "--to", str(tmp_path / "to")) == 0
+    why, what, *_ = capsys.readouterr().out.splitlines()
+    assert why == "latest.json is behind: it names step 40, and step 50 is whole."
+    assert what.startswith("Restored step 50 (")
+
+
 def test_a_damaged_step_that_was_named_is_an_error(store: Store, tmp_path: Path, capsys: Told) -> None:
     damage(tmp_path, 30)
     assert run(store, "restore", "--step", "30", "--to", str(tmp_path / "to")) == 1
