@@ -1,8 +1,9 @@
 """`make bench`: all measurements, then one table: what is asked, what was measured, and what supervisord does.
 
-`python -m bench detection`, `footprint`, `decisions` or `vault` does one of them; `--seconds` and `--kills` say how
-much of the first two, `python -m bench.decisions --help` tells of the third, which is by the simulator and starts
-nothing, and `python -m bench.vault --help` of the last: publishing and restoring beside other tools.
+`python -m bench detection`, `footprint`, `decisions`, `vault` or `second_step` does one of them; `--seconds` and
+`--kills` say how much of the first two, `python -m bench.decisions --help` tells of the third, which is by the
+simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
+2 GB, as its figures are asked for), and the last is what the second step of a LoRA run sends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import decisions, detection, footprint, peer, vault
+from bench import decisions, detection, footprint, peer, second_step, vault
 
 WARM_UP_S = 30.0
 
@@ -24,7 +25,10 @@ def main() -> int:
     """Measure and print; exit code 0 whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=["all", "detection", "footprint", "decisions", "vault"], default="all"
+        "what",
+        nargs="?",
+        choices=["all", "detection", "footprint", "decisions", "vault", "second_step"],
+        default="all",
     )
     parser.add_argument("--kills", type=int, default=4, help="how often the engine is killed")
     parser.add_argument("--seconds", type=float, default=120, help="how long the footprint is measured")
@@ -33,7 +37,10 @@ def main() -> int:
         print(decisions.measure().text())
         return 0
     if options.what == "vault":
-        return vault.main([])
+        return vault.main(["--full"])
+    if options.what == "second_step":
+        second_step.main()
+        return 0
     folder = Path(tempfile.mkdtemp(prefix="rl-bench-"))
     rows: list[tuple[str, str, str, str]] = []
     try:
@@ -49,7 +56,8 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     told = ""
     if options.what == "all":
-        vault.main([])
+        vault.main(["--full"])
+        second_step.main()
         found = decisions.measure()
         rows += [(*row, "-") for row in found.rows]
         told = "\n" + found.tables()

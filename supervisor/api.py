@@ -73,7 +73,8 @@ class Desk(Protocol):
 
         run, state (one of STATES), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
         recent ones), reward, loss, attempt, restarts, pid, last_good_step, published_step,
-        local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left}],
+        local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
+        problem}],
         store (URL), store_reason, disk {path, total_bytes, free_bytes, reason},
         gpus [{index, uuid, used_bytes, total_bytes, role}], gpu_reason,
         engine {health, liveness, running, waiting} | None,

@@ -44,7 +44,7 @@ def publish(
     files = job.step_files(wanted)
     total = sum(file.source.stat().st_size for file in files)
     if dry_run:
-        told = f"Would publish step {wanted}: {len(files)} files, {size(total)}, to {run_file.store_url}."
+        told = f"Would publish step {wanted}: {files_(len(files))}, {size(total)}, to {run_file.store_url}."
         return {"step": wanted, "size_bytes": total, "files": len(files), "done": False}, [told]
     facts = job.facts()
     order = request(
@@ -125,7 +125,7 @@ def verify(
     """Compare the store with its manifests, and ``deep`` percent of its parts with their hashes. Changes nothing.
 
     Returns what was found and what to tell; its field ``damaged`` says whether something that was published is not
-    as it was.
+    as it was. Raises SupervisorError when there is no step at all.
     """
     asked = request(run_file, "verify", deep=deep, seed=seed, **({} if step is None else {"step": step}))
     transfers = transfers or Transfers(os.environ, run_file.store.stall_s)
@@ -139,16 +139,20 @@ def verify(
             told += [f"{name} is damaged: {problem}." for problem in one["problems"]]
         else:
             read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else ""
-            told.append(f"{name} is good: {one['files']} files, {amount}{read}.")
+            told.append(f"{name} is good: {files_(int(one['files']))}, {amount}{read}.")
     told += [_sentence(str(problem)) for problem in found["problems"]]
     good = sum(1 for one in found["steps"] if one["committed"] and not one["problems"])
     if found["damaged"]:
+        count = "" if step is not None else f" {good} good step{' is' if good == 1 else 's are'} there;"
         told.append(
-            f"Something in {run_file.store_url} is damaged. {good} good steps are there; nothing was deleted. If the "
-            "damaged step is still complete on a pod, `rl-supervisor publish --step N` mends it."
+            f"Something in {run_file.store_url} is damaged.{count or ' Nothing else was looked at, and'} nothing was "
+            "deleted. If the damaged step is still complete on a pod, `rl-supervisor publish RUN.toml --step N` mends "
+            "it there."
         )
     elif not found["steps"]:
-        told.append(f"There is nothing of run {run_file.run.id} in {run_file.store_url}.")
+        raise SupervisorError(
+            f"There is no step of run {run_file.run.id} in {run_file.store_url}. Are the URL and the run's name right?"
+        )
     return found, told
 
 
@@ -172,8 +176,15 @@ def alone(run_file: RunFile, does: str, instead: str = "") -> Iterator[None]:
     ``does`` completes "A daemon watches the run and ...", ``instead`` "Stop it first, or ...".
     """
     folder = run_file.state_dir
-    folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-    with (folder / "lock").open("w") as handle:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        opened = (folder / "lock").open("w")
+    except OSError as error:
+        raise SupervisorError(
+            f"The state folder {folder} cannot be used: {error.strerror}. See that this user may write there, or name "
+            "another with run.state_dir."
+        ) from error
+    with opened as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -206,7 +217,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
         raise SupervisorError(
             f"Pod {host_of(str(found['writer']))} holds run {run_file.run.id} (generation {found['generation']}), and "
             "one pod alone writes to its store. End that one first; if it is gone for good, take the run over with: "
-            "rl-supervisor run --take-over"
+            "rl-supervisor run RUN.toml --take-over"
         )
     signed = {"writer": writer, "generation": int(found["generation"])}
     try:
@@ -220,6 +231,11 @@ def _sentence(problem: str) -> str:
     """A clause as a sentence; a file's name stays as it is written."""
     first = problem.split(" ", 1)[0]
     return f"{problem if '.' in first else problem[:1].upper() + problem[1:]}."
+
+
+def files_(count: int) -> str:
+    """So many files, in words."""
+    return f"{count} file{'' if count == 1 else 's'}"
 
 
 def _local(job: Job, step: int) -> f.LocalStep:

@@ -32,6 +32,11 @@ def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple
         return _rollback(state, int(args[0]))
     if verb in ("pin", "unpin"):
         return _pin(state, int(args[0]), pinned=verb == "pin")
+    if verb == "shutdown" and state.fence.lost and not observed:
+        return True, (
+            f"The job is being stopped, then the daemon ends; the next one waits while pod {state.fence.by} holds the "
+            "run."
+        )
     if verb == "start" and "--take-over" in args:
         return True, "The run is taken from the pod that holds it, and started from its last good step."
     return True, _OBSERVED_ANSWERS.get(verb, _ANSWERS[verb]) if observed else _ANSWERS[verb]

@@ -39,6 +39,10 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
     left = {int(step["step"]): str(step["left"]) for step in listed if step.get("left")}
     rewards = {int(step["step"]): float(step["reward"]) for step in listed if step.get("reward") is not None}
     where = f"run {run_file.run.id} in {run_file.store_url}"
+    asked = next((step for step in catalogue["steps"] if step["step"] == wanted), None)
+    if asked is not None and wanted not in sizes:
+        problem = str(asked.get("problem") or "it was never published to its end").rstrip(".")
+        raise SupervisorError(f"Step {wanted} of {where} is not whole: {problem}. Whole are {numbers(sizes)}.")
     if not sizes:
         unfinished = [int(step["step"]) for step in catalogue["steps"]]
         more = (
@@ -113,7 +117,13 @@ def _to_the_job(
 
     with alone(run_file, "restores by itself", "restore to another folder with --to"):
         job = open_job(run_file, os.environ)
-        job.output_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            job.output_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SupervisorError(
+                f"The folder {job.output_dir} cannot be made: {error.strerror}. Mend job.output_dir, or restore to "
+                "another folder with --to."
+            ) from error
 
         def fetch(step: int) -> tuple[dict[str, Any], Path]:
             primary = job.place(step, "x").parent.as_posix()
@@ -166,7 +176,8 @@ def _restored(answer: dict[str, Any], primary: Path) -> list[str]:
     if answer.get("already"):
         return [f"Step {step} ({amount}) is in {primary} already, {how}."]
     beside = int(answer["files"]) - sum(1 for path in primary.rglob("*") if path.is_file())
-    files = f", {beside} of its files beside that folder" if beside > 0 else ""
+    folders = " and ".join(map(str, answer["beside"]))
+    files = f", {beside} of its files to {folders}" if beside > 0 else ""
     told = [f"Restored step {step} ({amount}) to {primary}{files}, {how}."]
     if aside := answer.get("moved_aside"):
         told.append(f"What was there is kept: {', '.join(map(str, aside))}.")

@@ -50,6 +50,7 @@ class Restored:
     verified: bool
     already: bool  # every byte was in place before
     moved_aside: tuple[str, ...]  # what stood in the way, renamed beside it; nobody deletes it
+    beside: tuple[str, ...]  # folders of the step besides its own one
     dialect: str
     revision: str
     seconds: float
@@ -146,6 +147,7 @@ class _Restore:
             verified=manifest is not None,
             already=not todo,
             moved_aside=tuple(str(path) for path in aside),
+            beside=tuple(str(tree.target) for tree in trees if not tree.primary),
             dialect=manifest.dialect if manifest else "",
             revision=manifest.revision if manifest else "",
             seconds=time.monotonic() - started,

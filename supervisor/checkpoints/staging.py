@@ -98,8 +98,8 @@ class Staging:
             if size and free < size + MARGIN_BYTES:
                 raise StoreError(
                     "quota",
-                    f"step {self.step} needs {_gb(size + MARGIN_BYTES)} more at {path}, where {_gb(free)} are free: "
-                    f"delete something, or set the output folder to a larger disk",
+                    f"step {self.step} needs {_amount(size + MARGIN_BYTES)} more at {path}, where "
+                    f"{_amount(free)} are free: delete something there, or restore to a larger disk",
                 )
         made: dict[tuple[int, int], Spot] = {}
         for spot, expected in files:
@@ -215,5 +215,5 @@ def _fsync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def _amount(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -141,7 +141,8 @@ def _holder(store: Store, run_id: str) -> list[str]:
         return []
     told = (
         f"Pod {host_of(standing.writer)} holds the run (generation {standing.generation}). Another pod that is started "
-        "waits until that one has been silent for store.take_over_after; `rl-supervisor run --take-over` does not wait."
+        "waits until that one has been silent for store.take_over_after; `rl-supervisor run RUN.toml --take-over` does "
+        "not wait."
     )
     return [told]
 

@@ -87,20 +87,22 @@ def _parser() -> argparse.ArgumentParser:
     verify = verb("verify", "compare the store with its manifests; never deletes", _verify)
     verify.add_argument("--step", type=_step_or_all, metavar="N|all", help="default: all")
     verify.add_argument("--deep", type=_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)")
-    verify.add_argument("--seed", type=_step, default=None, metavar="N", help="which parts --deep reads; default: any")
+    verify.add_argument(
+        "--seed", type=_number, default=None, metavar="N", help="choice of parts for --deep; default: any"
+    )
     verify.add_argument("--json", action="store_true", help="print JSON")
     logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _logs)
-    logs.add_argument("--attempt", type=_step, metavar="N", help="print those of attempt N; default: list all")
+    logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
-    replay.add_argument("--incident", type=_step, metavar="N", help="of a journal, only what lies around incident N")
+    replay.add_argument("--incident", type=_number, metavar="N", help="of a journal, only what lies around incident N")
     replay.add_argument("--json", action="store_true", help="print a line of JSON for each decision")
     replay.add_argument("--all", action="store_true", help="print each observation, too")
     trace = verb("trace", "write the observations of a journal to a file for replay", _trace)
     trace.add_argument("file", type=Path, metavar="RUN.toml|journal.db", help="the run, or its journal")
-    trace.add_argument("--incident", type=_step, metavar="N", help="only what lies around incident N")
+    trace.add_argument("--incident", type=_number, metavar="N", help="only what lies around incident N")
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.jsonl or FILE.jsonl.gz; default stdout")
     report = verb("report", "where the time went, each incident, what was saved, how often to save", _report)
     report.add_argument("--price", type=_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour")
@@ -134,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
 def _step(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a whole number is wanted, not {text!r}")
     return int(text)
 
 

@@ -273,6 +273,8 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
             notes.append(f"left: {safe(there['left'])}")
         if damage := (answer.get("damaged") or {}).get(str(step)):
             notes.append(f"damaged in the store: {safe(damage)}")
+        elif there and there.get("problem"):
+            notes.append(f"in the store: {safe(there['problem'])}")
         bytes_ = (here or there or {}).get("size_bytes")
         published = "-" if not there else "published" if there.get("committed") else "incomplete"
         amount = size(bytes_) if bytes_ is not None else "-"

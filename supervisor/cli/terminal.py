@@ -70,7 +70,7 @@ def _whole(error: SupervisorError) -> str:
     text = str(error)
     if not isinstance(error, StoreError) or not text:
         return text
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "?", ")")) else ".")
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
 def _tell(text: str) -> None:

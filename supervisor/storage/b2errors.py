@@ -6,6 +6,7 @@ The classes are b2sdk 2.13.1's (``b2sdk.v3.exception``). Texts of the SDK are qu
 from __future__ import annotations
 
 import re
+import textwrap
 
 import requests
 import urllib3
@@ -99,4 +100,4 @@ def _text(error: Exception) -> str:
     reason, host = _ERRNO.search(text), _HOST.search(text)
     if reason:
         return f"no connection{f' to {host[1]}:{host[2]}' if host else ''} ({reason[1]})"
-    return text[:200] or type(error).__name__
+    return textwrap.shorten(text, 200, placeholder=" ...") or type(error).__name__

@@ -11,16 +11,17 @@ from pathlib import Path
 from supervisor.storage.base import StoreError
 
 NEEDED = ("listFiles", "readFiles", "writeFiles", "deleteFiles")
-"""Capabilities that publishing, restoring and pruning need together; listBuckets as well for an unrestricted key."""
+"""Capabilities that publishing, restoring and pruning need together; listBuckets as well for a key of all buckets."""
 
 MAKE_A_KEY = (
-    f"Make an application key for this bucket with {', '.join(NEEDED)} and set B2_APPLICATION_KEY_ID and "
-    f"B2_APPLICATION_KEY (or the systemd credentials b2_application_key_id and b2_application_key)"
+    f"Make an application key for this bucket with {', '.join(NEEDED)} (to look and to restore listFiles and readFiles "
+    "are enough; a key of all buckets needs listBuckets besides) and set B2_APPLICATION_KEY_ID and B2_APPLICATION_KEY "
+    "(or the systemd credentials b2_application_key_id and b2_application_key)"
 )
 MAKE_AN_S3_KEY = (
-    "Make an access key that may list this bucket and its unfinished uploads, and read, write and delete its objects, "
-    "and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the systemd credentials aws_access_key_id and "
-    "aws_secret_access_key)"
+    "Make an access key that may list this bucket and its unfinished uploads, and read, write and delete its objects "
+    "(to look and to restore, list and read), and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the systemd "
+    "credentials aws_access_key_id and aws_secret_access_key)"
 )
 
 

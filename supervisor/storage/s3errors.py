@@ -6,6 +6,7 @@ no body, so only its status is known.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -121,8 +122,9 @@ def _text(error: aws.ClientError) -> str:
     """The service's own words, shortened: "SlowDown: Please reduce your request rate"."""
     told = error.response.get("Error", {})
     code, message = code_of(error), " ".join(str(told.get("Message") or "").split())
-    return (f"{code}: {message}" if message and message != code else code)[:200] or f"status {status_of(error)}"
+    text = f"{code}: {message}" if message and message != code else code
+    return textwrap.shorten(text, 200, placeholder=" ...") or f"status {status_of(error)}"
 
 
 def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return textwrap.shorten(str(error), 200, placeholder=" ...") or type(error).__name__

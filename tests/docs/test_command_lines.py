@@ -15,7 +15,15 @@ from supervisor.storage import open_store
 from tests.checkpoints_store.conftest import PART, RUN, Step, quiet
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/operations.md", "docs/replay.md", "docs/decisions.md", "CHANGELOG.md")
+PAGES = (
+    "README.md",
+    "docs/operations.md",
+    "docs/vault.md",
+    "docs/replay.md",
+    "docs/decisions.md",
+    "docs/settings.md",
+    "CHANGELOG.md",
+)
 PARSERS = {"rl-supervisor": main._parser, "supervisorctl": ctl._parser, "rl-supervisorctl": ctl._parser}
 PLACEHOLDERS = {"N": "7", "STEP": "7", "PERCENT": "5", "HOURS": "8", "D": "24", "PID": "4711", "KEY=VALUE": "a=1"}
 VAULT = ("restore", "verify", "logs", "report")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.checkpoints import lineage
-from supervisor.checkpoints.publish import publish
+from supervisor.checkpoints.catalogue import list_steps
+from supervisor.checkpoints.publish import PublishPlan, Source, publish
+from supervisor.checkpoints.records import newest_manifest
 from supervisor.cli import moving
 from supervisor.cli.main import main
 from supervisor.effects.transfers import Moving, Transfers
@@ -114,10 +117,87 @@ def test_verify_and_logs_need_no_run_file_either(store: Store, tmp_path: Path, c
     assert capsys.readouterr().out.count(" is good: ") == 4
     damage(tmp_path, 30)
     assert run(store, "verify", "--deep", "100") == 1
-    assert "Step 30 is damaged: trainer/.metadata" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Step 30 is damaged: trainer/.metadata" in told
+    assert "3 good steps are there; nothing was deleted." in told
+    assert run(store, "verify", "--step", "30", "--deep", "100") == 1
+    told = capsys.readouterr().out
+    assert "good step" not in told, "the others were not looked at"
+    assert "`rl-supervisor publish RUN.toml --step N` mends it there." in told
     assert run(store, "logs") == 0
     assert capsys.readouterr().out == "No attempt has left a log in the store yet.\n"
     assert run(store, "logs", "--attempt", "7") == 1
+
+
+@pytest.mark.parametrize("run_id", ["another-run", "bs4-rl"])
+def test_verify_of_a_run_that_is_not_there_is_no_success(store: Store, capsys: Told, run_id: str) -> None:
+    assert main(["verify", "--store", store.url, "--run-id", run_id]) == 1
+    told = f"There is no step of run {run_id} in {store.url}. Are the URL and the run's name right?\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_step_that_is_listed_and_not_whole_is_not_denied(store: Store, tmp_path: Path, capsys: Told) -> None:
+    (tmp_path / "store" / RUN / "step_30" / "trainer" / ".metadata").unlink()
+    assert run(store, "restore", "--step", "30", "--to", str(tmp_path / "to")) == 1
+    told = f"Step 30 of run {RUN} in {store.url} is not whole: step 30 lacks trainer/.metadata. Whole are 10, 20, 40.\n"
+    assert capsys.readouterr().err == told
+
+
+def test_it_is_told_where_the_files_are_that_do_not_lie_in_the_steps_folder(
+    store: Store, tmp_path: Path, capsys: Told
+) -> None:
+    assert run(store, "restore", "--to", str(tmp_path / "to")) == 0
+    named = re.search(r", 2 of its files to (\S+) and (\S+), every byte verified", capsys.readouterr().out)
+    assert named is not None
+    assert all(Path(folder).is_dir() and Path(folder).name == "step_40" for folder in named.groups())
+
+
+PLAIN = """\
+run = {{ id = "{run}", state_dir = "{state}" }}
+job = {{ kind = "command", dir = "{here}", output_dir = "{output}", plain = {{ start = ["true"], resume = ["true"] }} }}
+store = {{ url = "{store}" }}
+supervision = {{ quiet = 0 }}
+"""
+
+
+def run_file(tmp_path: Path, store: Store, **more: str) -> str:
+    path = tmp_path / "run.toml"
+    words = {"run": RUN, "state": str(tmp_path / "state"), "here": str(tmp_path), "output": "out", "store": store.url}
+    path.write_text(PLAIN.format(**words | more))
+    return str(path)
+
+
+def test_a_step_that_is_mended_by_hand_keeps_what_was_known_of_it(tmp_path: Path, capsys: Told) -> None:
+    store = open_store((tmp_path / "store").as_uri(), None, {})
+    primary = tmp_path / "out/checkpoints/step_20"
+    primary.mkdir(parents=True)
+    for name in ("optimizer.pt", "model.pt"):
+        (primary / name).write_bytes(name.encode())
+    sources = [Source(path, path.name) for path in primary.iterdir()]
+    publish(store, PublishPlan(RUN, 20, sources, tmp_path / "s", config_sha256="c" * 64, reward=0.8277), quiet)
+    (tmp_path / "store" / RUN / "step_20/model.pt").unlink()
+    words = [run_file(tmp_path, store), "--step", "20"]
+    assert main(["publish", *words]) == 0, capsys.readouterr().err
+    assert list_steps(store, RUN).steps[20].reward == 0.8277
+    _, manifest, _ = newest_manifest(store, RUN, 20, store.list_versions(f"{RUN}/step_20/manifest.json"))
+    assert manifest.config_sha256 == "c" * 64
+    (primary / "model.pt").write_bytes(b"others")
+    assert main(["publish", *words]) == 0, capsys.readouterr().err
+    assert list_steps(store, RUN).steps[20].reward is None, "of other bytes nothing is known"
+
+
+def test_folders_that_cannot_be_made_are_sentences(store: Store, tmp_path: Path, capsys: Told) -> None:
+    assert main(["restore", run_file(tmp_path, store, state="/proc/nope")]) == 1
+    assert capsys.readouterr().err.startswith("The state folder /proc/nope cannot be used: No such file or directory.")
+    assert main(["restore", run_file(tmp_path, store, output="/proc/nope")]) == 1
+    assert capsys.readouterr().err.startswith("The folder /proc/nope cannot be made: No such file or directory.")
+
+
+@pytest.mark.parametrize("words", [["verify", "--seed", "abc"], ["logs", "--attempt", "x"]])
+def test_a_number_that_is_none_is_not_called_a_step(capsys: Told, words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"a whole number is wanted, not '{words[2]}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

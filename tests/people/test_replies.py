@@ -26,6 +26,15 @@ def test_a_run_goes_back_to_any_step_that_is_somewhere(step: int) -> None:
     assert f"goes on at step {step}." in sentence
 
 
+def test_a_fenced_pod_promises_no_resume_after_a_shutdown() -> None:
+    assert "it resumes at the next start" in answer(state(), "shutdown", [], "")[1]
+    fenced = state(fence=Fence(asked=True, lost=True, by="vm-2", by_generation=2))
+    assert answer(fenced, "shutdown", [], "") == (
+        True,
+        "The job is being stopped, then the daemon ends; the next one waits while pod vm-2 holds the run.",
+    )
+
+
 @pytest.mark.parametrize("step", [11, 320, 9999])
 def test_a_run_does_not_go_back_to_a_step_that_is_nowhere(step: int) -> None:
     taken, sentence = answer(state(), "rollback", [str(step)], "")

@@ -120,6 +120,15 @@ def test_an_s3_store_takes_an_endpoint_and_a_region_and_no_other_store_does(tmp_
         assert sentence.endswith("has `endpoint` or `region`, which are for s3://bucket stores; B2 has `realm`.")
 
 
+@pytest.mark.parametrize("url", ['url = "s3://my-bucket/runs"', 'url = "file:///store"', ""])
+def test_a_limit_of_the_rate_is_refused_where_nothing_would_heed_it(tmp_path: Path, url: str) -> None:
+    [sentence] = mistakes(tmp_path, f"{GOOD}[store]\n{url}\nlimit_mbit = 100\n")
+    assert sentence.endswith("`limit_mbit`, which is for b2://bucket stores; no other transfer can be held back.")
+    path = tmp_path / "b2.toml"
+    path.write_text(f'{GOOD}[store]\nurl = "b2://my-bucket/runs"\nlimit_mbit = 100\n')
+    assert load(path).store.limit_mbit == 100
+
+
 def test_what_a_whole_section_lacks_names_the_sections_line(tmp_path: Path) -> None:
     assert mistakes(tmp_path, '[run]\nid = "x"\n\n[job]\nkind = "rl"\n') == [
         'run.toml line 4: [job]: kind = "rl" needs `dir`, the folder of the installed trainer.'

@@ -87,6 +87,14 @@ def test_a_step_that_was_left_is_no_step_that_the_store_holds() -> None:
     assert any(re.match(rf"20 .* published .*left: {went}", line) for line in render.checkpoints(now))
 
 
+def test_a_step_that_is_not_whole_in_the_store_says_why() -> None:
+    stored = [{"step": 92, "committed": False, "size_bytes": GIB, "left": "", "problem": "step 92 lacks model.pt"}]
+    now = FakeDesk(stored_steps=stored).now
+    assert any(re.match(r"92 .* incomplete .*in the store: step 92 lacks model.pt", x) for x in render.checkpoints(now))
+    damaged = {**now, "damaged": {"92": "one byte differs"}}
+    assert any(line.endswith("damaged in the store: one byte differs") for line in render.checkpoints(damaged))
+
+
 def test_a_step_that_comes_from_the_store_is_shown_as_one() -> None:
     moving = {"what": "restoring", "phase": "fetching", "step": 7, "bytes": 1 << 20, "total_bytes": 4 << 20}
     block = render.status_block(FakeDesk(publishing={**moving, "rate": 0, "remaining_s": None}).now)

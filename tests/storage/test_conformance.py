@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from b2sdk.v3 import B2Api, InMemoryAccountInfo
 
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.source import hash_parts
@@ -211,6 +214,36 @@ def test_versions_of_a_name_come_newest_first_and_each_can_be_read_and_deleted(s
         assert store.get_bytes(file.name, file.file_id) in (b"one", b"another")
         store.delete(file)
     assert not [f for f in store.list_versions("run/writers/gen_00007.json") if f.name == newer.name]
+
+
+def test_a_name_that_a_person_deletes_hides_its_older_versions(
+    store: Store, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for name in ("run/step_1/manifest.json", "run/step_2/manifest.json", "run/step_3/manifest.json"):
+        store.put_bytes(name, name.encode())
+    delete_as_people_do(store, "run/step_2/manifest.json", request, tmp_path)
+    delete_as_people_do(store, "run/step_3/manifest.json", request, tmp_path)
+    time.sleep(1.1)  # S3 tells times in whole seconds
+    anew = store.put_bytes("run/step_3/manifest.json", b"anew")
+    assert [file.name for file in store.list_versions("run/")] == ["run/step_1/manifest.json", anew.name]
+    assert [file.file_id for file in store.list_versions(anew.name)] == [anew.file_id]
+    assert [file.name for file in store.list("run/")] == ["run/step_1/manifest.json", anew.name]
+
+
+def delete_as_people_do(store: Store, name: str, request: pytest.FixtureRequest, folder: Path) -> None:
+    """By name, as the services' own tools delete: where there are versions, those stay behind a marker."""
+    place = urlsplit(store.url)
+    key = f"{place.path}/{name}".lstrip("/")
+    if place.scheme == "file":
+        (folder / "store" / name).unlink()
+    elif place.scheme == "s3":
+        request.getfixturevalue("seaweed").admin().delete_object(Bucket=place.netloc, Key=key)
+    else:
+        server = request.getfixturevalue("b2")
+        api = B2Api(InMemoryAccountInfo())
+        environ = server.environ()
+        api.authorize_account(environ["B2_APPLICATION_KEY_ID"], environ["B2_APPLICATION_KEY"], realm=server.url)
+        api.get_bucket_by_name(place.netloc).hide_file(key)
 
 
 def test_of_eight_that_claim_a_name_at_once_one_wins_or_the_store_says_that_it_cannot(store: Store) -> None:
