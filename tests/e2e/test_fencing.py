@@ -124,6 +124,7 @@ def test_rollback_by_hand_is_seen_by_a_pod_that_comes_before_the_next_publish(tm
 # ---------------------------------------------------------------- one pod comes while another one writes
 
 
+@pytest.mark.soak
 def test_a_pod_that_is_fenced_in_the_middle_of_a_publish_spoils_nothing_and_may_take_the_run_back(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:

@@ -120,7 +120,9 @@ def identities(pod: Pod) -> list[Any]:
 # ---------------------------------------------------------------- a pod vanishes
 
 
-@pytest.mark.parametrize(("era", "place"), [("v0.6", "another"), ("2026-08-21", "the same")])
+@pytest.mark.parametrize(
+    ("era", "place"), [pytest.param("v0.6", "another", marks=pytest.mark.soak), ("2026-08-21", "the same")]
+)
 def test_a_pod_vanishes_and_another_resumes_the_newest_step_byte_for_byte(
     era: str, place: str, tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:
@@ -162,6 +164,7 @@ def damage(store: Path, step: int) -> Path:
     return victim
 
 
+@pytest.mark.soak
 def test_the_newest_stored_step_is_damaged_so_the_one_before_is_restored(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
     one = first_pod(tmp_path / "one", "2025-09-30", store=store)
@@ -233,6 +236,7 @@ def test_a_step_of_the_original_scripts_is_restored_and_resumed(tmp_path: Path, 
 # ---------------------------------------------------------------- a store that does not answer
 
 
+@pytest.mark.soak
 def test_a_store_that_cannot_be_listed_is_waited_for_and_never_taken_for_an_empty_one(
     tmp_path: Path, pods: list[Pod]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from supervisor import next_pod
 from supervisor.config import RunFile, load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -47,27 +48,32 @@ def test_no_secret_of_the_run_goes_to_the_store(tmp_path: Path) -> None:
     assert json.loads(texts["run.json"])["masked"] == {"files": ["config-1-more.toml"]}
 
 
-def test_a_masked_file_is_never_put_to_use_and_the_pods_own_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sentences of the start, wherever the log goes."""
+    told: list[str] = []
+    monkeypatch.setattr(next_pod, "say", lambda level, event, sentence: told.append(sentence))
+    return told
+
+
+def test_a_masked_file_is_never_put_to_use_and_the_pods_own_is(tmp_path: Path, said: list[str]) -> None:
     texts, _ = sent(tmp_path / "one")
     two, path = run_file(tmp_path / "two")
     lacking = filled(two, path, texts)
     assert lacking.job.config == [tmp_path / "two/state/fetched/rl.toml", Path("more.toml")]
     assert (tmp_path / "two/state/fetched/rl.toml").read_text() == PLAIN
-    assert "a secret was masked in the store's copy of it, which is not used: put your own there" in "".join(
-        capsys.readouterr()
-    )
+    assert "a secret was masked in the store's copy of it, which is not used: put your own there" in " ".join(said)
+    said.clear()
     (tmp_path / "two/more.toml").write_text("mine = true\n")
     assert filled(two, path, texts).job.config[1] == Path("more.toml")
-    assert "secret was masked" not in "".join(capsys.readouterr())
+    assert "secret was masked" not in " ".join(said)
 
 
-def test_a_masked_setting_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_masked_setting_is_not_taken(tmp_path: Path, said: list[str]) -> None:
     texts, _ = sent(tmp_path / "one", '[wandb]\nid = "hf_abcdefghijklmnopqrstuv"\n')
     two, path = run_file(tmp_path / "two")
     assert filled(two, path, texts).wandb.id is None
-    assert "wandb.id is masked in the store and not taken" in "".join(capsys.readouterr())
+    assert "wandb.id is masked in the store and not taken" in " ".join(said)
 
 
 def test_a_publish_sends_no_secret_and_tells_of_a_step_that_is_left(tmp_path: Path) -> None:

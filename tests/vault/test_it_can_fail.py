@@ -20,6 +20,8 @@ from tests.vault.scenes import SCENES
 from tests.vault.test_killed_anywhere import kill_at_every_point
 from tests.vault.test_two_writers import take_over_everywhere
 
+pytestmark = pytest.mark.soak
+
 FOUND = (AssertionError, ValueError, pytest.fail.Exception)
 """By the judge, who may also trip over what is no JSON any more, or misses an error that should have come."""
 

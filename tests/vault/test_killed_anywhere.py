@@ -36,7 +36,7 @@ def _cases() -> list[Any]:
             for fate in FATES[where]:
                 if where == "b2" and fate == "lost" and name not in LOCAL:
                     continue
-                quick = fate == "lost" if where == "file" else (name, fate) in (("prune", "kept"), ("further", "lost"))
+                quick = fate == "lost" if where == "file" else (name, fate) == ("prune", "kept")
                 marks = () if quick else (pytest.mark.soak,)
                 cases.append(pytest.param(where, name, fate, marks=marks, id=f"{where}-{name}-{fate}"))
     return cases

@@ -122,7 +122,7 @@ def _cases() -> list[Any]:
             for where in ("b2", "file"):
                 if where == "file" and winner != "further":
                     continue
-                quick = where == "file" or (act, winner) == ("prune", "reaches 20 again")
+                quick = where == "file" or (act, winner) == ("release", "same step")
                 marks = () if quick else (pytest.mark.soak,)
                 cases.append(pytest.param(where, act, winner, marks=marks, id=f"{where}-{act}-{winner}"))
     return cases
