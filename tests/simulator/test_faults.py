@@ -100,7 +100,7 @@ def test_a_dead_trainer_takes_the_run_down_with_exit_1_once(kind: str, text: str
     assert code == 1
     assert "Error: Trainer failed with exit code 1" in output
     assert text in practice.log("trainer")
-    assert practice.alive() == {}
+    wait_until(lambda: not practice.alive(), "all processes are gone")
 
     code, output = finish(practice, *practice.resume_flags(2))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.simulator.dcp import read_progress
-from supervisor.simulator.practice import Practice
+from supervisor.simulator.practice import Practice, wait_until
 from supervisor.simulator.torchfile import read_archive
 from tests.simulator.conftest import ERAS, Make
 
@@ -37,7 +37,7 @@ def test_a_run_trains_to_its_last_step_and_leaves_checkpoints_in_both_trees_and_
     first = practice.era.first_step
     assert practice.trained_steps() == list(range(first, 6 + first))
     assert practice.era.line("launcher", "finished") in output
-    assert practice.alive() == {}
+    wait_until(lambda: not practice.alive(), "all processes are gone")
     for step in (2, 4, 6):
         assert read_progress(practice.trainer_part(step)).step == step
         assert not (practice.trainer_part(step) / ".metadata.tmp").exists()
