@@ -535,27 +535,21 @@ class Effects:
             self._post(f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there."))
 
     def _prune_local(self, action: a.PruneLocal) -> None:
-        if self.job is None:
-            return
-        trees = self.job.step_trees(action.step)
-        self._delete(action.step, trees, stale_below=action.step + 1)
+        self._delete(action.step, lambda job: job.step_trees(action.step), stale_below=action.step + 1)
 
     def _prune_stale(self, action: a.PruneStale) -> None:
-        if self.job is None:
-            return
         try:
-            freed = aside.delete_set_aside(self.job.output_dir, KEPT)
+            freed = aside.delete_set_aside(self._need_job().output_dir, KEPT)
         except (OSError, SupervisorError) as error:
             self._post(f.PruneFailed(-1, "local", str(error)))
             return
-        self._delete(-1, [], stale_below=action.below, already=freed)
+        self._delete(-1, lambda job: [], stale_below=action.below, already=freed)
 
-    def _delete(self, step: int, trees: Sequence[Path], stale_below: int, already: int = 0) -> None:
-        job = self.job
-        if job is None:
-            return
+    def _delete(self, step: int, trees: Callable[[Job], Sequence[Path]], stale_below: int, already: int = 0) -> None:
+        """Delete, and tell in any case how it went: the core waits for that before it prunes again."""
         try:
-            freed = already + aside.delete_trees(trees, job.output_dir)
+            job = self._need_job()  # which a start on the other lane may just be opening anew
+            freed = already + aside.delete_trees(trees(job), job.output_dir)
             kept = [number for number in job.steps() if number != step]
             freed += aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
         except (OSError, SupervisorError) as error:

@@ -1,0 +1,64 @@
+"""Deleting on the local disk always tells how it went: the core waits for that before it deletes anything again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from supervisor.config import load
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.effects.carry_out import Effects
+from supervisor.errors import SupervisorError
+
+
+@pytest.fixture
+def told() -> list[f.Fact]:
+    return []
+
+
+def effects(folder: Path, told: list[f.Fact], opened: Any) -> Effects:
+    path = folder / "run.toml"
+    path.write_text(
+        f'[run]\nid = "r1"\nstate_dir = "{folder}/state"\n[job]\nkind = "rl"\ndir = "{folder}"\n'
+        f'config = ["rl.toml"]\noutput_dir = "{folder}/out"\n'
+    )
+    unused: dict[str, Any] = {"gpu_free": lambda: None, "wandb_id": str, "explain": dict, "log_files": dict}
+    return Effects(load(path), told.append, environ={}, known=list, opened=opened, **unused)
+
+
+def test_a_pruning_while_a_start_opens_the_job_anew_is_done_and_told(tmp_path: Path, told: list[f.Fact]) -> None:
+    step = tmp_path / "out/checkpoints/step_3"
+    torn = tmp_path / "out/.set-aside/attempt-0002/step_4"
+    for tree in (step, torn):
+        tree.mkdir(parents=True)
+        (tree / "shard").write_bytes(bytes(9000))
+    job: Any = SimpleNamespace(
+        output_dir=tmp_path / "out",
+        steps=lambda: [3, 5],
+        step_trees=lambda number: [step],
+        stale_trees=lambda kept, below: [],
+    )
+    here = effects(tmp_path, told, lambda: job)
+    assert here.job is None, "as in the moment of a start"
+    here._prune_stale(a.PruneStale(0))
+    here.job = None
+    here._prune_local(a.PruneLocal(3))
+    assert [(type(fact), getattr(fact, "step", None)) for fact in told] == [(f.Pruned, -1), (f.Pruned, 3)]
+    assert not torn.exists() and not step.exists()
+
+
+def test_a_pruning_without_a_trainer_to_ask_is_told_as_failed(tmp_path: Path, told: list[f.Fact]) -> None:
+    def missing() -> Any:
+        raise SupervisorError("the trainer is gone")
+
+    here = effects(tmp_path, told, missing)
+    here._prune_stale(a.PruneStale(0))
+    here._prune_local(a.PruneLocal(3))
+    assert told == [
+        f.PruneFailed(-1, "local", "the trainer is gone"),
+        f.PruneFailed(3, "local", "the trainer is gone"),
+    ]
