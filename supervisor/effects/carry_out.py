@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -535,21 +535,19 @@ class Effects:
             self._post(f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there."))
 
     def _prune_local(self, action: a.PruneLocal) -> None:
-        self._delete(action.step, lambda job: job.step_trees(action.step), stale_below=action.step + 1)
+        def delete(job: Job) -> int:
+            return aside.delete_trees(job.step_trees(action.step), job.output_dir)
+
+        self._delete(action.step, delete, stale_below=action.step + 1)
 
     def _prune_stale(self, action: a.PruneStale) -> None:
-        try:
-            freed = aside.delete_set_aside(self._need_job().output_dir, KEPT)
-        except (OSError, SupervisorError) as error:
-            self._post(f.PruneFailed(-1, "local", str(error)))
-            return
-        self._delete(-1, lambda job: [], stale_below=action.below, already=freed)
+        self._delete(-1, lambda job: aside.delete_set_aside(job.output_dir, KEPT), stale_below=action.below)
 
-    def _delete(self, step: int, trees: Callable[[Job], Sequence[Path]], stale_below: int, already: int = 0) -> None:
+    def _delete(self, step: int, delete: Callable[[Job], int], stale_below: int) -> None:
         """Delete, and tell in any case how it went: the core waits for that before it prunes again."""
         try:
             job = self._need_job()  # which a start on the other lane may just be opening anew
-            freed = already + aside.delete_trees(trees(job), job.output_dir)
+            freed = delete(job)
             kept = [number for number in job.steps() if number != step]
             freed += aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
         except (OSError, SupervisorError) as error:
