@@ -41,6 +41,7 @@ def open_store(
         return FileStore(Path(folder), streams=streams, part_size=part_size)
     if parts.scheme == "b2":
         from supervisor.storage.b2 import B2Store
+        from supervisor.storage.b2client import B2Client
         from supervisor.storage.keys import keys_from
 
         prefix = parts.path.strip("/")
@@ -51,17 +52,17 @@ def open_store(
                 f"the store {url!r} cannot be used ({problem or 'write b2://bucket or b2://bucket/prefix'})",
             )
         key_id, key = keys_from(environ)
-        return B2Store(
+        client = B2Client(
             bucket=parts.netloc,
             prefix=f"{prefix}/" if prefix else "",
             key_id=key_id,
             key=key,
             realm=realm,
             streams=streams,
-            part_size=part_size,
             retry=retry or Retry(),
             limit_bytes_per_s=limit_mbit * 1e6 / 8 if limit_mbit else None,
         )
+        return B2Store(client=client, streams=streams, part_size=part_size)
     if parts.scheme == "s3":
         return _open_s3(url, realm, region, environ, streams, part_size, retry or Retry())
     raise StoreError(

@@ -8,39 +8,39 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from supervisor.storage import hashing
-from supervisor.storage.base import Finishing, Part, Piece, Progress, StoredFile, StoreError, ranges_of, unheard
-from supervisor.storage.source import SourceRange
-
-if TYPE_CHECKING:
-    from supervisor.storage.b2 import B2Store
+from supervisor.storage.b2_large import LargeFiles
+from supervisor.storage.b2client import B2Client
+from supervisor.storage.base import Finishing, Part, Piece, Progress, Store, StoredFile, StoreError, unheard
 
 REFUSALS = 3
 """Copies that may fail before the rest is sent without asking."""
 
 
 class B2Composer:
-    """Part of ``B2Store`` that makes objects of others, with its requests, its pool and its patience."""
+    """Makes objects of others. What cannot be copied, ``large`` or (when small) ``store`` sends."""
 
     most_pieces = hashing.MOST_PARTS
 
-    def __init__(self, store: B2Store, least_bytes: int) -> None:
+    def __init__(self, client: B2Client, large: LargeFiles, store: Store) -> None:
+        self.least_bytes = client.least_part_bytes
+        self._client = client
+        self._large = large
         self._store = store
-        self.least_bytes = least_bytes
 
     def copy(self, name: str, path: Path, part: Part, base: StoredFile, progress: Progress) -> StoredFile:
-        store = self._store
-        full = store._reach(name, "writeFiles", "write")
+        client, store = self._client, self._store
+        full = client.reach(name, "writeFiles", "write")
         try:
-            with store._explain(f"copy {store.url}/{base.name} to {name}"):
-                answer = store._session.copy_file(base.file_id, full)
+            with client.explained(f"copy {client.url}/{base.name} to {name}"):
+                answer = client.session.copy_file(base.file_id, full)
         except StoreError:
             return store.put_file(name, path, part.size, [part], progress)
-        stored = store._stored(answer)
+        stored = client.stored(answer)
         if stored.size != part.size or stored.sha1 != part.sha1:
             return store.put_file(name, path, part.size, [part], progress)  # newer than the copy, so it is the current
         progress(part.size)
@@ -55,36 +55,23 @@ class B2Composer:
         progress: Progress,
         finishing: Finishing = unheard,
     ) -> StoredFile:
-        store = self._store
-        full = store._reach(name, "writeFiles", "write")
-        cut = [piece.part for piece in pieces]
-        file_id, there = store._begin(name, full, ranges_of(cut))
-        stop, source = threading.Event(), _Source(base)
+        full = self._client.reach(name, "writeFiles", "write")
+        source = _Source(base)
+        copies = {
+            number: partial(self._copied, source, number, piece.part)
+            for number, piece in enumerate(pieces, 1)
+            if piece.copied
+        }
+        return self._large.send(name, full, path, [piece.part for piece in pieces], progress, finishing, copies)
 
-        def make(number: int, piece: Piece) -> None:
-            part = piece.part
-            is_there = there.get(number) == (part.size, part.sha1)
-            if not is_there and not (piece.copied and self._copied(name, file_id, number, part, source, stop)):
-                with SourceRange(path, part, progress=progress) as stream:
-                    store._send_part(name, file_id, number, stream, stop)
-            else:
-                progress(part.size)
-
-        sent_first = sorted(enumerate(pieces, 1), key=lambda entry: entry[1].copied)  # so the link never waits
-        wait_for([store._pool.submit(make, number, piece) for number, piece in sent_first], stop)
-        finishing(file_id)
-        return store._finish(name, file_id, cut)
-
-    def _copied(  # noqa: PLR0917
-        self, name: str, file_id: str, number: int, part: Part, source: _Source, stop: threading.Event
-    ) -> bool:
+    def _copied(self, source: _Source, number: int, part: Part, file_id: str) -> bool:
         """Did the server take this part from the source, byte for byte? Otherwise it has to be sent."""
-        if stop.is_set() or source.given_up():
+        if source.given_up():
             return False
-        store, file = self._store, source.file
+        client, file = self._client, source.file
         try:
-            with store._explain(f"copy a part of {store.url}/{file.name}"):
-                answer: Mapping[str, Any] = store._session.copy_part(
+            with client.explained(f"copy a part of {client.url}/{file.name}"):
+                answer: Mapping[str, Any] = client.session.copy_part(
                     file.file_id, file_id, number, bytes_range=(part.offset, part.offset + part.size - 1)
                 )
         except StoreError as error:
@@ -94,17 +81,6 @@ class B2Composer:
             return True
         source.refused(for_good=False)
         return False
-
-
-def wait_for(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
-    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    stop.set()
-    for job in waiting:
-        job.cancel()
-    wait(jobs)
-    for job in done:
-        job.result()
 
 
 class _Source:

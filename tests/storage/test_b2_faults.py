@@ -43,7 +43,7 @@ def sent(server: B2Server) -> Counter[tuple[str, int]]:
 def impatient(server: B2Server, stall_s: float = 0.5) -> Store:
     """A store that gives a stream up after half a second instead of a minute."""
     store: Any = b2_store(server)
-    store._session.raw_api.transport.stall_s = stall_s
+    store._client.session.raw_api.transport.stall_s = stall_s
     return store  # type: ignore[no-any-return]
 
 
@@ -178,7 +178,7 @@ def test_a_download_whose_answer_never_comes_is_given_up_and_asked_for_again(
 
 
 def test_a_call_whose_answer_never_comes_is_asked_again(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.storage.b2.ANSWER_S", 0.5)
+    monkeypatch.setattr("supervisor.storage.b2client.ANSWER_S", 0.5)
     store = b2_store(b2)
     store.put_bytes(f"{RUN}/x", b"x")
     b2.fail("b2_list_file_names", delay_s=6, times=1)

@@ -84,7 +84,7 @@ def test_an_answer_without_a_length_that_ends_with_its_connection_may_have_been_
 def test_an_unfinished_upload_whose_cancelling_was_not_heard_of_is_gone_all_the_same(b2: B2Server) -> None:
     store = opened(b2)
     for name in ("a", "b"):
-        store._session.start_large_file(store._bucket_id, f"team/run/{name}", "x/y", {})
+        store._client.session.start_large_file(store._client.bucket_id, f"team/run/{name}", "x/y", {})
     b2.fail("b2_cancel_large_file", lose_answer=True)
     store.sweep("run/")
     assert unfinished(b2) == []
@@ -92,16 +92,16 @@ def test_an_unfinished_upload_whose_cancelling_was_not_heard_of_is_gone_all_the_
 
 def test_an_upload_that_was_finished_between_the_listing_and_the_sweep_is_left_alone(b2: B2Server, big: Path) -> None:
     store = opened(b2)
-    file_id, _ = store._begin("run/big", "team/run/big", [(0, 20_000), (20_000, 20_000)])
+    file_id, _ = store._large._begin("run/big", "team/run/big", [(0, 20_000), (20_000, 20_000)])
     parts = [Part(0, 20_000, ""), Part(20_000, 20_000, "")]
 
     def another_finishes() -> None:
         sha1s = []
         for number, part in enumerate(parts, 1):
             with SourceRange(big, part) as stream:
-                store._session.upload_part(file_id, number, part.size, "", stream)
+                store._client.session.upload_part(file_id, number, part.size, "", stream)
                 sha1s.append(stream.sha1)
-        store._session.finish_large_file(file_id, sha1s)
+        store._client.session.finish_large_file(file_id, sha1s)
 
     assert store.sweep("run/", fence=another_finishes) == 0
     assert b2.objects() == {"team/run/big": big.read_bytes()[:40_000]}
@@ -109,7 +109,7 @@ def test_an_upload_that_was_finished_between_the_listing_and_the_sweep_is_left_a
 
 def test_a_cancel_that_is_refused_for_another_reason_is_an_error(b2: B2Server) -> None:
     store = opened(b2)
-    store._session.start_large_file(store._bucket_id, "team/run/a", "x/y", {})
+    store._client.session.start_large_file(store._client.bucket_id, "team/run/a", "x/y", {})
     b2.fail("b2_cancel_large_file", status=400, code="bad_request", times=1)
     with pytest.raises(StoreError, match="could not cancel"):
         store.sweep("run/")
@@ -143,13 +143,13 @@ def test_an_upload_that_ended_after_it_was_listed_is_not_continued(b2: B2Server,
 @pytest.mark.parametrize("code", ["bad_auth_token", "expired_auth_token"])
 def test_upload_urls_that_all_became_void_are_thrown_away_at_once(b2: B2Server, big: Path, code: str) -> None:
     store = opened(b2, Retry(tries=2, base_s=0.01, cap_s=0.05))
-    info = store._api.account_info
+    info = store._client.api.account_info
     ranges = [(part.offset, part.size) for part in hash_parts(big, big.stat().st_size, 20_000)]
-    file_id, _ = store._begin("run/big", "team/run/big", ranges)
+    file_id, _ = store._large._begin("run/big", "team/run/big", ranges)
     for _ in range(20):
-        one = store._session.get_upload_url(store._bucket_id)
-        info.put_bucket_upload_url(store._bucket_id, one["uploadUrl"], one["authorizationToken"])
-        one = store._session.get_upload_part_url(file_id)
+        one = store._client.session.get_upload_url(store._client.bucket_id)
+        info.put_bucket_upload_url(store._client.bucket_id, one["uploadUrl"], one["authorizationToken"])
+        one = store._client.session.get_upload_part_url(file_id)
         info.put_large_file_upload_url(file_id, one["uploadUrl"], one["authorizationToken"])
     b2.state.upload_tokens.clear()  # as after a restart of the hosts that they name
     store.put_bytes("run/small", b"x")

@@ -199,7 +199,7 @@ def test_an_answer_that_is_no_http_is_an_error_of_the_network(scripted: Callable
 def test_a_range_whose_hash_is_not_known_is_hashed_while_it_is_sent(b2: B2Server, part: SourceRange) -> None:
     store = open_store("b2://the-bucket", b2.url, b2.environ(), retry=QUICK)
     known, part.sha1 = part.sha1, ""
-    store._session.upload_file(store._bucket_id, "run/x", len(part), "a/b", "", {}, part)  # type: ignore[attr-defined]
+    store._client.session.upload_file(store._client.bucket_id, "run/x", len(part), "a/b", "", {}, part)  # type: ignore[attr-defined]
     assert part.sha1 == known
     assert hashlib.sha1(b2.objects()["run/x"]).hexdigest() == known
 
