@@ -241,7 +241,7 @@ class Daemon:
         setup = self._setup and not lives
         # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
         # each age in its state (the last step, the last token) counts that while as silence of the job.
-        journal = self.effects.journal = self.journal.identity()
+        journal = self.effects.store.journal = self.journal.identity()
         engine = self._engine_left()
         started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal, engine)
         self._first.extend((fact, "daemon") for fact in (started, *after))
@@ -459,8 +459,8 @@ class Daemon:
         self.housekeeping.stop()
         self.attending.close()
         self.effects.close()
-        if self.effects.claiming.unreturned:
-            logs.say("warning", "release-failed", self.effects.claiming.unreturned)
+        if self.effects.store.claiming.unreturned:
+            logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
         self.api.close()
         self.journal.snapshot(self.state)
         self.journal.close()
@@ -501,7 +501,8 @@ class Daemon:
         """Everything that `supervisorctl status` shows."""
         state = self.state
         job = self.effects.job
-        moving = self.effects.transfers.moving.get("publish") or self.effects.transfers.moving.get("restore")
+        transfers = self.effects.store.transfers.moving
+        moving = transfers.get("publish") or transfers.get("restore")
         facts = job.facts() if job else None
         return {
             **status.status(state),

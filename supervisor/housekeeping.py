@@ -60,7 +60,7 @@ class Housekeeping:
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)
         self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
-        self._every(CLAIMS_S, self._house.effects.claiming.tick)
+        self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
         self._scheduler.start()
 
     def stop(self) -> None:
@@ -82,13 +82,13 @@ class Housekeeping:
     def _catalogue(self) -> None:
         state = self._house.state
         if state.store_reason or state.store_t < 0 or state.now - state.store_t > CATALOGUE_S:
-            self._house.effects.catalogue(force=True)
+            self._house.effects.store.catalogue(force=True)
 
     def _check_store(self) -> None:
         busy = self._house.state.busy
         if not self._house.state.store_reason and busy.publish is None and busy.prune_store is None:
-            self._house.effects.check_store()
+            self._house.effects.store.check()
 
     def _upload_logs(self) -> None:
         if self._house.state.attempt:
-            self._house.effects.upload_logs(self._house.state.attempt)
+            self._house.effects.store.upload_logs(self._house.state.attempt)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from supervisor.config import RunFile
 from supervisor.core.words import numbers, size
-from supervisor.effects.carry_out import whole
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError
 from supervisor.storage.base import StoreError
@@ -80,6 +79,13 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
     why = f"Step {best[0]} is the best: its reward of {rewards[best[0]]:.4g} is the highest of {len(known)} good steps"
     why += f"; {silent} more do not say theirs." if silent else "."
     return Choice(tuple(best), why, sizes, rewards)
+
+
+def whole(step: dict[str, Any], latest: dict[str, Any]) -> bool:
+    """Was this stored step published to its end? The original scripts left no manifest, but moved the pointer last."""
+    if step["committed"]:
+        return True
+    return bool(step.get("legacy") and latest.get("legacy") and int(step["step"]) <= int(latest["step"]))
 
 
 def restore(

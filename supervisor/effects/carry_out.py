@@ -1,12 +1,12 @@
-"""Carry out the core's actions, and report what came of each as a fact.
+"""Carry out the core's actions, and report what came of each as a fact: here, what concerns this machine.
 
-One lane a kind (start, stop and evidence share one, in order). Every action is idempotent: a daemon that died in the
-middle asks for it again, and what was done already is found done.
+What concerns the store is in ``store_work``, an inference server of its own in ``own_engine``. One lane a kind (start,
+stop and evidence share one, in order). Every action is idempotent: a daemon that died in the middle asks for it again,
+and what was done already is found done.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import shutil
@@ -17,35 +17,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.checkpoints.log_files import pack
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.records import Happened
-from supervisor.effects import aside, observing, run_records
-from supervisor.effects.attempts import attempt_dir, digest, last_attempt, read_snapshot, take_snapshot
-from supervisor.effects.claiming import Claiming
-from supervisor.effects.described import describe
-from supervisor.effects.evidence import collect, tail_of, trace_command
+from supervisor.effects import aside, observing
+from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
+from supervisor.effects.evidence import collect, trace_command
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
 from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.stop import stop_attempt
+from supervisor.effects.store_work import StoreWork
 from supervisor.effects.survivors import Belongings, Identity, records
-from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
-from supervisor.secrets import masked
-from supervisor.storage.base import StoreError
 
 Post = Callable[[f.Fact], None]
-CATALOGUE_FRESH_S = 60.0
-CATALOGUE_STALL_S = 120.0
-CHECK_AGAIN_S = 20.0
-MOST_BUNDLES = 5  # of one attempt's incidents that go to the store
-MISSING_LOOKS = 3
 MOST_NAMED = 12  # folders in a sentence
-LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
@@ -75,8 +63,6 @@ class Effects:
         """
         self.run_file = run_file
         self.job: Job | None = None
-        self.journal = ""  # identity of this daemon's journal
-        self.transfers = Transfers(environ, run_file.store.stall_s)
         self._post = post
         self._environ = dict(environ)
         self._gpu_free = gpu_free
@@ -88,28 +74,18 @@ class Effects:
         self._observed = observed
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
-        self._catalogue_t = 0.0
-        self._records_read = False
-        self._kept = threading.Event()
-        self._kept.set()
         self._opening = threading.Lock()
         self._setup_runs = False
-        self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
-        self._described = ""  # digest of the run's files that are in the store
         self._state_dir = run_file.state_dir
-        self._unswept = False  # is there something half-sent of other pods in the store?
-        self._unkept = ""  # why the store does not know yet which steps are left
-        self._given_back = threading.Event()
-        self._given_back.set()
-        self._logged = threading.Event()
-        self._logged.set()
-        self.claiming = Claiming(
-            lambda do, more: self.transfers.run(self._ask(do, **more), stall_s=CATALOGUE_STALL_S),
+        self.store = StoreWork(
+            lambda: self.run_file,
             post,
-            self._lanes.put,
-            run_file.store.take_over_after,
-            needed=run_file.store.url is not None,  # the embedded store is this machine's own
-            listed=lambda: self.catalogue(force=True),
+            self._lanes,
+            environ=environ,
+            present=lambda: self.job,
+            job=self._need_job,
+            wandb_id=wandb_id,
+            log_files=log_files,
         )
         self.engine = OwnEngine(
             lambda: self.run_file,
@@ -132,7 +108,7 @@ class Effects:
         match action:
             case a.Survey():
                 self._lanes.put("scan", self.scan)
-                self.catalogue()
+                self.store.catalogue()
             case a.Start():
                 self.engine.forget_weights()  # the job hands them over itself, once it is up
                 self._lanes.put("job", lambda: self._start(action))
@@ -147,33 +123,30 @@ class Effects:
             case a.CollectEvidence():
                 self._lanes.put("job", lambda: self._evidence(action))
             case a.Claim():
-                self.claiming.journal = self.journal
-                self.claiming.want(take_over=action.take_over)
+                self.store.claim(action)
             case a.Release():
-                self._given_back.clear()
-                self._lanes.put("claims", self._release)
+                self.store.release()
             case a.Sweep():
-                self._lanes.put("publish", self._sweep)  # no upload of our own is under way on this lane
+                self._lanes.put("publish", self.store.sweep)  # no upload of our own is under way on this lane
             case a.KeepLineage():
-                self._lanes.put("publish", lambda: self._keep_lineage(action))
+                self._lanes.put("publish", lambda: self.store.keep_lineage(action))
             case a.Publish():
-                self._lanes.put("publish", lambda: self._publish(action))
+                self._lanes.put("publish", lambda: self.store.publish(action))
             case a.PruneLocal():
                 self._lanes.put("prune", lambda: self._prune_local(action))
             case a.PruneStale():
                 self._lanes.put("prune", lambda: self._prune_stale(action))
             case a.PruneStore():
-                self._lanes.put("prune-store", lambda: self._prune_store(action))
+                self._lanes.put("prune-store", lambda: self.store.prune(action))
             case a.Pin():
-                self._lanes.put("pin", lambda: self._pin(action))
+                self._lanes.put("pin", lambda: self.store.pin(action))
             case a.Restore():
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
-                self._lanes.put("setup" if self.job is None else "restore", lambda: self._restore(action))
+                self._lanes.put("setup" if self.job is None else "restore", lambda: self.store.restore(action))
             case a.RunHook():
                 self._lanes.put("hook", lambda: self._hook(action))
             case a.KeepRecords():
-                self._kept.clear()
-                self._lanes.put("records", lambda: self._keep_records(action))
+                self.store.keep_records(action)
             case a.Setup():
                 self._setup_runs = True
                 self._lanes.put("setup", self._setup)
@@ -188,61 +161,11 @@ class Effects:
 
     def close(self) -> None:
         """End transfers (they resume where they were) and let each lane finish what it does."""
-        self._kept.wait(LAST_RECORDS_S)
-        self._given_back.wait(LAST_RECORDS_S)
-        self._logged.wait(LAST_RECORDS_S)
-        self.transfers.close()
+        self.store.close()
         self._lanes.close(timeout_s=2.0)
 
     def _crashed(self, lane: str, error: BaseException) -> None:
         self._post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
-
-    # ------------------------------------------------------------ looks that need the disk or the network
-
-    def upload_logs(self, attempt: int) -> None:
-        """Queue an upload of the ends of the attempt's logs: the next pod's owner wants to know how this one ended."""
-        if self._lanes.idle("logs"):
-            self._lanes.put("logs", lambda: self._upload_logs(attempt))
-
-    def _last_logs(self, attempt: int) -> None:
-        """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
-        with contextlib.suppress(OSError):
-            texts = self._log_texts(attempt)
-            self._logged.clear()
-            self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts))
-
-    def _send_last_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
-        try:
-            self._send_logs(attempt, texts)
-        finally:
-            self._logged.set()
-
-    def _upload_logs(self, attempt: int) -> None:
-        self._send_logs(attempt, self._log_texts(attempt))
-
-    def _log_texts(self, attempt: int) -> dict[str, bytes]:
-        """Ends of the logs and the evidence of the attempt's incidents."""
-        texts = {f"{role}.log": tail_of(path) for role, path in self._log_files().items()}
-        for bundle in sorted(attempt_dir(self._state_dir, attempt).glob("incident-*"))[-MOST_BUNDLES:]:
-            for name in ("reason.txt", "explain.json", "processes.txt"):
-                if (bundle / name).is_file():
-                    texts[f"{bundle.name}-{name}"] = tail_of(bundle / name)
-        return texts
-
-    def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
-        """Without secrets, packed."""
-        if not texts or not self.journal:
-            return
-        packed = {
-            name: base64.b64encode(pack(masked(data.decode(errors="replace")))).decode() for name, data in texts.items()
-        }
-        # No two pods write the same log; but the oldest ones go, and they may be another pod's.
-        with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self._write("put-logs", journal=self.journal, attempt=attempt, logs=packed)
-
-    def _put(self, texts: Mapping[str, str]) -> None:
-        files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-        self._write("put-run-files", files=files)
 
     def _need_job(self) -> Job:
         """The job, opened when it was not yet. Raises SupervisorError."""
@@ -268,104 +191,6 @@ class Effects:
             return
         found = tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps)
         self._post(f.LocalSteps(found, settled=True))
-
-    def catalogue(self, *, force: bool = False) -> None:
-        """List the store, unless that was done a moment ago."""
-        if not force and time.monotonic() - self._catalogue_t < CATALOGUE_FRESH_S:
-            return
-        if self._lanes.idle("catalogue"):
-            self._lanes.put("catalogue", self._catalogue)
-
-    def check_store(self) -> None:
-        """Compare the store's listing with its manifests; what is damaged is told and remembered, never deleted."""
-        if self._lanes.idle("check"):
-            self._lanes.put("check", self._check_store)
-
-    def _check_store(self) -> None:
-        try:
-            answer = self.transfers.run(self._ask("verify"), stall_s=CATALOGUE_STALL_S)
-            if any(one["problems"] for one in answer["steps"] if one["committed"]) or answer["problems"]:
-                # A listing may be seconds old, and a person is called for what it says: it has to say so twice.
-                time.sleep(CHECK_AGAIN_S)
-                answer = self.transfers.run(self._ask("verify"), stall_s=CATALOGUE_STALL_S)
-        except StoreError:
-            return  # the look at the store says so when it is away
-        looked = [one for one in answer["steps"] if one["committed"]]
-        damaged = {str(one["step"]): f"{one['problems'][0]}." for one in looked if one["problems"]}
-        if looked:
-            self._post(f.StoreChecked(tuple(int(one["step"]) for one in looked if not one["problems"]), damaged))
-        for problem in answer["problems"]:
-            self._post(f.Remark("store-damaged", f"{problem[:1].upper()}{problem[1:]}."))
-
-    def _catalogue(self) -> None:
-        try:
-            answer = self.transfers.run(self._ask("catalogue"), stall_s=CATALOGUE_STALL_S)
-        except StoreError as error:
-            self._catalogue_t = 0.0
-            self._post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
-            return
-        self._catalogue_t = time.monotonic()
-        steps = tuple(
-            f.StoredStep(
-                int(s["step"]),
-                bool(s["committed"]),
-                int(s["size_bytes"]),
-                left=str(s.get("left", "")),
-                manifest=str(s.get("manifest", "")),
-                legacy=bool(s.get("legacy")),
-                problem=str(s.get("problem", "")),
-            )
-            for s in answer["steps"]
-        )
-        happened = tuple(Happened(e["kind"], e["step"], e["wall"], e["why"]) for e in answer.get("happened", ()))
-        latest = answer.get("latest") or {}
-        self._post(
-            f.StoreSteps(
-                steps,
-                latest.get("step"),
-                wandb_id=str(latest.get("wandb_run_id") or ""),
-                happened=happened,
-                pinned=tuple(answer.get("pinned", ())),
-                reading=tuple(answer.get("reading", ())),
-                pins_reason=str(answer.get("pins_problem", "")),
-            )
-        )
-        if not self._records_read:
-            self._read_records()
-
-    def _read_records(self) -> None:
-        """Tell the core, once, what other pods left about this run."""
-        try:
-            answer = self.transfers.run(self._ask("get-records"), stall_s=CATALOGUE_STALL_S)
-        except StoreError:
-            return  # the next look at the store tries again, and says so when the store is away
-        self._records_read = True
-        found = {str(name): base64.b64decode(text) for name, text in answer["records"].items()}
-        learned, ledgers = run_records.of_others(found, self.journal, time.time())
-        if learned is not None:
-            self._post(f.StoreRecords(learned, ledgers))
-
-    def _keep_records(self, action: a.KeepRecords) -> None:
-        record = run_records.Record(action.journal, action.learned, action.ledger)
-        try:
-            text = base64.b64encode(run_records.to_bytes(record)).decode()
-            # Not signed: one object a journal, so no other pod's is ever replaced; and the last one is written while
-            # the run is being given back.
-            asked = self._ask("put-record", journal=action.journal, record=text)
-            with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
-                self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
-        finally:
-            if self._lanes.idle("records"):
-                self._kept.set()
-
-    def _ask(self, do: str, **more: Any) -> dict[str, Any]:
-        return request(self.run_file, do, **more)
-
-    def _write(self, do: str, **more: Any) -> dict[str, Any]:
-        """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""
-        return self.claiming.write(
-            lambda signed: self.transfers.run(self._ask(do, **more, **signed), stall_s=CATALOGUE_STALL_S)
-        )
 
     # ------------------------------------------------------------ the job
 
@@ -441,7 +266,7 @@ class Effects:
 
     def _stop(self, action: a.Stop) -> None:
         stopped = self._stop_processes(action.attempt, action.budget_s)
-        self._last_logs(action.attempt)  # before the next attempt's logs take their place
+        self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
         self._post(stopped)
 
     def _stop_processes(self, attempt: int, budget_s: float = 60.0) -> f.AttemptStopped:
@@ -470,69 +295,7 @@ class Effects:
             collect(target, action.reason, self._log_files(), self._explain(), pids, trace=how)
             self._post(f.Remark("evidence", f"What the job said and did until then is kept in {target}."))
 
-    # ------------------------------------------------------------ checkpoints
-
-    def _publish(self, action: a.Publish) -> None:
-        job, began = self.job, time.monotonic()
-        if job is None:
-            self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
-            return
-        try:
-            if self._unkept:
-                raise StoreError("transient", f"the store does not know yet which steps are left: {self._unkept}")
-            if self._unswept:
-                self._sweep()
-            check = job.check_step(action.step, settled=True)
-            if check.state != "complete":
-                raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
-            self._describe(job)
-            facts = job.facts()
-            more = {
-                "step": action.step,
-                "files": [{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
-                "wandb_run_id": self._wandb_id(),
-                "allow_back": action.back,
-                "state_dir": str(self._state_dir / "publish"),
-                "extra": {
-                    "dialect": facts.name,
-                    "revision": facts.revision,
-                    "config_sha256": self._described.split("/")[0],
-                    "step_base": facts.first_step,
-                    "reward": action.reward,
-                },
-            }
-            answer = self.claiming.write(
-                lambda signed: self.transfers.run(self._ask("publish", **more, **signed), what="publish")
-            )
-        except StoreError as error:
-            changed = error.kind == "changed"
-            permanent = error.kind in ("permanent", "quota")
-            self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
-            return
-        except OSError as error:
-            self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
-            return
-        if left := str(answer.get("left", "")):
-            told = f"the store has the very same bytes, and {left}. So nobody resumes at it here, either."
-            self._post(f.PublishFailed(action.step, told, step_changed=True, left=True))
-            return
-        seconds = time.monotonic() - began
-        sent = int(answer.get("sent_bytes", 0))
-        self._post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
-
-    def _describe(self, job: Job) -> None:
-        """Put the run's settings and the trainer's configuration beside its steps, so that the next pod has them."""
-        newest = sorted((self._state_dir / "attempts").glob("[0-9]*/config.json"))
-        configs = read_snapshot(newest[-1].parent) if newest else {path: path for path in job.config_files()}
-        mark = f"{digest(configs)}/{self.run_file.model_dump_json()}"
-        if mark == self._described:
-            return
-        texts, hiding = describe(self.run_file, configs)
-        self._put(texts)
-        self._described = mark
-        for path in hiding:
-            told = f"{path} holds what looks like a secret: the store's copy of it has *** there, so no other pod can"
-            self._post(f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there."))
+    # ------------------------------------------------------------ local checkpoints
 
     def _prune_local(self, action: a.PruneLocal) -> None:
         def delete(job: Job) -> int:
@@ -554,87 +317,6 @@ class Effects:
             self._post(f.PruneFailed(step, "local", str(error)))
             return
         self._post(f.Pruned(step, "local", freed))
-
-    def _prune_store(self, action: a.PruneStore) -> None:
-        try:
-            answer = self._write("delete", step=action.step)
-        except StoreError as error:
-            self._post(f.PruneFailed(action.step, "store", str(error)))
-            return
-        self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
-
-    def _pin(self, action: a.Pin) -> None:
-        try:
-            self._write("pin", step=action.step, pinned=action.pinned)
-        except StoreError as error:
-            permanent = error.kind in ("permanent", "damaged")
-            self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
-            return
-        self._post(f.PinKept(action.step, action.pinned))
-
-    def _keep_lineage(self, action: a.KeepLineage) -> None:
-        happened = [vars(one) for one in action.happened]
-        try:
-            answer = self._write("lineage", happened=happened)
-        except StoreError as error:
-            self._unkept = str(error)
-            self._post(f.LineageFailed(str(error)))
-            return
-        self._unkept = ""
-        self._post(f.LineageKept(len(happened), answer.get("pointer")))
-        self.catalogue(force=True)
-
-    def _sweep(self) -> None:
-        """What other pods left half-sent is billed and nobody will finish it. Tried again before the next publish."""
-        self._unswept = True
-        try:
-            answer = self._write("sweep")
-        except StoreError:
-            return  # the publish tells when the store is away
-        self._unswept = False
-        self._post(f.Swept(int(answer["cancelled"])))
-
-    def _release(self) -> None:
-        try:
-            self.claiming.give_back()
-        finally:
-            self._given_back.set()
-
-    def _restore(self, action: a.Restore) -> None:
-        began = time.monotonic()
-        try:
-            job = self._need_job()
-            primary = job.place(action.step, "x").parent
-            asked = self._ask(
-                "restore",
-                step=action.step,
-                output_dir=str(job.output_dir),
-                place={"primary": primary.as_posix()},
-            )
-            job.output_dir.mkdir(parents=True, exist_ok=True)
-            answer = self.transfers.run(asked, what="restore")
-            check = job.check_step(action.step, settled=True)
-            aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
-        except StoreError as error:
-            damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
-            self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
-            return
-        except (SupervisorError, OSError) as error:
-            permanent = isinstance(error, (ConfigError, UnknownDialectError))
-            self._post(f.RestoreFailed(action.step, str(error), permanent=permanent))
-            return
-        if check.state != "complete":
-            reason = f"it came whole from the store and is not loadable: {check.reason}"
-            self._post(f.RestoreFailed(action.step, reason, damaged=True))
-            return
-        seconds = time.monotonic() - began
-        self._post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
-
-    def _still_missing(self, step: int) -> bool:
-        """Is a listed step missing again and again? One look proves nothing: listings may be seconds old, or gone."""
-        self._catalogue_t = float("-inf")  # the next look at the checkpoints lists the store anew
-        self._missing[step] = self._missing.get(step, 0) + 1
-        return self._missing[step] >= MISSING_LOOKS
 
     # ------------------------------------------------------------ people's own commands
 
@@ -683,10 +365,3 @@ class Effects:
                 child.wait()
                 return f"{command!r} took longer than {timeout_s:.0f} s; its output is in {log}."
         return "" if code == 0 else f"{command!r} ended with exit code {code}; its output is in {log}."
-
-
-def whole(step: Mapping[str, Any], latest: Mapping[str, Any]) -> bool:
-    """Was this stored step published to its end? The original scripts left no manifest, but moved the pointer last."""
-    if step["committed"]:
-        return True
-    return bool(step.get("legacy") and latest.get("legacy") and int(step["step"]) <= int(latest["step"]))

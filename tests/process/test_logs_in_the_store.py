@@ -30,13 +30,13 @@ def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> No
         known=list,
         opened=lambda: None,  # type: ignore[arg-type,return-value]
     )
-    effects.journal = "ab" * 8
+    effects.store.journal = "ab" * 8
     bundle = attempt_dir(tmp_path / "state", 3) / "incident-2"
     bundle.mkdir(parents=True)
     (bundle / "reason.txt").write_text("The engine is gone.\n")
     asked: list[dict[str, Any]] = []
-    effects.transfers.run = lambda ask, **_: asked.append(dict(ask)) or {}  # type: ignore[func-returns-value,assignment,method-assign,misc]
-    effects._upload_logs(3)
+    effects.store.transfers.run = lambda ask, **_: asked.append(dict(ask)) or {}  # type: ignore[func-returns-value,assignment,method-assign,misc]
+    effects.store._upload_logs(3)
     (ask,) = asked
     texts = {name: unpack(base64.b64decode(data)) for name, data in ask["logs"].items()}
     assert (ask["do"], ask["attempt"], ask["journal"]) == ("put-logs", 3, "ab" * 8)

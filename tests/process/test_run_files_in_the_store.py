@@ -100,9 +100,9 @@ def test_a_publish_sends_no_secret_and_tells_of_a_step_that_is_left(tmp_path: Pa
     effects.job = job
     asked: list[dict[str, Any]] = []
     answer = {"step": 20, "size_bytes": 5, "already": True, "left": "it is quarantined: nan"}
-    effects.transfers.run = lambda ask, **_: asked.append(dict(ask)) or answer  # type: ignore[func-returns-value,assignment,method-assign,misc]
-    effects.claiming.write = lambda write: write({})  # type: ignore[method-assign]
-    effects._publish(a.Publish(20, False, None))
+    effects.store.transfers.run = lambda ask, **_: asked.append(dict(ask)) or answer  # type: ignore[func-returns-value,assignment,method-assign,misc]
+    effects.store.claiming.write = lambda write: write({})  # type: ignore[method-assign]
+    effects.store.publish(a.Publish(20, False, None))
     (files,) = [ask["files"] for ask in asked if ask["do"] == "put-run-files"]
     assert not [name for name, text in files.items() if SECRET in base64.b64decode(text).decode()]
     remark, failed = told
