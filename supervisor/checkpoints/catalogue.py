@@ -156,7 +156,7 @@ def keep_lineage(
         manifest_sha256=sha256(data),
     )
     fence()
-    until_listed(store, store.put_bytes(f"{run_folder(run_id)}{LATEST}", back.to_bytes()))
+    until_listed(store, store.put_bytes(f"{run_folder(run_id)}{LATEST}", back.to_bytes()), fence)
     if read_latest(store, run_id) != back:
         raise StoreError("transient", f"{store.url} does not show that the pointer went back to step {back.step}")
     fence()

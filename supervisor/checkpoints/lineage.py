@@ -157,7 +157,7 @@ def keep(
     stored = store.put_bytes(name, data)
     if store.get_bytes(name, stored.file_id, LINEAGE_LIMIT) != data:
         raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
-    until_listed(store, stored)  # or the next entry would be added to the list without this one
+    until_listed(store, stored, fence)  # or the next entry would be added to the list without this one
     delete_old(store, earlier)
     return now
 

@@ -95,15 +95,20 @@ def delete_old(store: Store, files: Sequence[StoredFile]) -> int:
     return freed
 
 
-def until_listed(store: Store, stored: StoredFile) -> None:
+def until_listed(store: Store, stored: StoredFile, fence: Callable[[], None]) -> None:
     """Wait until the listing shows a version that was just written: who reads next would build on the one before.
 
-    Raises kind "transient" when it does not within about 40 seconds.
+    ``fence``: is the run still ours? What is not listed may also be what another pod cleaned away as too late.
+    Raises what ``fence`` raises, and kind "transient" when the version does not show within about 40 seconds.
     """
-    until(
-        lambda: any(file.file_id == stored.file_id for file in store.list_versions(stored.name)),
-        f"{store.url} does not list {stored.name}, which it confirmed; try again",
-    )
+
+    def listed() -> bool:
+        if any(file.file_id == stored.file_id for file in store.list_versions(stored.name)):
+            return True
+        fence()
+        return False
+
+    until(listed, f"{store.url} does not list {stored.name}, which it confirmed; try again")
 
 
 def until(condition: Callable[[], bool], otherwise: str) -> None:

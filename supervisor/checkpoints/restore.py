@@ -138,7 +138,7 @@ class _Restore:
                     self.staging.discard(trees)
                 raise
             aside = self.staging.rename([tree for tree in trees if tree not in in_place])
-            self.staging.journal.unlink(missing_ok=True)
+            self.staging.done()
         return Restored(
             step=self.step,
             size_bytes=sum(item.size for item in items),

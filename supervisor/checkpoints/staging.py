@@ -67,6 +67,11 @@ class Staging:
             remove(tree.staging)
         self.journal.unlink(missing_ok=True)
 
+    def done(self) -> None:
+        """Nothing of the fetching is left, not even after a loss of power."""
+        self.journal.unlink(missing_ok=True)
+        _fsync(self.journal.parent)
+
     def clear_others(self, trees: Sequence[Tree]) -> None:
         """Half-fetched other steps beside ours would only fill the disk."""
         ours = {tree.staging for tree in trees} | {self.journal}
