@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ from supervisor.storage.base import (
     known_part,
     ranges_of,
 )
+from supervisor.storage.parallel import all_of
 from supervisor.storage.source import SourceRange
 
 CONTENT_TYPE = "application/octet-stream"
@@ -77,7 +78,7 @@ class LargeFiles:
                 self._send_part(name, file_id, number, stream, stop)
 
         sent_first = sorted(range(1, len(parts) + 1), key=lambda number: number in copies)  # so the link never waits
-        _all_of([self._pool.submit(make, number) for number in sent_first], stop)
+        all_of([self._pool.submit(make, number) for number in sent_first], stop)
         finishing(file_id)
         return self._finish(name, file_id, parts)
 
@@ -201,14 +202,3 @@ class LargeFiles:
 def hasher_of(parts: Sequence[Part], index: int) -> Callable[[], Hasher] | None:
     """How the hash of a part is found while it is sent, so that it is known afterwards."""
     return (lambda: parts.hasher(index)) if isinstance(parts, Cut) else None
-
-
-def _all_of(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
-    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    stop.set()
-    for job in waiting:
-        job.cancel()
-    wait(jobs)
-    for job in done:
-        job.result()

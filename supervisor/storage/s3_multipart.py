@@ -12,13 +12,14 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from supervisor.storage import s3errors
 from supervisor.storage.base import Part, Progress, StoreError
+from supervisor.storage.parallel import all_of
 from supervisor.storage.s3client import S3Client, unsupported
 from supervisor.storage.source import SourceRange, open_source, read_pieces
 
@@ -62,7 +63,7 @@ class Multipart:
                 stream.arrived()
 
         todo = [number for number in range(1, len(parts) + 1) if number not in upload.etags]
-        _all_of([self._pool.submit(send, number) for number in todo], stop)
+        all_of([self._pool.submit(send, number) for number in todo], stop)
         return self._finish(name, key, upload, parts)
 
     def abort_below(self, prefix: str, key_prefix: str, spared: tuple[str, ...], fence: Callable[[], None]) -> int:
@@ -309,14 +310,3 @@ def _is_there(entry: Mapping[str, Any], path: Path, part: Part) -> bool:
     if entry.get("ChecksumSHA1"):
         return bool(entry["ChecksumSHA1"] == base64_of_hex(part.sha1))
     return is_md5(entry["ETag"]) and bytes.fromhex(entry["ETag"].strip('"')) == md5_of(path, part)
-
-
-def _all_of(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
-    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    stop.set()
-    for job in waiting:
-        job.cancel()
-    wait(jobs)
-    for job in done:
-        job.result()
