@@ -184,6 +184,7 @@ def test_a_full_disk_silences_nobody_and_costs_the_job_nothing(new_pod: NewPod) 
     assert pod.latest()["step"] == "step_14"
 
 
+@pytest.mark.soak
 def test_without_a_driver_the_gpus_are_unknown_and_a_dead_engine_is_healed_all_the_same(new_pod: NewPod) -> None:
     faults = [{"kind": "engine-exit-0", "at_step": 5}]
     pod = new_pod(environ={"LD_LIBRARY_PATH": "/nonexistent"}, faults=faults, max_steps=10, step_s=0.6)

@@ -96,6 +96,7 @@ def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path
     assert not two.said_so("publish-failed", "holds run")
 
 
+@pytest.mark.soak
 def test_rollback_by_hand_is_seen_by_a_pod_that_comes_before_the_next_publish(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
     one = first_pod(tmp_path / "one", "v0.6", store=store, max_steps=400, step_s=0.3)

@@ -137,7 +137,9 @@ def test_stopped_stays_stopped_under_a_new_daemon_until_start(new_pod: NewPod) -
 
 
 def test_paused_nothing_is_done_about_a_dead_engine_and_resumed_it_is_healed(new_pod: NewPod) -> None:
-    pod = running(new_pod(faults=[{"kind": "engine-exit-0", "at_step": 6}], max_steps=10))
+    pod = new_pod(faults=[{"kind": "engine-exit-0", "at_step": 8}], max_steps=12)
+    pod.start()
+    pod.wait_for(lambda: pod.sentences("launched"), "the job is launched")  # long before its eighth step
     assert pod.ctl("pause").returncode == 0
     pod.wait_for(lambda: pod.said_so("suspect", "Paused, so nothing is done about it: vLLM died"), "the death is seen")
     shown = pod.ctl("status")
@@ -152,7 +154,7 @@ def test_paused_nothing_is_done_about_a_dead_engine_and_resumed_it_is_healed(new
     assert pod.wait_exit() == 0, pod.story()
     assert "vLLM died silently" in pod.sentences("verdict")[0]
     assert len(pod.practice.starts()) == 2
-    assert pod.latest()["step"] == "step_10"
+    assert pod.latest()["step"] == "step_12"
 
 
 def test_a_changed_config_is_reported_left_alone_and_taken_when_asked_for(new_pod: NewPod) -> None:

@@ -28,6 +28,7 @@ def records(store: Path) -> list[Path]:
     return sorted((store / "practice" / "records").glob("*.json"))
 
 
+@pytest.mark.soak
 def test_two_pods_of_a_run_are_one_report_and_its_parts_are_all_the_time(tmp_path: Path, pods: list[Pod]) -> None:
     store = tmp_path / "store"
     one = Pod(tmp_path / "one", store=store.as_uri(), max_steps=STEPS, step_s=0.5, settings=IMPATIENT)
