@@ -23,7 +23,7 @@ from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, 
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import read_latest, read_manifest
-from supervisor.checkpoints.staging import Staging, claim, local_disk
+from supervisor.checkpoints.staging import Staging, alone_in, claim, local_disk
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import fitting_part_size, part_ranges
 from supervisor.storage.source import hash_range
@@ -125,8 +125,9 @@ class _Restore:
         started = time.monotonic()
         items, manifest, fingerprint = self._items()
         trees = sorted({item.spot.tree for item in items}, key=lambda tree: (tree.primary, str(tree.target)))
-        with local_disk(f"restore step {self.step} to {self.output_dir}"):
-            self.staging.clear_others(trees)
+        tried = f"restore step {self.step} to {self.output_dir}"
+        with local_disk(tried), alone_in(self.output_dir, self.step):
+            self.staging.clear_others()
             in_place = {tree for tree in trees if self._is_in_place(tree, [i for i in items if i.spot.tree == tree])}
             todo = [item for item in items if item.spot.tree not in in_place]
             self._continue(todo, fingerprint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -11,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from supervisor.checkpoints.placement import Spot, Tree
+from supervisor.checkpoints.placement import REPLACED, RESTORING, Spot, Tree
 from supervisor.storage.base import Kind, StoreError
 
 MARGIN_BYTES = 16 << 20
+JOURNAL = ".journal"
 
 
 class Staging:
@@ -22,7 +24,7 @@ class Staging:
 
     def __init__(self, primary: Path, step: int) -> None:
         self.step = step
-        self.journal = primary.with_name(f".restoring-{primary.name}.journal")
+        self.journal = primary.with_name(f"{RESTORING}{primary.name}{JOURNAL}")
 
     # ------------------------------------------------------------ the journal
 
@@ -72,12 +74,12 @@ class Staging:
         self.journal.unlink(missing_ok=True)
         _fsync(self.journal.parent)
 
-    def clear_others(self, trees: Sequence[Tree]) -> None:
-        """Half-fetched other steps beside ours would only fill the disk."""
-        ours = {tree.staging for tree in trees} | {self.journal}
-        for path in self.journal.parent.glob(".restoring-*"):
-            if path not in ours:
-                remove(path)
+    def clear_others(self) -> None:
+        """Half-fetched other steps beside ours would only fill the disk. What has no journal is a person's own."""
+        for journal in self.journal.parent.glob(f"{RESTORING}*{JOURNAL}"):
+            if journal != self.journal and journal.is_file():
+                remove(journal.with_name(journal.name.removesuffix(JOURNAL)))
+                journal.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ room
 
@@ -135,7 +137,7 @@ class Staging:
                     _fsync(Path(folder))
             if tree.target.is_symlink() or tree.target.exists():
                 number = 1
-                while (free := tree.target.with_name(f".replaced-{tree.target.name}-{number}")).exists():
+                while (free := tree.target.with_name(f"{REPLACED}{tree.target.name}-{number}")).exists():
                     number += 1
                 tree.target.rename(free)
                 aside.append(free)
@@ -162,6 +164,32 @@ def _refuse_links(spot: Spot) -> None:
     there = spot.staged.parent.resolve()
     if there != parent.resolve() / spot.staged.parent.relative_to(parent) or spot.staged.is_symlink():
         raise StoreError("permanent", f"{spot.tree.staging} holds a symbolic link; delete that folder and try again")
+
+
+@contextmanager
+def alone_in(output_dir: Path, step: int) -> Iterator[None]:
+    """Keep other restores out of this folder: what they fetch there would be taken for what a dead one left.
+
+    Raises kind "transient" while there is one. The lock is the folder's own, so that no file of it stays behind; where
+    the file system cannot lock a folder (NFS), nobody is kept out.
+    """
+    _make_folders(output_dir)
+    folder = os.open(output_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(
+                "transient",
+                f"step {step} is not restored to {output_dir} while another restore to that folder is under way. Wait "
+                "for it, or name another folder",
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        yield
+    finally:
+        os.close(folder)
 
 
 @contextmanager

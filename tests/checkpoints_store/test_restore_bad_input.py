@@ -50,6 +50,17 @@ def published(store: Store, tmp_path: Path) -> Store:
     return store
 
 
+@pytest.mark.parametrize("name", [".restoring-step_20/a", ".Restoring-step_20.journal", ".replaced-step_20-1/a"])
+def test_a_step_cannot_put_a_file_among_a_restores_own(store: Store, tmp_path: Path, name: str) -> None:
+    """As a folder of its own, `.restoring-step_20` would be what the step itself is fetched into."""
+    step = Step(tmp_path / "pod-a", 20).fill()
+    step.files[f".run/checkpoints/{name}"] = next(iter(step.files.values()))
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    error = refused(store, tmp_path / "pod-b")
+    assert (error.kind, "among a restore's own files" in str(error)) == ("damaged", True)
+    assert not (tmp_path / "pod-b").exists()
+
+
 # ---------------------------------------------------------------- manifests
 
 
