@@ -53,6 +53,8 @@ Request
 
 Answers, one JSON object a line
     {"progress": {"phase": str, "bytes": int, "total": int, "files": int}}   at most two a second; any change counts
+    {"entry": {"field": str, "name": str, "value": str}}                     belongs into that field of "ok": of logs
+                                                                             and files each has a line of its own
     {"ok": {...}}                                                            the last line; exit code 0
     {"error": {"kind": KIND, "sentence": str}}                               the last line; exit code 1
         of kind "fenced" also "by": str, "generation": int: the pod that holds the run now
@@ -124,6 +126,11 @@ class _Lines:
         if now - at >= PROGRESS_EVERY_S or (moved.phase != phase and now - at >= PROGRESS_EVERY_S / 10):
             self._said = (now, moved.phase)
             self.write({"progress": asdict(moved)})
+
+    def entries(self, field: str, values: Mapping[str, str]) -> None:
+        """One line each of what may be too much for one line."""
+        for name, value in values.items():
+            self.write({"entry": {"field": field, "name": name, "value": value}})
 
 
 class _Request:
@@ -224,7 +231,8 @@ def _list_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
 
 
 def _get_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
-    return {"logs": log_files.get_logs(store, request.get("run_id", str), request.get("attempt", int))}
+    lines.entries("logs", log_files.get_logs(store, request.get("run_id", str), request.get("attempt", int)))
+    return {"logs": {}}
 
 
 def _verify(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -302,7 +310,8 @@ def _put_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
 
 def _get_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
     files = catalogue.get_run_files(store, request.get("run_id", str))
-    return {"files": {name: base64.b64encode(data).decode() for name, data in files.items()}}
+    lines.entries("files", {name: base64.b64encode(data).decode() for name, data in files.items()})
+    return {"files": {}}
 
 
 def _put_record(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -324,7 +333,7 @@ def _sweep(store: Store, request: _Request, lines: _Lines) -> Answer:
     fence()
     if step is None:
         spare = [number for number in request.get("spare", list, []) if type(number) is int]
-        return {"cancelled": catalogue.sweep_run(store, run_id, spare, fence)}
+        return {"cancelled": catalogue.sweep_run(store, run_id, spare.__contains__, fence)}
     return {"cancelled": store.sweep(step_folder(run_id, step), fence=fence)}
 
 

@@ -21,7 +21,7 @@ from supervisor.checkpoints.progress import RecentRate
 from supervisor.config import RunFile
 from supervisor.storage.base import StoreError
 
-LINE_LIMIT = 8 << 20
+LINE_LIMIT = 32 << 20  # bytes; a log of 4 MiB has six times that, where JSON escapes each byte
 
 
 def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
@@ -116,6 +116,7 @@ class Transfers:
         self, child: subprocess.Popen[bytes], asked: Mapping[str, Any], moving: Moving, stall_s: float
     ) -> dict[str, Any]:
         answer: dict[str, Any] = {}
+        entries: dict[str, dict[str, Any]] = {}  # of the answer's fields that come line by line
         complaint = bytearray()
         last = [time.monotonic()]
 
@@ -130,6 +131,10 @@ class Transfers:
                     now = time.monotonic()
                     if moving.saw(said["progress"], now):
                         last[0] = now
+                elif "entry" in said:
+                    entry = said["entry"]
+                    entries.setdefault(entry["field"], {})[entry["name"]] = entry["value"]
+                    last[0] = time.monotonic()
                 else:
                     answer.update(said)
 
@@ -161,7 +166,7 @@ class Transfers:
         for thread in threads:
             thread.join(5)
         if "ok" in answer:
-            return dict(answer["ok"])
+            return {**answer["ok"], **entries}
         if "error" in answer and answer["error"].get("kind") == "fenced":
             told = answer["error"]
             raise FencedError(str(told.get("sentence")), str(told.get("by")), int(told.get("generation", 0)))

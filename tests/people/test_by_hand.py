@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.checkpoints import lineage
+from supervisor.checkpoints import lineage, log_files
 from supervisor.checkpoints.catalogue import list_steps
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
 from supervisor.checkpoints.records import newest_manifest
@@ -127,6 +127,16 @@ def test_verify_and_logs_need_no_run_file_either(store: Store, tmp_path: Path, c
     assert run(store, "logs") == 0
     assert capsys.readouterr().out == "No attempt has left a log in the store yet.\n"
     assert run(store, "logs", "--attempt", "7") == 1
+
+
+def test_the_logs_of_an_attempt_that_many_pods_had_are_all_shown(store: Store, capsys: Told) -> None:
+    """More than any one line of the transfer's answer may hold: JSON makes six bytes of each of these."""
+    text = "\x01" * (1 << 20)
+    pods = [f"{pod:x}" * 16 for pod in range(6)]
+    for pod in pods:
+        log_files.put_logs(store, RUN, pod, 1, {"trainer.log": log_files.pack(text)})
+    assert run(store, "logs", "--attempt", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {f"{pod[:8]}/trainer.log": text for pod in pods}
 
 
 @pytest.mark.parametrize("run_id", ["another-run", "bs4-rl"])
