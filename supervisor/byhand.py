@@ -9,21 +9,23 @@ import fcntl
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from supervisor.checkpoints.claims import host_of, settle_time, writer_name
+from supervisor.checkpoints.claims import Standing, host_of, same_pod, settle_time, writer_name
 from supervisor.config import RunFile
 from supervisor.core import facts as f
 from supervisor.core.retention import safe_locally
 from supervisor.core.state import State
 from supervisor.core.words import numbers, size
 from supervisor.effects import aside
+from supervisor.effects.claiming import STALL_S, beat_time
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
-from supervisor.journal import Journal
+from supervisor.journal import Journal, identity_in
 from supervisor.primerl import open_job
 from supervisor.storage.base import StoreError
 
@@ -85,6 +87,7 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
     Returns what was done and what to tell.
     """
     job = open_job(run_file, os.environ)
+    _not_anothers(run_file)
     catalogue = Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
     state = State(
         settings=f.Settings(run_id=run_file.run.id),
@@ -221,10 +224,48 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
         )
     signed = {"writer": writer, "generation": int(found["generation"])}
     try:
-        yield signed
+        with _beating(run_file, signed):
+            yield signed
     finally:
         with suppress(StoreError):  # then the next pod waits until it is sure
             transfers.run(request(run_file, "release", **signed))
+
+
+@contextmanager
+def _beating(run_file: RunFile, signed: Mapping[str, Any]) -> Iterator[None]:
+    """Keep the heartbeat moving, as the daemon does: an upload may take longer than others are patient."""
+    over = threading.Event()
+    transfers = Transfers(os.environ, STALL_S)
+
+    def beat() -> None:
+        count = 0
+        while not over.wait(beat_time(run_file.store.take_over_after)):
+            count += 1
+            with suppress(StoreError):  # what it means that the run was lost is told to the publish
+                transfers.run(request(run_file, "beat", count=count, **signed))
+
+    thread = threading.Thread(target=beat, daemon=True, name="heartbeat")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        transfers.close()
+        thread.join()
+
+
+def _not_anothers(run_file: RunFile) -> None:
+    """Raises SupervisorError when another pod holds the run: what it published makes nothing here superfluous."""
+    if run_file.store.url is None:
+        return
+    found = Standing(**Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
+    here = writer_name(socket.gethostname(), identity_in(run_file.state_dir) or "", "0000")
+    if not found.free and not same_pod(found.writer, here):
+        raise SupervisorError(
+            f"Pod {host_of(found.writer)} holds run {run_file.run.id} (generation {found.generation}), and what it "
+            "published may be other steps than those of the same numbers here: nothing was deleted. If it is gone for "
+            "good, take the run over with: rl-supervisor run RUN.toml --take-over"
+        )
 
 
 def _sentence(problem: str) -> str:

@@ -29,6 +29,11 @@ Run = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Carry out one request of ``supervisor.checkpoints.transfer`` for this run; raises StoreError."""
 
 
+def beat_time(patience_s: float) -> float:
+    """How long the holder waits between two heartbeats where others have this patience with it (seconds)."""
+    return min(LONGEST_BEAT_S, max(SHORTEST_BEAT_S, patience_s / 10))
+
+
 class Claiming:
     """The claim of one daemon. ``tick`` is called about once a second, from any thread, and queues what is due."""
 
@@ -154,7 +159,7 @@ class Claiming:
             self._post(f.ClaimFailed(str(error), permanent=error.kind == "permanent"))
         finally:
             holding = self.generation is not None
-            self._again_in(self._beat_s() if holding else pause)
+            self._again_in(beat_time(self._patience_s) if holding else pause)
 
     def _try_to_claim(self) -> None:
         asked: dict[str, Any] = {"writer": self.writer, "settle_s": settle_time(self._patience_s)}
@@ -177,9 +182,6 @@ class Claiming:
         else:
             self._post(f.ClaimHeld(host_of(str(found["writer"])), int(found["generation"]), age, self._patience_s))
 
-    def _beat_s(self) -> float:
-        return min(LONGEST_BEAT_S, max(SHORTEST_BEAT_S, self._patience_s / 10))
-
     def _beat(self) -> None:
         self._count += 1
         try:
@@ -191,4 +193,4 @@ class Claiming:
                 self.fenced(error)
             # Else the store is away: the publish tells so, and another pod may take the run over meanwhile.
         finally:
-            self._again_in(self._beat_s())
+            self._again_in(beat_time(self._patience_s))
