@@ -99,6 +99,8 @@ def _look(  # noqa: PLR0917
         if error.kind not in ("damaged", "missing"):
             raise
         return StepInfo(step, False, size, len(files), problem=str(error), manifest=files[MANIFEST].file_id)
+    if all(file.file_id != manifest_file.file_id for file in versions[MANIFEST]):  # published anew since the listing
+        return _look(store, run_id, step, _listed(store, step_folder(run_id, step)), latest, happened)
     left = happened.left(step, manifest.lineage, manifest.generation)
     for file in manifest.files:
         of_name = versions.get(file.path, ())
@@ -110,6 +112,14 @@ def _look(  # noqa: PLR0917
             return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
     committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
     return replace(committed, manifest=manifest_file.file_id)
+
+
+def _listed(store: Store, folder: str) -> dict[str, list[StoredFile]]:
+    """Every version of a step's files, by path."""
+    found: dict[str, list[StoredFile]] = {}
+    for file in store.list_versions(folder):
+        found.setdefault(file.name.removeprefix(folder), []).append(file)
+    return found
 
 
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:

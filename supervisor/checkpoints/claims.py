@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.checkpoints.manifest import run_folder
-from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, read_latest
+from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, read_latest
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 WRITERS = "writers/"
@@ -95,26 +95,31 @@ def look(store: Store, run_id: str) -> Standing:
 def _look(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
     """The standing, and every version of everything in the folder of the claims."""
     folder = run_folder(run_id) + WRITERS
-    versions = [file for file in store.list_versions(folder) if NAME.fullmatch(file.name.removeprefix(folder))]
-    claims = [file for file in versions if _kind(file) == ""]
-    if not claims:
-        return Standing(), versions
-    highest = max(_generation(file) for file in claims)
-    of_it = [file for file in versions if _generation(file) == highest]
-    owner = [file for file in of_it if _kind(file) == ""][-1]  # newest first: the last is the oldest
-    beats = [file for file in of_it if _kind(file) == ".beat"]
-    released = any(_kind(file) == ".end" for file in of_it)
-    mark = beats[0].file_id if beats else owner.file_id
-    return Standing(highest, _writer_of(store, owner), released, mark), versions
+    for _ in range(TRIES):
+        versions = [file for file in store.list_versions(folder) if NAME.fullmatch(file.name.removeprefix(folder))]
+        claims = [file for file in versions if _kind(file) == ""]
+        if not claims:
+            return Standing(), versions
+        highest = max(_generation(file) for file in claims)
+        of_it = [file for file in versions if _generation(file) == highest]
+        owner = [file for file in of_it if _kind(file) == ""][-1]  # newest first: the last is the oldest
+        beats = [file for file in of_it if _kind(file) == ".beat"]
+        released = any(_kind(file) == ".end" for file in of_it)
+        mark = beats[0].file_id if beats else owner.file_id
+        writer = _writer_of(store, owner)
+        if writer is not None:
+            return Standing(highest, writer, released, mark), versions
+    raise StoreError("transient", f"the claims of run {run_id} in {store.url} change while they are read; try again")
 
 
-def _writer_of(store: Store, file: StoredFile) -> str:
+def _writer_of(store: Store, file: StoredFile) -> str | None:
+    """Whose claim it is; "" when it is no claim of ours, None when it was withdrawn since it was listed."""
     try:
-        value = json.loads(store.get_bytes(file.name, file.file_id, CLAIM_LIMIT))
+        value = json.loads(get_listed(store, file.name, CLAIM_LIMIT, file.file_id))
     except StoreError as error:
         if error.kind not in ("missing", "damaged"):
             raise
-        return ""
+        return None if error.kind == "missing" else ""
     except (ValueError, RecursionError):
         return ""
     writer = value.get("writer") if isinstance(value, dict) else None

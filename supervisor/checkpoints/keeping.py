@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
-from supervisor.checkpoints.records import delete_old, read_latest, read_manifest, until
+from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 PINS = "pins.json"
@@ -55,7 +55,7 @@ def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
     """The pinned steps, ascending. Raises kind "damaged" when the file is not one of ours."""
     name = run_folder(run_id) + PINS
     try:
-        data = store.get_bytes(name, limit=PINS_LIMIT)
+        data = get_listed(store, name, PINS_LIMIT)
     except StoreError as error:
         if error.kind == "missing":
             return ()

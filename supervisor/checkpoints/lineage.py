@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard, get_args
 
 from supervisor.checkpoints.manifest import run_folder
-from supervisor.checkpoints.records import delete_old, until_listed
+from supervisor.checkpoints.records import delete_old, read_versions, until_listed
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 LINEAGE = "lineage.json"
@@ -98,28 +98,18 @@ def read(store: Store, run_id: str) -> Lineage:
     return _best(_versions(store, run_id))[1]
 
 
-def _versions(store: Store, run_id: str) -> list[tuple[StoredFile, Lineage]]:
-    """Every version that can be understood, newest first. Raises kind "damaged" when there is none but others."""
-    name = run_folder(run_id) + LINEAGE
-    found: list[tuple[StoredFile, Lineage]] = []
-    problem: StoreError | None = None
-    for file in store.list_versions(name):
-        if file.name != name:
-            continue
-        try:
-            found.append((file, parse(store.get_bytes(name, file.file_id, LINEAGE_LIMIT), run_id)))
-        except StoreError as error:
-            if error.kind not in ("damaged", "missing"):
-                raise
-            problem = problem or (error if error.kind == "damaged" else None)
-    if not found and problem is not None:
+def _versions(store: Store, run_id: str) -> list[tuple[StoredFile, Lineage | StoreError]]:
+    """The newest versions, newest first; for one that cannot be understood, why."""
+    return read_versions(store, run_folder(run_id) + LINEAGE, LINEAGE_LIMIT, lambda data: parse(data, run_id))
+
+
+def _best(versions: Sequence[tuple[StoredFile, Lineage | StoreError]]) -> tuple[StoredFile | None, Lineage]:
+    """As with the pointer: what a fenced pod writes late counts for nothing. Raises "damaged" when none is read."""
+    read = [(file, one) for file, one in versions if isinstance(one, Lineage)]
+    problem = next((one for _, one in versions if isinstance(one, StoreError)), None)
+    if not read and problem is not None:
         raise problem
-    return found
-
-
-def _best(versions: Sequence[tuple[StoredFile, Lineage]]) -> tuple[StoredFile | None, Lineage]:
-    """As with the pointer: what a fenced pod writes late counts for nothing."""
-    return max(versions, key=lambda one: (one[1].generation, one[1].number), default=(None, Lineage()))
+    return max(read, key=lambda one: (one[1].generation, one[1].number), default=(None, Lineage()))
 
 
 def keep(
@@ -137,8 +127,9 @@ def keep(
     ``fence``: is the run still ours? When it returns, everybody who lists the run is told what happened.
     """
     name = run_folder(run_id) + LINEAGE
-    earlier = [file for file in store.list_versions(name) if file.name == name]
-    best, known = _best(_versions(store, run_id))
+    versions = _versions(store, run_id)
+    earlier = [file for file, _ in versions]
+    best, known = _best(versions)
     fence()  # then neither what was listed nor what was read is another pod's
     entries = list(known.entries)
     number = max(known.number, least)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from supervisor.checkpoints.manifest import (
     LATEST,
@@ -22,13 +23,66 @@ from supervisor.storage.base import Store, StoredFile, StoreError
 
 SETTLE_TRIES = 6  # a listing may be some seconds old
 SETTLE_S = 0.25
-
-
+LISTED_TRIES = 8  # about 7 s for what is listed and not found
 MOST_POINTERS = 20  # versions of the pointer that are looked at, newest first
+T = TypeVar("T")
+
+
+def get_listed(store: Store, name: str, limit: int, file_id: str | None = None) -> bytes:
+    """A record's bytes. Raises kind "missing" only when no listing shows it (or this version of it) either.
+
+    What is listed and not found was replaced a moment ago, or is no longer there and the listing is old, or the server
+    errs. Taken for nothing it would forget a quarantine or un-commit a step. So it is listed and read again for some
+    seconds; then kind "transient".
+    """
+    for number in range(LISTED_TRIES):
+        time.sleep(SETTLE_S * number)
+        try:
+            return store.get_bytes(name, file_id, limit)
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+            listed = (file for file in store.list_versions(name) if file.name == name)
+            if not any(file_id in (None, file.file_id) for file in listed):
+                raise
+    raise _listed_and_missing(store, name)
+
+
+def read_versions(
+    store: Store, name: str, limit: int, parse: Callable[[bytes], T], versions: Sequence[StoredFile] | None = None
+) -> list[tuple[StoredFile, T | StoreError]]:
+    """The newest versions of a record, newest first, as ``parse`` understands them; for one that it does not, why.
+
+    ``versions``: as they were listed a moment ago. When one of them was replaced since, all are listed anew, so that
+    the answer holds every version that there was at one time. Raises as ``get_listed``, but for "missing".
+    """
+
+    def read(file: StoredFile) -> T | StoreError:
+        try:
+            return parse(get_listed(store, name, limit, file.file_id))
+        except StoreError as error:
+            if error.kind != "damaged":
+                raise
+            return error
+
+    for _ in range(LISTED_TRIES):
+        if versions is None:
+            versions = [file for file in store.list_versions(name) if file.name == name]
+        try:
+            return [(file, read(file)) for file in versions[:MOST_POINTERS]]
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+        versions = None
+    raise _listed_and_missing(store, name)
+
+
+def _listed_and_missing(store: Store, name: str) -> StoreError:
+    return StoreError("transient", f"{store.url} lists {name} and does not find it when it is asked for it; try again")
 
 
 def read_latest(store: Store, run_id: str) -> Latest | None:
-    """The pointer of a run, None when there is none. Raises kind "damaged" when no version of it can be read.
+    """The pointer of a run, None when there is none. Raises kind "damaged" when its newest version cannot be read.
 
     Of its versions the one of the highest generation, lineage and step counts, whichever was written last: a pod that
     was fenced may have written late.
@@ -39,19 +93,16 @@ def read_latest(store: Store, run_id: str) -> Latest | None:
     return _best(versions)[1]
 
 
+def last_pointer(store: Store, run_id: str) -> Latest | None:
+    """As ``read_latest``, of the versions that can be read: None when none can. The holder builds on it."""
+    read = [version for version in pointer_versions(store, run_id) if isinstance(version[1], Latest)]
+    return _best(read)[1] if read else None
+
+
 def pointer_versions(store: Store, run_id: str) -> list[tuple[StoredFile, Latest | StoreError]]:
     """The newest versions of the pointer, newest first; for one that cannot be understood, why."""
     name = f"{run_folder(run_id)}{LATEST}"
-    found: list[tuple[StoredFile, Latest | StoreError]] = []
-    for file in [file for file in store.list_versions(name) if file.name == name][:MOST_POINTERS]:
-        try:
-            found.append((file, parse_latest(store.get_bytes(name, file.file_id, LATEST_LIMIT), run_id)))
-        except StoreError as error:
-            if error.kind == "damaged":
-                found.append((file, error))
-            elif error.kind != "missing":  # replaced since the listing
-                raise
-    return found
+    return read_versions(store, name, LATEST_LIMIT, lambda data: parse_latest(data, run_id))
 
 
 def _best(versions: Sequence[tuple[StoredFile, Latest | StoreError]]) -> tuple[StoredFile, Latest]:
@@ -67,10 +118,11 @@ def _best(versions: Sequence[tuple[StoredFile, Latest | StoreError]]) -> tuple[S
 def settle_pointer(store: Store, run_id: str) -> bool:
     """Delete what fenced pods wrote over the pointer, and its old versions; was there something of a fenced pod?
 
-    Only for the holder of the run, and after a look whether it still is.
+    Only for the holder of the run, and after a look whether it still is. Where the newest cannot be read all stay:
+    the next publish replaces it.
     """
     versions = pointer_versions(store, run_id)
-    if len(versions) < 2:
+    if len(versions) < 2 or isinstance(versions[0][1], StoreError):
         return False
     best, _ = _best(versions)
     delete_old(store, [file for file, _ in versions if file.file_id != best.file_id])
@@ -111,13 +163,13 @@ def until_listed(store: Store, stored: StoredFile, fence: Callable[[], None]) ->
     until(listed, f"{store.url} does not list {stored.name}, which it confirmed; try again")
 
 
-def until(condition: Callable[[], bool], otherwise: str) -> None:
+def until(condition: Callable[[], bool], otherwise: str | Callable[[], str]) -> None:
     """Look again for about 40 seconds: what a store lists may be some seconds old. Else kind "transient"."""
     for number in range(1, SETTLE_TRIES * 4 + 1):
         if condition():
             return
         time.sleep(SETTLE_S * min(number, 8))
-    raise StoreError("transient", otherwise)
+    raise StoreError("transient", otherwise if isinstance(otherwise, str) else otherwise())
 
 
 def read_manifest(store: Store, run_id: str, step: int, file_id: str | None = None) -> tuple[Manifest, bytes]:
@@ -128,7 +180,7 @@ def read_manifest(store: Store, run_id: str, step: int, file_id: str | None = No
         if len(versions) > 1:
             _, manifest, data = newest_manifest(store, run_id, step, versions)
             return manifest, data
-    data = store.get_bytes(name, file_id, limit=MANIFEST_LIMIT)
+    data = get_listed(store, name, MANIFEST_LIMIT, file_id)
     return parse_manifest(data, run_id, step), data
 
 
@@ -137,15 +189,20 @@ def newest_manifest(
 ) -> tuple[StoredFile, Manifest, bytes]:
     """Of several manifests of a step (newest first) the one of the highest generation and lineage counts.
 
-    A pod that was fenced while it wrote one may have come last. Raises as ``read_manifest``, for the newest.
+    A pod that was fenced while it wrote one may have come last. Raises as ``read_manifest``, for the newest. It may be
+    none of ``versions`` when the step was published anew since they were listed.
     """
+    name = f"{step_folder(run_id, step)}{MANIFEST}"
     found: list[tuple[StoredFile, Manifest, bytes]] = []
-    for number, file in enumerate(versions[:MOST_POINTERS]):
-        try:
-            found.append((file, *read_manifest(store, run_id, step, file.file_id)))
-        except StoreError as error:
-            if number == 0 or error.kind not in ("damaged", "missing"):
-                raise
+    for file, read in read_versions(
+        store, name, MANIFEST_LIMIT, lambda data: (parse_manifest(data, run_id, step), data), versions
+    ):
+        if not isinstance(read, StoreError):
+            found.append((file, *read))
+        elif not found:
+            raise read
+    if not found:
+        raise StoreError("missing", f"{store.url}/{name} was deleted a moment ago: the step is not published any more")
     return max(found, key=lambda one: (one[1].generation, one[1].lineage))
 
 
@@ -175,3 +232,17 @@ def delete_versions(store: Store, folder: str, names: set[str] | None, fence: Ca
             freed += sum(pool.map(delete, fresh))
         gone.update(file.file_id for file in fresh)
     raise StoreError("transient", f"{store.url}/{folder} still lists files that were deleted; try again")
+
+
+def delete_hidden(store: Store, folder: str, fence: Callable[[], None]) -> int:
+    """Delete what lies behind a person's own deletions, and then their markers, so that nothing comes to light again.
+
+    Returns freed bytes. ``fence`` as in ``delete_versions``.
+    """
+    versions, markers = store.list_hidden(folder)
+    if versions or markers:
+        fence()
+        with ThreadPoolExecutor(store.streams) as pool:
+            list(pool.map(store.delete, versions))
+            list(pool.map(store.delete, markers))
+    return sum(file.size for file in versions)

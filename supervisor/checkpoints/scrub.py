@@ -15,9 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.checkpoints.manifest import MANIFEST, STEP, Manifest, ManifestFile, run_folder, sha256, step_folder
+from supervisor.checkpoints.manifest import (
+    MANIFEST,
+    MANIFEST_LIMIT,
+    STEP,
+    Manifest,
+    ManifestFile,
+    run_folder,
+    sha256,
+    step_folder,
+)
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import SETTLE_S, newest_manifest, read_latest
+from supervisor.checkpoints.records import SETTLE_S, get_listed, newest_manifest, read_latest
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 
 READS = 4
@@ -208,7 +217,7 @@ def _pointer(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[s
     named = [file for file in versions.get(MANIFEST, ()) if file.file_id == latest.manifest_file_id]
     if not named:
         return [f"latest.json names step {latest.step} by a {MANIFEST} that is not there any more"]
-    data = store.get_bytes(named[0].name, named[0].file_id)
+    data = get_listed(store, named[0].name, MANIFEST_LIMIT, named[0].file_id)
     if sha256(data) != latest.manifest_sha256:
         return [f"latest.json vouches for another {MANIFEST} of step {latest.step} than there is"]
     return []
