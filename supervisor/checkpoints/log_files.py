@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor.checkpoints.manifest import run_folder
+from supervisor.checkpoints.records import delete_old
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.hashing import sha1
 
@@ -50,10 +51,14 @@ def unpack(data: bytes) -> str:
 
 
 def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapping[str, bytes]) -> int:
-    """Replace the logs of an attempt by their newer state; returns how many were sent. Raises StoreError."""
+    """Replace the logs of an attempt by their newer state; returns how many were sent. Raises StoreError.
+
+    What was replaced, and the oldest logs, are deleted after all were sent, if the key may.
+    """
     folder = run_folder(run_id) + FOLDER
     there = {file.name: file for file in store.list(folder)}
     sent = 0
+    replaced: list[StoredFile] = []
     for name, data in packed.items():
         full = f"{folder}{journal}/{attempt:04d}-{name}.gz"
         if not NAME.fullmatch(full.removeprefix(folder)) or len(data) > LOG_LIMIT:
@@ -63,10 +68,10 @@ def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapp
             continue
         store.put_bytes(full, data)
         if before is not None:
-            store.delete(before)
+            replaced.append(before)
         sent += 1
-    for file in sorted(there.values(), key=lambda file: file.uploaded_at)[: max(0, len(there) + sent - MOST_LOGS)]:
-        store.delete(file)
+    oldest_first = sorted(there.values(), key=lambda file: file.uploaded_at)
+    delete_old(store, [*replaced, *oldest_first[: max(0, len(there) + sent - MOST_LOGS)]])
     return sent
 
 
