@@ -16,8 +16,11 @@ from supervisor.storage.base import Kind, StoreError
 from supervisor.storage.keys import MAKE_A_KEY
 
 NETWORK_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-CATCH = (b2.B2Error, *NETWORK_ERRORS, AssertionError)
-"""``interpret_b2_error`` asserts what the texts of two codes look like (auth_token_limit, source_too_large)."""
+CATCH = (b2.B2Error, *NETWORK_ERRORS, AssertionError, ValueError)
+"""``interpret_b2_error`` asserts what the texts of two codes look like (auth_token_limit, source_too_large).
+
+b2sdk hands a server's Retry-After to ``time.sleep`` unread, which refuses a negative one with ValueError.
+"""
 
 _KEY_REFUSED = (b2.InvalidAuthToken, b2.Unauthorized, b2.CapabilityNotAllowed, b2.AccessDenied)
 _ACCOUNT = (b2.NoPaymentHistory, b2.EmailNotVerified)
