@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -174,13 +174,24 @@ def keep_lineage(
     return known, back.step
 
 
-def sweep_run(store: Store, run_id: str, spare: Iterable[int] = (), fence: Callable[[], None] = lambda: None) -> int:
+def sweep_run(
+    store: Store,
+    run_id: str,
+    spare: Callable[[int], bool] = lambda step: False,
+    fence: Callable[[], None] = lambda: None,
+) -> int:
     """Cancel every unfinished upload of the run, whatever it was for. Returns how many there were.
 
-    ``spare``: steps that this pod is publishing, or goes on to publish: what is there of them is not sent again.
+    ``spare``: is it a step that this pod is publishing, or goes on to publish? What is there of it is not sent again.
     ``fence``: is the run still ours? Without it nobody else may be publishing.
     """
-    return store.sweep(run_folder(run_id), [step_folder(run_id, step) for step in spare], fence)
+    folder = run_folder(run_id)
+
+    def spared(name: str) -> bool:
+        match = STEP.fullmatch(name.removeprefix(folder).partition("/")[0])
+        return match is not None and spare(int(match[1]))
+
+    return store.sweep(folder, spared, fence)
 
 
 def put_run_files(store: Store, run_id: str, files: Mapping[str, bytes]) -> int:

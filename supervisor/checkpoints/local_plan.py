@@ -2,12 +2,14 @@
 
 Part hashes of a file are good while its size, mtime and inode are the same. A file's id in the store is written down
 before the store is asked to make an object of its parts: whoever finds that id in the listing knows its bytes by the
-hashes beside it. Losing the plan costs reading, and sending the files again whose hash no listing tells.
+hashes beside it. Losing the plan costs reading, and sending the files again whose hash no listing tells. So a disk that
+takes no plan stops no publish: that is what makes local steps superfluous, and frees the disk.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import glob
 import json
 import os
@@ -74,7 +76,7 @@ class _Entry:
 class LocalPlan:
     """The plan file of one step's publish: read leniently (any doubt means: hash again), written by rename.
 
-    Raises StoreError "permanent" when its folder cannot be made.
+    ``problem``: why it could not be written the last time, "" when it could. Nothing here raises for that.
     """
 
     def __init__(self, path: Path, store_url: str) -> None:
@@ -84,7 +86,7 @@ class LocalPlan:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._saved_at = 0.0
-        _make_folder(path.parent)
+        self.problem = ""
         self._entries: dict[str, _Entry] = self._load()
 
     def known(self, wanted: Wanted) -> tuple[Mapping[int, Found], str]:
@@ -113,7 +115,10 @@ class LocalPlan:
                 self._writing.release()
 
     def confirm(self, wanted: Wanted, file_id: str, *, now: bool = False) -> None:
-        """All parts of the file are in the store, under this id; ``now``: it is on the disk when this returns."""
+        """All parts of the file are in the store, under this id; ``now``: it is on the disk when this returns.
+
+        Unless nothing can be written there: then a kill right now costs sending the file again.
+        """
         with self._lock:
             entry = self._entries.get(wanted.name)
             if entry is not None and entry.wanted == wanted:
@@ -135,11 +140,13 @@ class LocalPlan:
     def retire(self) -> None:
         """The step is published: keep what is known of it under another name, and of earlier ones only the newest."""
         self.save()
-        self._path.replace(self._retired)
+        with contextlib.suppress(OSError):
+            self._path.replace(self._retired)
         others = self._retired.name.rpartition("-step_")[0]
         plans = sorted(self._path.parent.glob(f"{glob.escape(others)}-step_*.json"), key=_age, reverse=True)
         for old in [plan for plan in plans if plan != self._retired][PLANS_KEPT - 1 :]:
-            old.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                old.unlink()
 
     def _save(self) -> None:
         """Only for the holder of ``_writing``: who sends need not wait for the disk."""
@@ -151,6 +158,7 @@ class LocalPlan:
             }
         temporary = self._path.with_name(f"{self._path.name}.tmp")
         try:
+            _make_folder(self._path.parent)
             with temporary.open("w") as file:
                 file.write(json.dumps(document))
                 file.flush()
@@ -158,10 +166,14 @@ class LocalPlan:
             temporary.rename(self._path)
             _fsync_folder(self._path.parent)
         except OSError as error:
-            raise StoreError(
-                "permanent",
-                f"the plan {self._path} cannot be written ({error.strerror}): free space there, or allow it",
-            ) from error
+            self.problem = (
+                f"the plan {self._path} could not be written ({error.strerror}): had this publish been killed, the "
+                "next would have begun anew"
+            )
+            with contextlib.suppress(OSError):
+                temporary.unlink()  # a full disk has better use for what was written of it
+        else:
+            self.problem = ""
         self._saved_at = time.monotonic()
 
     def _load(self) -> dict[str, _Entry]:
@@ -178,12 +190,9 @@ class LocalPlan:
 def _make_folder(folder: Path) -> None:
     """With all folders above it that are missing, and so that it is still there after a power cut."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for place in missing:
-            _fsync_folder(place.parent)
-    except OSError as error:
-        raise StoreError("permanent", f"the folder {folder} cannot be made: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        _fsync_folder(place.parent)
 
 
 def _fsync_folder(folder: Path) -> None:

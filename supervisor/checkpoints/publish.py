@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size, whole_hash
+from supervisor.checkpoints.catalogue import sweep_run
 from supervisor.checkpoints.claims import Fence
 from supervisor.checkpoints.lineage import Lineage
 from supervisor.checkpoints.local_plan import Identity, LocalPlan, Wanted
@@ -31,12 +32,11 @@ from supervisor.checkpoints.manifest import (
 from supervisor.checkpoints.pointer import point, point_away, put_and_read_back
 from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import (
-    SETTLE_S,
-    SETTLE_TRIES,
     delete_old,
     delete_versions,
     read_manifest,
     settle_pointer,
+    until,
 )
 from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
 from supervisor.checkpoints.sources import LocalFile, Sources
@@ -115,6 +115,7 @@ class _Publish:
         self.local = LocalPlan(plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json", store.url)
         self.composer = store.composer()
         self.reuse = Reuse(plan.step, self.composer, None)
+        self.unlisted: set[str] = set()  # names of files that were found by their id alone
         self.latest = Latest(
             plan.step,
             plan.run_id,
@@ -151,8 +152,11 @@ class _Publish:
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
-        self.store.sweep(self.folder, fence=self._fence)
+        # What was half-sent of a step below is nobody's any more. Steps above are those that are published next.
+        sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self._fence)
         self.local.retire()
+        if self.local.problem:
+            note = f"{note}; {self.local.problem}".removeprefix("; ")
         return Published(
             step=self.plan.step,
             size_bytes=sum(file.size for file in files),
@@ -249,6 +253,7 @@ class _Publish:
     ) -> dict[str, StoredFile]:
         """Small files first, then large ones; those that are compared are hashed meanwhile, and come last."""
         committed = {file.path: file for file in before.files} if before else {}
+        listing = self._with_unlisted(files, listing)
         comparable = self.reuse.comparable(files)
         compared = {file.name: file for file in comparable if not _finished(listing.get(self.folder + file.name), file)}
         self.reuse.compare(list(compared.values()), all_of_them=len(compared) == len(comparable))
@@ -277,6 +282,21 @@ class _Publish:
         done = self.sources.all(self.store.streams, send, small_first)
         return {file.name: stored for file, stored in zip(small_first, done, strict=True)}
 
+    def _with_unlisted(self, files: Sequence[LocalFile], listing: dict[str, StoredFile]) -> dict[str, StoredFile]:
+        """With files that became objects just before a kill: the plan knows their ids, a listing may not show them."""
+
+        def look(file: LocalFile) -> StoredFile | None:
+            return self.store.version(self.folder + file.name, file.file_id)
+
+        missed = [
+            file
+            for file in files
+            if file.hashed and file.file_id and not _finished(listing.get(self.folder + file.name), file)
+        ]
+        found = [there for there in self.sources.all(self.store.streams, look, missed) if there is not None]
+        self.unlisted = {there.name.removeprefix(self.folder) for there in found}
+        return listing | {there.name: there for there in found}
+
     def _stays(self, there: StoredFile, file: LocalFile) -> bool:
         """Is what is there nothing that a fenced pod may be deleting?"""
         return self.plan.fence is None or _finished(there, file) or self.plan.fence.nobody_elses(there)
@@ -290,22 +310,33 @@ class _Publish:
         self.meter.phase("checking", 0)
         ids = {one.name: one.file_id for one in stored.values()}
         wrong = ""
-        for number in range(1, SETTLE_TRIES + 1):
+
+        def confirmed() -> bool:
+            nonlocal wrong
             listing = {file.name: file for file in self.store.list(self.folder)}
             wrong = next((found for file in files if (found := _problem(file, stored[file.name], listing))), "")
             if not wrong:
-                return
+                return True
             versions = self.store.list_versions(self.folder)
             ours = {file.name: file for file in versions if file.file_id == ids.get(file.name)}
             wrong = next((found for file in files if (found := _problem(file, stored[file.name], ours))), "")
-            if not wrong:
-                self._fence()
-                delete_old(self.store, [file for file in versions if file.name in ours and file != ours[file.name]])
-                return
-            time.sleep(SETTLE_S * number)
-        raise StoreError(
-            "transient", f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}"
-        )
+            self._fence()  # what is not listed may be what another pod cleaned away as too late
+            if wrong:
+                return False
+            delete_old(self.store, [file for file in versions if file.name in ours and file != ours[file.name]])
+            return True
+
+        try:
+            until(
+                confirmed,
+                lambda: f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}",
+            )
+        except StoreError as error:
+            if error.kind == "transient":  # somebody may have hidden what only its id still finds: next time it is sent
+                for file in files:
+                    if file.name in self.unlisted:
+                        self.local.confirm(file.wanted, "", now=True)
+            raise
 
     # ------------------------------------------------------------ the two records
 

@@ -98,6 +98,17 @@ class B2Store:
             if name is None:
                 return found
 
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        full = self._client.reach(name, "readFiles", "read")
+        try:
+            with self._client.explained(f"look at {self.url}/{name}"):
+                entry = self._client.session.get_file_info_by_id(file_id)
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+            return None
+        return self._client.stored(entry) if entry["action"] == "upload" and entry["fileName"] == full else None
+
     def claim(self, name: str, data: bytes) -> bool | None:
         """B2's native interface has no conditional write, and its S3 face refuses one (NotImplemented)."""
         return None
@@ -249,10 +260,11 @@ class B2Store:
             if error.kind != "missing":
                 raise
 
-    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
+    def sweep(
+        self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
+    ) -> int:
         full = self._client.reach(prefix, "writeFiles", "clean", folder=True)
-        spared = tuple(self._client.prefix + name for name in spare)
-        return self._large.cancel_below(prefix, full, spared, fence)
+        return self._large.cancel_below(prefix, full, spare, fence)
 
     # ------------------------------------------------------------ what a person is told before a run
 
@@ -264,6 +276,14 @@ class B2Store:
                 found = self._client.api.list_buckets(bucket_name=self._client.bucket)
             rules = [dict(rule) for one in found for rule in one.lifecycle_rules or ()]
         return Bucket(self._client.key_id[-4:], self._client.capabilities, rules)
+
+    def cancels_unfinished(self, name: str) -> bool | None:
+        rules = self.bucket().rules
+        if rules is None:
+            return None
+        full = self.full_name(name)
+        days = "daysFromStartingToCancelingUnfinishedLargeFiles"
+        return any(rule.get(days) and full.startswith(str(rule.get("fileNamePrefix") or "")) for rule in rules)
 
     def full_name(self, name: str) -> str:
         """A name as it is in the bucket."""

@@ -82,23 +82,32 @@ class LargeFiles:
         finishing(file_id)
         return self._finish(name, file_id, parts)
 
-    def cancel_below(self, prefix: str, full_prefix: str, spared: tuple[str, ...], fence: Callable[[], None]) -> int:
-        """Cancel every unfinished file whose name starts with ``full_prefix`` and with none of ``spared``."""
+    def cancel_below(
+        self, prefix: str, full_prefix: str, spare: Callable[[str], bool], fence: Callable[[], None]
+    ) -> int:
+        """Cancel every unfinished file whose name starts with ``full_prefix``, unless ``spare`` takes its name."""
         count = 0
         found = [
-            entry for entry in self._all_unfinished(full_prefix, prefix) if not entry["fileName"].startswith(spared)
+            entry
+            for entry in self._all_unfinished(full_prefix, prefix)
+            if not spare(str(entry["fileName"]).removeprefix(self._client.prefix))
         ]
         if found:
             fence()
         for entry in found:
-            try:
-                with self._client.explained(f"cancel an unfinished upload below {self._url}/{prefix}"):
-                    self._client.session.cancel_large_file(entry["fileId"])
-                count += 1
-            except StoreError as error:
-                if not self._is_over(entry["fileId"], prefix, error):
-                    raise
+            count += self._cancel(entry["fileId"], prefix)
         return count
+
+    def _cancel(self, file_id: str, what: str) -> bool:
+        """Cancel an unfinished file; False when it had ended already."""
+        try:
+            with self._client.explained(f"cancel an unfinished upload of {self._url}/{what}"):
+                self._client.session.cancel_large_file(file_id)
+            return True
+        except StoreError as error:
+            if not self._is_over(file_id, what, error):
+                raise
+            return False
 
     # ------------------------------------------------------------ one file
 
@@ -126,22 +135,34 @@ class LargeFiles:
         self._count(len(stream))
 
     def _finish(self, name: str, file_id: str, parts: Sequence[Part]) -> StoredFile:
-        """Make one object of the parts. An error may only mean that the answer was lost, so look before failing."""
+        """Make one object of the parts. An error may only mean that the answer was lost, so look before failing.
+
+        Where B2 goes on to say that it lacks a part that it confirmed, and lists it all the same, nobody can tell which
+        one to send again: then the upload is cancelled, and whoever calls again sends the file anew.
+        """
         size = sum(part.size for part in parts)
-        try:
-            with self._client.explained(f"finish the upload of {self._url}/{name}"):
-                return self._client.stored(
-                    self._client.session.finish_large_file(file_id, [part.sha1 for part in parts])
-                )
-        except StoreError as failure:
+        retry = self._client.retry
+        for number in range(1, retry.tries + 1):
             try:
-                with self._client.explained(f"look at {self._url}/{name}"):
-                    answer = self._client.session.get_file_info_by_id(file_id)
-            except StoreError:
-                raise failure from None
-            if answer["action"] == "upload" and answer["contentLength"] == size:
-                return self._client.stored(answer)
-            raise
+                with self._client.explained(f"finish the upload of {self._url}/{name}"):
+                    return self._client.stored(
+                        self._client.session.finish_large_file(file_id, [part.sha1 for part in parts])
+                    )
+            except StoreError as error:
+                failure = error
+            if not isinstance(failure.__cause__, b2.MissingPart) or number == retry.tries:
+                break
+            retry.sleep(retry.pause(number))
+        try:
+            with self._client.explained(f"look at {self._url}/{name}"):
+                answer = self._client.session.get_file_info_by_id(file_id)
+        except StoreError:
+            raise failure from None
+        if answer["action"] == "upload" and answer["contentLength"] == size:
+            return self._client.stored(answer)
+        if isinstance(failure.__cause__, b2.MissingPart):
+            self._cancel(file_id, name)
+        raise failure
 
     # ------------------------------------------------------------ what was left unfinished
 

@@ -187,6 +187,9 @@ class Store(Protocol):
         A name that merely begins like ``prefix`` may be among them.
         """
 
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        """Exactly this version, also while no listing shows it yet; None when there is none."""
+
     def claim(self, name: str, data: bytes) -> bool | None:
         """Make the small object ``name`` unless there is one already, atomically: of any number of callers, one wins.
 
@@ -227,8 +230,10 @@ class Store(Protocol):
     def composer(self) -> Composer | None:
         """How to make objects of others on the server; None where the store cannot, or where it would save nothing."""
 
-    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
-        """Cancel unfinished uploads below ``prefix``, but for those below a prefix in ``spare``; returns how many.
+    def sweep(
+        self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
+    ) -> int:
+        """Cancel unfinished uploads below ``prefix``, but for those whose name ``spare`` takes; returns how many.
 
         ``fence`` is called between the look and the first cancel and raises when they may be another's: what was seen
         before we still held the run is nobody's else. A folder's writer is also known to live by its lock.

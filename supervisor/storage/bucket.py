@@ -20,8 +20,9 @@ MANY_VERSIONS = 100
 class Bucket:
     """What a key may do, and what the bucket does to its files by itself.
 
-    ``rules``: B2's lifecycle rules (``fileNamePrefix``, ``daysFromUploadingToHiding``, ``daysFromHidingToDeleting``),
-    None where the key may not ask. Source: Backblaze's documentation of b2_update_bucket.
+    ``rules``: B2's lifecycle rules (``fileNamePrefix``, ``daysFromUploadingToHiding``, ``daysFromHidingToDeleting``,
+    ``daysFromStartingToCancelingUnfinishedLargeFiles``), None where the key may not ask. Source: Backblaze's
+    documentation of b2_update_bucket.
     """
 
     key_end: str  # the last characters of the key's id
@@ -38,6 +39,14 @@ class HasBucket(Protocol):
 
     def full_name(self, name: str) -> str:
         """A name as it is in the bucket."""
+
+
+@runtime_checkable
+class TellsRules(Protocol):
+    """A store whose bucket can be asked for its lifecycle rules."""
+
+    def cancels_unfinished(self, name: str) -> bool | None:
+        """Does a rule cancel uploads below ``name`` that are never finished? None: the key or service cannot tell."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ def survey(store: Store, run_id: str) -> Survey:
         if "listFiles" not in bucket.capabilities:
             return Survey(tuple(problems), tuple(notes))
         notes += [rule for one in bucket.rules or () if (rule := _hides(one, store.full_name(f"{run_id}/")))]
+    if isinstance(store, TellsRules) and store.cancels_unfinished(f"{run_id}/") is False:
+        notes.append(_no_backstop(store.url))
     problems += _read_only_folder(store.url)
     files = store.list(f"{run_id}/")
     notes.insert(0, _holds(files, run_id))
@@ -98,6 +109,19 @@ def _hides(rule: Mapping[str, Any], folder: str) -> str:
     return (
         f"A lifecycle rule of the bucket hides every file {below} {days} days after its upload, pinned steps too: no "
         "pod finds a step that is older. Remove that rule; store.keep_last is what deletes old steps."
+    )
+
+
+def _no_backstop(url: str) -> str:
+    rule = (
+        "daysFromStartingToCancelingUnfinishedLargeFiles: 7"
+        if url.startswith("b2:")
+        else "AbortIncompleteMultipartUpload: DaysAfterInitiation 7"
+    )
+    return (
+        "No lifecycle rule of the bucket cancels uploads that are never finished. The run cancels its own after each "
+        "publish, but what a last pod leaves half-sent stays and is billed, unless the service cancels it by itself. "
+        f"As a backstop give the bucket such a rule ({rule})."
     )
 
 

@@ -83,6 +83,9 @@ class FileStore:
                 status = None
             return [_stored(prefix, status)] if status is not None and stat.S_ISREG(status.st_mode) else []
 
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        return next((file for file in self.list_versions(name) if file.file_id == file_id), None)
+
     def claim(self, name: str, data: bytes) -> bool | None:
         """By a hard link, which no file system makes over a name that is taken, and which NFS makes atomically."""
         target = self._path(name)
@@ -189,14 +192,15 @@ class FileStore:
     def composer(self) -> None:
         """Nothing to save: bytes only go from one disk to another, and all of them are read either way."""
 
-    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
-        spared = tuple(f"{self.root / name}/" for name in spare)
+    def sweep(
+        self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
+    ) -> int:
         with self._explain("clean", prefix):
             if not self._exists():
                 return 0
             folders = os.walk(self._path(prefix.rstrip("/")) if prefix else self.root)
             found = [Path(place, name) for place, _, names in folders for name in names if name.startswith(INCOMING)]
-            found = [path for path in found if not str(path).startswith(spared)]
+            found = [path for path in found if not spare(path.relative_to(self.root).as_posix())]
             if found:
                 fence()
             return sum(_drop_if_dead(path) for path in found)

@@ -138,6 +138,9 @@ class S3Store:
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
         return self._put_bytes(name, data)
 
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        return next((file for file in self.list_versions(name) if (file.name, file.file_id) == (name, file_id)), None)
+
     def claim(self, name: str, data: bytes) -> bool | None:
         """By If-None-Match, where the service does not only take the header but also acts on it."""
         self._key(name)
@@ -314,9 +317,27 @@ class S3Store:
             if error.kind != "missing":
                 raise
 
-    def sweep(self, prefix: str, spare: Sequence[str] = (), fence: Callable[[], None] = lambda: None) -> int:
-        spared = tuple(self._prefix + name for name in spare)
-        return self._multipart.abort_below(prefix, self._key(prefix, folder=True), spared, fence)
+    def sweep(
+        self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
+    ) -> int:
+        key_prefix = self._key(prefix, folder=True)
+        return self._multipart.abort_below(prefix, key_prefix, lambda key: spare(key.removeprefix(self._prefix)), fence)
+
+    # ------------------------------------------------------------ what a person is told before a run
+
+    def cancels_unfinished(self, name: str) -> bool | None:
+        tried = f"ask for the lifecycle rules of the bucket {self._client.bucket}"
+        try:
+            rules = self._client.call(tried, "get_bucket_lifecycle_configuration").get("Rules", ())
+        except StoreError as error:
+            return False if s3errors.code_of(error.__cause__) == "NoSuchLifecycleConfiguration" else None
+        key = self._key(name, folder=True)
+        return any(
+            rule.get("Status") == "Enabled"
+            and rule.get("AbortIncompleteMultipartUpload")
+            and key.startswith(rule.get("Filter", {}).get("Prefix") or rule.get("Prefix") or "")
+            for rule in rules
+        )
 
     # ------------------------------------------------------------ what this service can do
 

@@ -66,11 +66,11 @@ class Multipart:
         all_of([self._pool.submit(send, number) for number in todo], stop)
         return self._finish(name, key, upload, parts)
 
-    def abort_below(self, prefix: str, key_prefix: str, spared: tuple[str, ...], fence: Callable[[], None]) -> int:
-        """Cancel every unfinished upload whose key starts with ``key_prefix`` and with none of ``spared``."""
+    def abort_below(self, prefix: str, key_prefix: str, spare: Callable[[str], bool], fence: Callable[[], None]) -> int:
+        """Cancel every unfinished upload whose key starts with ``key_prefix``, unless ``spare`` takes it."""
         count = 0
         found = list(self._all_unfinished(prefix, key_prefix)) or list(self._beside_minio(prefix, key_prefix))
-        found = [entry for entry in found if not entry["Key"].startswith(spared)]
+        found = [entry for entry in found if not spare(entry["Key"])]
         if found:
             fence()
         for entry in found:
