@@ -11,7 +11,14 @@ from supervisor.checkpoints.keeping import refuse_to_delete
 from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
 from supervisor.checkpoints.lineage import read as read_lineage
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, STEP, Latest, now, run_folder, sha256, step_folder
-from supervisor.checkpoints.records import delete_versions, newest_manifest, read_latest, settle_pointer, until_listed
+from supervisor.checkpoints.records import (
+    delete_hidden,
+    delete_versions,
+    newest_manifest,
+    read_latest,
+    settle_pointer,
+    until_listed,
+)
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.hashing import sha1
 
@@ -125,11 +132,13 @@ def _listed(store: Store, folder: str) -> dict[str, list[StoredFile]]:
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:
     """Delete a step: first what commits it, then its files. Returns freed bytes. ``fence``: is the run still ours?
 
-    Every version goes, by its id. Refuses (kind "permanent") what ``keeping.refuse_to_delete`` has a reason to keep.
+    Every version goes, by its id, also those that somebody hid: they are billed. Refuses (kind "permanent") what
+    ``keeping.refuse_to_delete`` has a reason to keep.
     """
     refuse_to_delete(store, run_id, step)
     folder = step_folder(run_id, step)
     freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"}, fence)
+    freed += delete_hidden(store, folder, fence)  # before the files: a step that has none is not asked for again
     freed += delete_versions(store, folder, None, fence)
     store.sweep(folder, fence=fence)
     return freed

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from supervisor.storage import hashing
 from supervisor.storage.b2_composing import B2Composer
@@ -75,8 +75,14 @@ class B2Store:
                 return found
 
     def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        return [file for file, kind in self._all_versions(prefix) if kind == "seen"]
+
+    def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
+        found = list(self._all_versions(prefix))
+        return [file for file, kind in found if kind == "hidden"], [file for file, kind in found if kind == "marker"]
+
+    def _all_versions(self, prefix: str) -> Iterator[tuple[StoredFile, Literal["seen", "hidden", "marker"]]]:
         full = self._client.reach(prefix, "listFiles", "list", folder=True)
-        found: list[StoredFile] = []
         hidden: set[str] = set()
         name: str | None = None
         file_id: str | None = None
@@ -92,11 +98,12 @@ class B2Store:
             for entry in page["files"]:  # newest first: what is older than a hide marker was deleted by somebody
                 if entry["action"] == "hide":
                     hidden.add(entry["fileName"])
-                elif entry["action"] == "upload" and entry["fileName"] not in hidden:
-                    found.append(self._client.stored(entry))
+                    yield self._client.stored({**entry, "contentLength": 0}), "marker"
+                elif entry["action"] == "upload":
+                    yield self._client.stored(entry), "hidden" if entry["fileName"] in hidden else "seen"
             name, file_id = page["nextFileName"], page["nextFileId"]
             if name is None:
-                return found
+                return
 
     def version(self, name: str, file_id: str) -> StoredFile | None:
         full = self._client.reach(name, "readFiles", "read")

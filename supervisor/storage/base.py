@@ -187,6 +187,11 @@ class Store(Protocol):
         A name that merely begins like ``prefix`` may be among them.
         """
 
+    def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
+        """What ``list_versions`` leaves out and is billed: versions that are older than a deletion of their name, and
+        the markers of such deletions. While such a marker is the newest, deleting it brings the name back.
+        """
+
     def version(self, name: str, file_id: str) -> StoredFile | None:
         """Exactly this version, also while no listing shows it yet; None when there is none."""
 

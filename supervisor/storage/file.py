@@ -86,6 +86,9 @@ class FileStore:
     def version(self, name: str, file_id: str) -> StoredFile | None:
         return next((file for file in self.list_versions(name) if file.file_id == file_id), None)
 
+    def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
+        return (), ()
+
     def claim(self, name: str, data: bytes) -> bool | None:
         """By a hard link, which no file system makes over a name that is taken, and which NFS makes atomically."""
         target = self._path(name)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from supervisor.storage import hashing, s3errors
 from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
@@ -73,14 +73,18 @@ class S3Store:
 
     def list(self, prefix: str) -> Sequence[StoredFile]:
         if self._versions:
-            return [file for file, current in self._all_versions(prefix) if current]
+            return [file for file, kind in self._all_versions(prefix) if kind == "current"]
         return list(self._all_current(prefix))
 
     def list_versions(self, prefix: str) -> Sequence[StoredFile]:
         if not self._versions:
             return list(self._all_current(prefix))
-        found = [file for file, _ in self._all_versions(prefix)]
+        found = [file for file, kind in self._all_versions(prefix) if kind in ("current", "older")]
         return sorted(found, key=lambda file: file.name)  # stable: newest first within a name, as S3 lists them
+
+    def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
+        found = list(self._all_versions(prefix)) if self._versions else []
+        return [file for file, kind in found if kind == "hidden"], [file for file, kind in found if kind == "marker"]
 
     def _all_current(self, prefix: str) -> Iterator[StoredFile]:
         asked: dict[str, Any] = {"Prefix": self._key(prefix, folder=True)}
@@ -91,8 +95,10 @@ class S3Store:
                 return
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
-    def _all_versions(self, prefix: str) -> Iterator[tuple[StoredFile, bool]]:
-        """All but those that a delete marker hides: a person's `aws s3 rm` deletes a name by such a one.
+    def _all_versions(
+        self, prefix: str
+    ) -> Iterator[tuple[StoredFile, Literal["current", "older", "hidden", "marker"]]]:
+        """Also those that a delete marker hides, and the markers: a person's `aws s3 rm` deletes a name by such a one.
 
         Within a name S3 lists the newest first, markers among versions, but botocore gives them apart: a version is
         older than a marker that is the newest of all, or by its time (of versions of one second, none is).
@@ -104,9 +110,13 @@ class S3Store:
             for marker in page.get("DeleteMarkers", ()):
                 until = float("inf") if marker["IsLatest"] else _unix(marker["LastModified"])
                 hidden[marker["Key"]] = max(until, hidden.get(marker["Key"], 0.0))
+                name = marker["Key"].removeprefix(self._prefix)
+                yield StoredFile(name, 0, f"{VERSION}{marker['VersionId']}"), "marker"
             for entry in page.get("Versions", ()):
-                if _unix(entry["LastModified"]) >= hidden.get(entry["Key"], 0.0):
-                    yield self._stored(entry), bool(entry["IsLatest"])
+                if _unix(entry["LastModified"]) < hidden.get(entry["Key"], 0.0):
+                    yield self._stored(entry), "hidden"
+                else:
+                    yield self._stored(entry), "current" if entry["IsLatest"] else "older"
             if not page.get("IsTruncated"):
                 return
             asked["KeyMarker"] = page["NextKeyMarker"]

@@ -228,6 +228,13 @@ def test_a_name_that_a_person_deletes_hides_its_older_versions(
     assert [file.name for file in store.list_versions("run/")] == ["run/step_1/manifest.json", anew.name]
     assert [file.file_id for file in store.list_versions(anew.name)] == [anew.file_id]
     assert [file.name for file in store.list("run/")] == ["run/step_1/manifest.json", anew.name]
+    versions, markers = store.list_hidden("run/")
+    deleted = ["run/step_2/manifest.json", anew.name]
+    assert ([file.name for file in versions], sorted(file.name for file in markers)) in ((deleted, deleted), ([], []))
+    for file in [*versions, *markers]:
+        store.delete(file)
+    assert [*map(list, store.list_hidden("run/"))] == [[], []]
+    assert [file.name for file in store.list_versions("run/")] == ["run/step_1/manifest.json", anew.name]
 
 
 def delete_as_people_do(store: Store, name: str, request: pytest.FixtureRequest, folder: Path) -> None:
