@@ -297,9 +297,9 @@ class Fence:
         """
         return self._generation is None or file.uploaded_at > self._since
 
-    def lately(self) -> None:
+    def lately(self, within_s: float = LOOKED_LATELY_S) -> None:
         """The same, unless it was looked a moment ago. The clock goes on while the host sleeps."""
-        if time.clock_gettime(time.CLOCK_BOOTTIME) - self._looked > LOOKED_LATELY_S:
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - self._looked > within_s:
             self()
 
 

@@ -43,6 +43,11 @@ from supervisor.checkpoints.sources import LocalFile, Sources
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.hashing import fitting_part_size, sha1
 
+SMALL_BYTES = 1 << 20
+LOOKED_JUST_NOW_S = 3.0
+"""So old may be the look before a small file replaces another one, where names keep no versions: a step has hundreds,
+and a look is two requests. Before a larger one it is looked each time."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -272,7 +277,7 @@ class _Publish:
             else:
                 self._fence(lately=True)
                 stored = self.reuse.put(name, file, self.meter) or self.store.put_file(
-                    name, file.source, file.size, file, progress, file.is_about_to_be_in_the_store
+                    name, file.source, file.size, file, progress, lambda file_id: self._finishing(file, file_id)
                 )
             self.meter.add(0, 1)
             file.is_in_the_store(stored.file_id)
@@ -281,6 +286,13 @@ class _Publish:
         small_first = sorted(files, key=lambda file: (file.name in compared, len(file) > 1, -file.size))
         done = self.sources.all(self.store.streams, send, small_first)
         return {file.name: stored for file, stored in zip(small_first, done, strict=True)}
+
+    def _finishing(self, file: LocalFile, file_id: str) -> None:
+        """As ``Finishing``. Without an id what is there is replaced: it could be the step of who holds the run now."""
+        if file_id:
+            file.is_about_to_be_in_the_store(file_id)
+        elif self.plan.fence is not None:
+            self.plan.fence.lately(LOOKED_JUST_NOW_S if file.size <= SMALL_BYTES else 0.0)
 
     def _with_unlisted(self, files: Sequence[LocalFile], listing: dict[str, StoredFile]) -> dict[str, StoredFile]:
         """With files that became objects just before a kill: the plan knows their ids, a listing may not show them."""

@@ -124,9 +124,11 @@ Raising in it abandons the transfer.
 """
 
 Finishing = Callable[[str], None]
-"""Called with the file id that an object is about to have, when all of it is confirmed and before it becomes one.
+"""Called before an object comes to be, with the id that it is about to have; raising in it leaves no object.
 
-Stores that give no id beforehand never call it. Raising in it leaves no object.
+A large file of B2 has its id beforehand, and all of it is confirmed then. Where a name keeps no versions, so that what
+is there is lost, it is called with "", as late as the store can: before a rename, the last request of a large upload,
+each try of a small one.
 """
 
 

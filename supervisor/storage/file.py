@@ -94,7 +94,7 @@ class FileStore:
         target = self._path(name)
         with self._explain("write", name):
             try:
-                with self._incoming(target, fresh=True) as incoming:
+                with self._incoming(target, claim=True) as incoming:
                     _write_all(incoming, data)
             except FileExistsError:
                 return False
@@ -123,7 +123,7 @@ class FileStore:
         try:
             if os.fstat(descriptor).st_size != size:
                 raise StoreError("changed", f"{path} has another size than when its hashes were taken")
-            with self._explain("write", name), self._incoming(target) as incoming:
+            with self._explain("write", name), self._incoming(target, finishing=finishing) as incoming:
                 for part in parts:
                     digest = hashlib.sha1(usedforsecurity=False)
                     for piece in source.read_pieces(descriptor, path, part.offset, part.size):
@@ -261,11 +261,14 @@ class FileStore:
     # ------------------------------------------------------------ reading and writing
 
     @contextlib.contextmanager
-    def _incoming(self, target: Path, *, fresh: bool = False) -> Iterator[int]:
-        """A descriptor to write to; becomes ``target`` when the block ends well.
+    def _incoming(self, target: Path, *, claim: bool = False, finishing: Finishing = unheard) -> Iterator[int]:
+        """A descriptor to write to; becomes ``target`` when the block ends well, and ``finishing`` does.
 
-        ``fresh``: only where there is no ``target`` yet; raises FileExistsError.
+        Where there was no ``target`` at first, it does not replace one that came meanwhile: that is another writer's,
+        who holds the run now. Raises kind "transient" then; with ``claim`` FileExistsError, also for an older one, and
+        OSError where the file system has no links.
         """
+        fresh = claim or not os.path.lexists(target)
         if not self._exists():
             self.root.mkdir(exist_ok=True)
             _fsync_folder(self.root.parent)
@@ -274,10 +277,8 @@ class FileStore:
         try:
             yield descriptor
             os.fsync(descriptor)
-            if fresh:
-                os.link(temporary, target, follow_symlinks=False)
-                temporary.unlink()
-            else:
+            finishing("")
+            if not (fresh and _link(temporary, target, claim=claim)):
                 temporary.rename(target)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -322,6 +323,24 @@ class FileStore:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return StoreError("permanent", f"{tried}. Give this user the right to write there, or name another folder")
         return StoreError("transient", tried)
+
+
+def _link(temporary: Path, target: Path, *, claim: bool) -> bool:
+    """Give it a name that nothing has; False where the file system has no links. Raises as ``_incoming``."""
+    try:
+        os.link(temporary, target, follow_symlinks=False)
+    except FileExistsError as error:
+        if claim:
+            raise
+        raise StoreError(
+            "transient", f"{target} came from another writer while it was written (does another pod have this run?)"
+        ) from error
+    except OSError as error:
+        if claim or error.errno not in NO_LINKS:
+            raise
+        return False
+    temporary.unlink()
+    return True
 
 
 def _begin(folder: Path) -> tuple[Path, int]:

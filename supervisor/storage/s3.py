@@ -35,6 +35,8 @@ from supervisor.storage.source import SourceRange
 PART_BYTES = 64 << 20
 LEAST_PART_BYTES = 5 << 20  # of each part but the last: Amazon, and those who speak its language
 LARGEST_REQUEST = 5 << 30
+LARGEST_BLIND = 1 << 20
+"""Where names keep no versions, a larger file is never one request, which may replace a name long after it began."""
 SHA1_KEY = "rl-sha1"
 """Metadata of small objects: their SHA-1, since no listing tells one and an ETag need not be an MD5."""
 REFETCHES = 5
@@ -135,11 +137,13 @@ class S3Store:
         finishing: Finishing = unheard,
     ) -> StoredFile:
         key = self._key(name)
-        if len(parts) <= 1:
+        if self._versions:
+            finishing = unheard
+        if len(parts) <= 1 and (self._versions or size <= LARGEST_BLIND):
             part = parts[0] if parts else Part(0, 0, hashing.EMPTY_SHA1)
-            stored = self._pool.submit(self._send_small, name, key, path, part, progress).result()
+            stored = self._pool.submit(self._send_small, name, key, path, part, progress, finishing).result()
         else:
-            etag = self._multipart.send(name, key, path, parts, progress)
+            etag = self._multipart.send(name, key, path, parts, progress, finishing)
             stored = self._look(name, key, etag, None)
         if stored.size != size:
             raise StoreError("transient", f"{self.url} holds {stored.size} bytes of {name} after {size} were sent")
@@ -166,19 +170,31 @@ class S3Store:
 
     def _put_bytes(self, name: str, data: bytes, **conditions: str) -> StoredFile:
         md5 = hashlib.md5(data, usedforsecurity=False).digest()
-        return self._upload(name, self._key(name), io.BytesIO(data), len(data), md5, hashing.sha1(data), **conditions)
+        sha1 = hashing.sha1(data)
+        return self._upload(name, self._key(name), io.BytesIO(data), len(data), md5, sha1, unheard, **conditions)
 
-    def _send_small(self, name: str, key: str, path: Path, part: Part, progress: Progress) -> StoredFile:
+    def _send_small(  # noqa: PLR0917
+        self, name: str, key: str, path: Path, part: Part, progress: Progress, finishing: Finishing
+    ) -> StoredFile:
         md5 = md5_of(path, part)
         with SourceRange(path, part, progress=progress) as stream:
-            stored = self._upload(name, key, stream, part.size, md5, part.sha1)
+            stored = self._upload(name, key, stream, part.size, md5, part.sha1, finishing)
             stream.arrived()
         return stored
 
     def _upload(  # noqa: PLR0917
-        self, name: str, key: str, stream: Any, size: int, md5: bytes, sha1: str, **conditions: str
+        self,
+        name: str,
+        key: str,
+        stream: Any,
+        size: int,
+        md5: bytes,
+        sha1: str,
+        finishing: Finishing,
+        **conditions: str,
     ) -> StoredFile:
         def attempt() -> dict[str, Any]:
+            finishing("")
             stream.seek(0)
             try:
                 answer = self._client.once(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.storage import s3errors
-from supervisor.storage.base import Part, Progress, StoreError
+from supervisor.storage.base import Finishing, Part, Progress, StoreError, unheard
 from supervisor.storage.parallel import all_of
 from supervisor.storage.s3client import S3Client, unsupported
 from supervisor.storage.source import SourceRange, open_source, read_pieces
@@ -48,7 +48,15 @@ class Multipart:
         self._count = count
         self._takes_sha1 = True  # until the service says or shows otherwise
 
-    def send(self, name: str, key: str, path: Path, parts: Sequence[Part], progress: Progress) -> str:
+    def send(  # noqa: PLR0917
+        self,
+        name: str,
+        key: str,
+        path: Path,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> str:
         """Send the file and make it an object; returns the object's ETag and leaves the version to the caller."""
         upload = self._unfinished(name, key, path, parts) or self._begin(name, key)
         progress(sum(parts[number - 1].size for number in upload.etags))
@@ -64,6 +72,7 @@ class Multipart:
 
         todo = [number for number in range(1, len(parts) + 1) if number not in upload.etags]
         all_of([self._pool.submit(send, number) for number in todo], stop)
+        finishing("")
         return self._finish(name, key, upload, parts)
 
     def abort_below(self, prefix: str, key_prefix: str, spare: Callable[[str], bool], fence: Callable[[], None]) -> int:

@@ -237,7 +237,7 @@ class AsleepBefore:
                     zombie.awake = True
                 fence()
 
-            def lately(self) -> None:
+            def lately(self, within_s: float = 0.0) -> None:
                 return
 
         return Sleeping()
