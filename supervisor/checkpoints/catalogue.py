@@ -10,10 +10,21 @@ from dataclasses import dataclass, field, replace
 from supervisor.checkpoints.keeping import refuse_to_delete
 from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
 from supervisor.checkpoints.lineage import read as read_lineage
-from supervisor.checkpoints.manifest import LATEST, MANIFEST, STEP, Latest, now, run_folder, sha256, step_folder
+from supervisor.checkpoints.manifest import (
+    LATEST,
+    MANIFEST,
+    STEP,
+    Latest,
+    ManifestFile,
+    now,
+    run_folder,
+    sha256,
+    step_folder,
+)
 from supervisor.checkpoints.records import (
     delete_hidden,
     delete_versions,
+    last_pointer,
     newest_manifest,
     read_latest,
     settle_pointer,
@@ -109,13 +120,18 @@ def _look(  # noqa: PLR0917
     if all(file.file_id != manifest_file.file_id for file in versions[MANIFEST]):  # published anew since the listing
         return _look(store, run_id, step, _listed(store, step_folder(run_id, step)), latest, happened)
     left = happened.left(step, manifest.lineage, manifest.generation)
+    ids = {one.file_id for of_name in versions.values() for one in of_name}
+    named = latest is not None and latest.manifest_file_id == manifest_file.file_id
+    copied = not named and not any(file.file_id in ids for file in manifest.files)
     for file in manifest.files:
         of_name = versions.get(file.path, ())
         there = next((one for one in of_name if one.file_id == file.file_id), None)  # a fenced pod's may hide it
-        if there is None and of_name and manifest_file is files[MANIFEST]:
-            there = of_name[0]  # in a store that was copied ids are others
+        if there is None and of_name and manifest_file is files[MANIFEST] and (copied or _holds(of_name[0], file)):
+            there = of_name[0]  # in a store that was copied all ids are others
         if there is None or there.size != file.size:
             problem = f"{file.path} of step {step} has another size" if there else f"step {step} lacks {file.path}"
+            if there is None and of_name:
+                problem = f"{file.path} of step {step} was replaced after the step was published: publish it again"
             return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
     committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
     return replace(committed, manifest=manifest_file.file_id)
@@ -127,6 +143,13 @@ def _listed(store: Store, folder: str) -> dict[str, list[StoredFile]]:
     for file in store.list_versions(folder):
         found.setdefault(file.name.removeprefix(folder), []).append(file)
     return found
+
+
+def _holds(there: StoredFile, file: ManifestFile) -> bool:
+    """Are its bytes those of ``file``, as far as a listing can prove it?"""
+    if there.size != file.size:
+        return False
+    return file.size == 0 or (len(file.part_sha1) == 1 and there.sha1 == file.part_sha1[0])
 
 
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:
@@ -147,17 +170,24 @@ def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] 
 def keep_lineage(
     store: Store, run_id: str, happened: Sequence[Entry], *, generation: int, writer: str, fence: Callable[[], None]
 ) -> tuple[Lineage, int | None]:
-    """Write down which steps are left, then move the pointer back to the newest good one, where there is one.
+    """Write down which steps are left, then move the pointer back to the newest good one.
+
+    Where no step is good there is no pointer until one is, as in ``pointer.point_away``: the original scripts and other
+    readers by name would resume at what was left. Their own pointer stays.
 
     Returns all that happened, and the step to which the pointer was moved. ``fence``: is the run still ours?
     """
-    latest = list_steps(store, run_id).latest
+    latest = last_pointer(store, run_id)
     least = latest.lineage if latest else 0
     known = keep(store, run_id, happened, generation=generation, writer=writer, least=least, fence=fence)
     found = list_steps(store, run_id, known)
-    latest = found.latest
+    latest = last_pointer(store, run_id)
     good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
     named = found.steps.get(latest.step) if latest else None
+    if latest is not None and named is not None and named.left and not good and not latest.legacy:
+        name = f"{run_folder(run_id)}{LATEST}"
+        delete_versions(store, name, {name}, fence)
+        return known, None
     if latest is None or named is None or not named.left or not good:
         fence()
         settle_pointer(store, run_id)  # a try that was killed had not come to it

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from supervisor.checkpoints.catalogue import list_steps
 from supervisor.checkpoints.manifest import LATEST, LATEST_LIMIT, MANIFEST, Latest, now, run_folder, sha256, step_folder
-from supervisor.checkpoints.records import delete_versions, newest_manifest, read_latest
+from supervisor.checkpoints.records import delete_versions, last_pointer, newest_manifest, read_latest
 from supervisor.storage.base import Store, StoreError
 
 
@@ -24,12 +24,13 @@ def point(  # noqa: PLR0917
     """
     note = ""
     try:
-        current = read_latest(store, wanted.run_id)
+        current = last = read_latest(store, wanted.run_id)
     except StoreError as error:
         if error.kind != "damaged":
             raise
         current, note = None, f"{error}; it was replaced"
-    lineage = max(wanted.lineage, current.lineage if current else 0)
+        last = last_pointer(store, wanted.run_id)
+    lineage = max(wanted.lineage, last.lineage if last else 0)
     back = allow_back or (current is not None and current.lineage < wanted.lineage)
     if current is not None and current.step > wanted.step and back:
         lineage = max(lineage, current.lineage + 1)  # or the step that is left would count for more
@@ -37,7 +38,7 @@ def point(  # noqa: PLR0917
         return False, f"latest.json stays at step {current.step}, which is higher than step {wanted.step}"
     latest = replace(
         wanted,
-        wandb_run_id=wanted.wandb_run_id or (current.wandb_run_id if current else ""),
+        wandb_run_id=wanted.wandb_run_id or (last.wandb_run_id if last else ""),
         lineage=lineage,
         manifest_file_id=manifest_id,
         manifest_sha256=sha256(manifest),
