@@ -45,7 +45,7 @@ def bucket_json(bucket: Bucket) -> Json:
         "bucketType": "allPrivate",
         "bucketInfo": {},
         "corsRules": [],
-        "lifecycleRules": [],
+        "lifecycleRules": bucket.lifecycle_rules,
         "options": [],
         "revision": 1,
         "defaultServerSideEncryption": {"isClientAuthorizedToRead": True, "value": {"algorithm": None, "mode": None}},

@@ -73,6 +73,7 @@ class Fault:
 class Bucket:
     bucket_id: str
     name: str
+    lifecycle_rules: list[Json] = field(default_factory=list)
 
 
 @dataclass

@@ -15,6 +15,7 @@ import pytest
 from supervisor.cli import check
 from supervisor.storage import open_store
 from supervisor.storage.bucket import MANY_VERSIONS, Bucket, _hides, survey
+from supervisor.storage.retry import Retry
 from tests.b2server import ALL_CAPABILITIES, B2Server, Key
 
 RUN = '[run]\nid = "r7"\n[job]\nkind = "command"\n[job.plain]\nstart = ["true"]\nresume = ["true", "{step}"]\n[store]\n'
@@ -120,6 +121,78 @@ def test_the_rules_are_those_that_b2_tells(server: B2Server) -> None:
     bucket = store.bucket()  # type: ignore[attr-defined]
     assert isinstance(bucket, Bucket)
     assert bucket.rules == []
+
+
+CANCELS = "daysFromStartingToCancelingUnfinishedLargeFiles"
+
+
+@pytest.mark.parametrize(
+    ("rules", "covered"),
+    [
+        ([], False),
+        ([{"fileNamePrefix": "", CANCELS: 7}], True),
+        ([{"fileNamePrefix": "team/", CANCELS: 7}], True),
+        ([{"fileNamePrefix": "other/", CANCELS: 7}], False),
+        ([{"fileNamePrefix": "", "daysFromHidingToDeleting": 1, CANCELS: None}], False),
+    ],
+)
+def test_a_bucket_that_cancels_no_unfinished_uploads_is_told(
+    server: B2Server, rules: list[dict[str, Any]], *, covered: bool
+) -> None:
+    server.state.buckets["the-bucket"].lifecycle_rules = rules
+    store = open_store("b2://the-bucket/team", server.url, server.environ())
+    told = [note for note in survey(store, "r7").notes if "never finished" in note]
+    assert [f"{CANCELS}: 7" in note for note in told] == ([] if covered else [True])
+
+
+def test_a_key_that_may_not_ask_for_the_rules_is_told_nothing_of_them(tmp_path: Path, server: B2Server) -> None:
+    report = of_b2(tmp_path, server, without("listBuckets"))
+    assert report["ok"]
+    assert not [note for note in report["notes"] if "never finished" in note]
+
+
+class Answers:
+    """A botocore client of which one operation matters here."""
+
+    def __init__(self, answer: dict[str, Any] | str) -> None:
+        self.answer = answer
+
+    def get_bucket_lifecycle_configuration(self, **asked: str) -> dict[str, Any]:
+        if isinstance(self.answer, str):
+            from botocore.exceptions import ClientError
+
+            raise ClientError({"Error": {"Code": self.answer}}, "GetBucketLifecycleConfiguration")
+        return self.answer
+
+
+ABORT = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "cancels"),
+    [
+        ("NoSuchLifecycleConfiguration", False),
+        ("AccessDenied", None),
+        ("NotImplemented", None),
+        ({"Rules": [{"Status": "Enabled", "Filter": {"Prefix": ""}, **ABORT}]}, True),
+        ({"Rules": [{"Status": "Enabled", "Prefix": "team/", **ABORT}]}, True),
+        ({"Rules": [{"Status": "Enabled", "Filter": {"Prefix": "other/"}, **ABORT}]}, False),
+        ({"Rules": [{"Status": "Disabled", "Filter": {}, **ABORT}]}, False),
+        ({"Rules": [{"Status": "Enabled", "Filter": {}, "Expiration": {"Days": 30}}]}, False),
+    ],
+)
+def test_an_s3_bucket_tells_whether_it_cancels_unfinished_uploads(
+    answer: dict[str, Any] | str, *, cancels: bool | None
+) -> None:
+    from supervisor.storage.s3 import S3Store
+    from supervisor.storage.s3client import S3Client
+
+    client = S3Client.__new__(S3Client)
+    client.bucket, client.key_id, client.retry = "the-bucket", "AKIA1234", Retry(tries=1)
+    client._client = Answers(answer)
+    store = S3Store.__new__(S3Store)
+    store.url, store._client, store._prefix = "s3://the-bucket/team", client, "team/"
+    assert store.cancels_unfinished("r7/") is cancels
 
 
 def test_a_folder_that_may_not_be_written_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
