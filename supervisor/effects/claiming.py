@@ -46,15 +46,18 @@ class Claiming:
         *,
         needed: bool = True,
         listed: Callable[[], None] = lambda: None,
+        lost: Callable[[StoreError], None] = lambda error: None,
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``patience_s``: for so long
-        another pod's heartbeat may stand still. ``needed``: other pods reach the store, too.
+        """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``lost`` is called
+        when another pod holds the run; ``patience_s``: for so long another pod's heartbeat may stand still.
+        ``needed``: other pods reach the store, too.
         """
         self._run, self._post, self._queue = run, post, queue
         self._patience_s = patience_s
         self._needed = needed
         self._listed = listed
+        self._lost = lost
         self._clock = clock
         self._lock = threading.Lock()
         self._session = secrets.token_hex(4)
@@ -133,6 +136,7 @@ class Claiming:
             self._wanted = False
         by, generation = (error.by, error.generation) if isinstance(error, FencedError) else ("another pod", 0)
         self._post(f.Fenced(by, generation))
+        self._lost(error)
 
     # ------------------------------------------------------------ now and then
 

@@ -90,6 +90,7 @@ class StoreWork:
             store.take_over_after,
             needed=store.url is not None,  # the embedded store is this machine's own
             listed=lambda: self.catalogue(force=True),
+            lost=lambda error: self.transfers.cancel("publish", str(error)),
         )
 
     def close(self) -> None:

@@ -47,6 +47,8 @@ class Moving:
     total: int = 0
     phase: str = ""
     recent: RecentRate = field(default_factory=RecentRate)
+    cancelled: str = ""  # why it was, a sentence
+    pid: int = 0  # of the child
 
     def saw(self, said: Mapping[str, Any], now: float) -> bool:
         """Take in what the child said; True when bytes moved."""
@@ -97,6 +99,7 @@ class Transfers:
             )
             self._children[child.pid] = child
             if what:
+                moving.pid = child.pid
                 self.moving[what] = moving
         try:
             return self._talk(child, asked, moving, stall_s or self._stall_s)
@@ -172,6 +175,8 @@ class Transfers:
             raise FencedError(str(told.get("sentence")), str(told.get("by")), int(told.get("generation", 0)))
         if "error" in answer:
             raise StoreError(answer["error"].get("kind", "transient"), answer["error"].get("sentence", "unknown error"))
+        if moving.cancelled:
+            raise StoreError("transient", moving.cancelled)
         tail = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
         raise StoreError(
             "transient", f"The transfer process ended with status {child.returncode} without an answer: {tail[0]}"
@@ -190,6 +195,14 @@ class Transfers:
         """Pids of the transfers under way."""
         with self._lock:
             return list(self._children)
+
+    def cancel(self, what: str, why: str) -> None:
+        """Kill the transfer that is told as ``what``, if it is under way; its ``run`` raises kind "transient"."""
+        with self._lock:
+            moving = self.moving.get(what)
+            if moving is not None:
+                moving.cancelled = why
+                self._children[moving.pid].kill()
 
     def close(self) -> None:
         """Kill what is under way (nothing is lost by that) and begin no more."""

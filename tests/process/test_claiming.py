@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,10 @@ import pytest
 from supervisor.checkpoints.claims import FencedError
 from supervisor.core import facts as f
 from supervisor.effects.claiming import Claiming
+from supervisor.effects.transfers import Transfers
 from supervisor.storage.base import StoreError
+from tests.b2server import B2Server
+from tests.checkpoints_store.conftest import Step, until
 
 US = "0123456789abcdef"
 
@@ -18,13 +24,19 @@ US = "0123456789abcdef"
 class Desk:
     """A claim whose store answers what a test says, at once and in the same thread."""
 
-    def __init__(self, *, needed: bool = True) -> None:
+    def __init__(self, *, needed: bool = True, lost: Callable[[StoreError], None] = lambda error: None) -> None:
         self.told: list[f.Fact] = []
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.problem: StoreError | None = None
         self.now = 1000.0
         self.claiming = Claiming(
-            self.run, self.told.append, self.queue, 600.0, needed=needed, listed=lambda: None, clock=lambda: self.now
+            self.run,
+            self.told.append,
+            self.queue,
+            600.0,
+            needed=needed,
+            lost=lost,
+            clock=lambda: self.now,
         )
         self.claiming.journal = US
 
@@ -105,3 +117,32 @@ def test_a_beat_that_does_not_get_through_is_no_reason_to_stop() -> None:
     beats = [more["count"] for do, more in desk.asked if do == "beat"]
     assert beats == [1, 2]
     assert desk.told == [f.Claimed(3)]
+
+
+def test_a_publish_under_way_ends_as_soon_as_a_heartbeat_learns_that_the_run_is_another_pods(tmp_path: Path) -> None:
+    """B2 keeps what it sends apart, but a large file would be sent, and billed, to its end."""
+    step = Step(tmp_path / "pod-a").fill()
+    with B2Server(part_size=20_000) as b2:
+        b2.fail("b2_upload_part", times=1000, delay_s=60.0)
+        transfers = Transfers(os.environ | b2.environ(), 60.0)
+        store = {"url": "b2://the-bucket/team", "realm": b2.url}
+        ended: list[StoreError] = []
+
+        def publish() -> None:
+            with pytest.raises(StoreError) as caught:
+                transfers.run(step.request(tmp_path / "state") | {"store": store}, what="publish")
+            ended.append(caught.value)
+
+        desk = Desk(lost=lambda error: transfers.cancel("publish", str(error)))
+        desk.claiming.want(take_over=False)
+        thread = threading.Thread(target=publish)
+        thread.start()
+        until(lambda: bool(b2.journal("b2_start_large_file")), "a large file is under way")
+        desk.problem = FencedError("pod-b holds the run now", "pod-b", 4)
+        desk.now += 61.0
+        desk.claiming.tick()
+        thread.join(10.0)
+        assert not thread.is_alive()
+        assert (ended[0].kind, str(ended[0])) == ("transient", "pod-b holds the run now")
+        assert desk.told[-1] == f.Fenced("pod-b", 4)
+        transfers.cancel("publish", "nothing is under way any more")
