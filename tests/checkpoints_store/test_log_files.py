@@ -8,8 +8,12 @@ import pytest
 
 from supervisor.checkpoints import log_files
 from supervisor.checkpoints.log_files import get_logs, list_logs, pack, put_logs, unpack
+from supervisor.checkpoints.record_files import get_records, put_record
+from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
-from tests.checkpoints_store.conftest import RUN
+from tests.b2server import B2Server
+from tests.b2server.state import ALL_CAPABILITIES, Key
+from tests.checkpoints_store.conftest import QUICK, RUN
 
 POD_A, POD_B = "a" * 16, "b" * 16
 
@@ -55,3 +59,14 @@ def test_a_bomb_is_cut_and_noise_is_a_sentence(store: Store) -> None:
     store.put_bytes(f"{RUN}/logs/{POD_A}/0001-x.gz", b"noise")
     with pytest.raises(StoreError, match="cannot be unpacked"):
         get_logs(store, RUN, 1)
+
+
+def test_a_key_that_may_not_delete_keeps_the_ends_of_all_logs_and_the_record(b2: B2Server) -> None:
+    capabilities = tuple(one for one in ALL_CAPABILITIES if one != "deleteFiles")
+    key = b2.add_key(Key("0000nodel", "Knodel", capabilities))
+    store = open_store("b2://the-bucket/team", b2.url, b2.environ(key), streams=4, retry=QUICK)
+    for text in ("begin", "begin and end"):
+        assert put_logs(store, RUN, POD_A, 1, {name: pack(text) for name in ("trainer", "engine", "daemon")}) == 3
+        put_record(store, RUN, POD_A, text.encode())
+    assert get_logs(store, RUN, 1) == {f"aaaaaaaa/{name}": "begin and end" for name in ("trainer", "engine", "daemon")}
+    assert get_records(store, RUN) == {POD_A: b"begin and end"}

@@ -188,3 +188,15 @@ def test_an_answer_whose_text_b2sdk_does_not_know_is_asked_again(b2: B2Server, b
     b2.fail("download", status=400, code=code, times=2)
     stored = send(store, big)
     assert store.get_range(stored, 0, stored.size) == big.read_bytes()
+
+
+@pytest.mark.parametrize("op", ["b2_list_file_versions", "b2_upload_file"])
+def test_a_wait_that_nobody_can_wait_is_a_failed_request(b2: B2Server, op: str) -> None:
+    store = opened(b2)
+    b2.fail(op, status=429, code="too_many_requests", retry_after=-1, times=1)
+    try:
+        store.put_bytes("run/x", b"x")
+        assert [file.size for file in store.list_versions("run/")] == [1]
+    except StoreError as error:
+        assert error.kind == "transient"
+    assert [file.size for file in store.list_versions("run/")] == [1]
