@@ -79,6 +79,26 @@ def test_an_upload_survives_throttling_errors_and_flipped_bytes(
     assert store.get_range(stored, 0, stored.size) == three.read_bytes()
 
 
+@pytest.mark.parametrize("size", [100, 2 << 20, PART + 100], ids=["one request", "one part", "two parts"])
+def test_without_versions_it_is_asked_before_each_last_request_whether_the_run_is_still_ours(
+    s3: Proxy, plain: str, tmp_path: Path, size: int
+) -> None:
+    path, store = tmp_path / "shard", opened(s3, plain)
+    path.write_bytes(b"a" * size)
+    old = store.put_bytes("run/shard", b"the holder's")
+
+    def fenced(file_id: str) -> None:
+        raise StoreError("fenced", "another pod holds the run")
+
+    with pytest.raises(StoreError, match="another pod holds the run"):
+        store.put_file("run/shard", path, size, hash_parts(path, size, PART), lambda _: None, fenced)
+    assert store.get_bytes("run/shard", old.file_id) == b"the holder's"
+    looks: list[str] = []
+    s3.fail("PutObject", status=503, code="SlowDown", times=2)
+    store.put_file("run/shard", path, size, hash_parts(path, size, PART), lambda _: None, looks.append)
+    assert looks == [""] * (3 if size == 100 else 1), "before each try of a small file, and before a large one is made"
+
+
 def test_retry_after_is_honoured(s3: Proxy, plain: str) -> None:
     waited: list[float] = []
     retry = type(QUICK)(tries=3, base_s=0.001, cap_s=0.002, sleep=waited.append)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.storage import open_store
 from tests.checkpoints_store.conftest import RUN, Step, Transfers, transfers, tree
+from tests.checkpoints_store.test_late_writers import overtaken
 from tests.s3server import ACCESS_KEY, SECRET_KEY, Proxy, Seaweed
-from tests.storage.conftest import ONE_SERVER, S3_ENVIRON
+from tests.storage.conftest import ONE_SERVER, QUICK, S3_ENVIRON
 
 __all__ = ["transfers"]
 pytestmark = ONE_SERVER
@@ -88,3 +90,11 @@ def test_check_online_tells_whether_the_service_can_be_used(
 def test_the_daemons_modules_do_not_load_the_library() -> None:
     code = "import sys, supervisor.storage, supervisor.daemon; sys.exit('botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_without_versions_the_file_of_a_fenced_pod_replaces_none_of_the_holders(
+    s3: Proxy, s3_place: Callable[[bool], str], tmp_path: Path
+) -> None:
+    place = s3_place(False)
+    _, letter = overtaken(lambda: open_store(f"s3://{place}", s3.url, S3_ENVIRON, streams=2, retry=QUICK), tmp_path)
+    assert letter == b"B"
