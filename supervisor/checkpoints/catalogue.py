@@ -121,16 +121,15 @@ def _look(  # noqa: PLR0917
         return _look(store, run_id, step, _listed(store, step_folder(run_id, step)), latest, happened)
     left = happened.left(step, manifest.lineage, manifest.generation)
     ids = {one.file_id for of_name in versions.values() for one in of_name}
-    named = latest is not None and latest.manifest_file_id == manifest_file.file_id
-    copied = not named and not any(file.file_id in ids for file in manifest.files)
+    copied = not any(file.file_id in ids for file in manifest.files)
     for file in manifest.files:
         of_name = versions.get(file.path, ())
         there = next((one for one in of_name if one.file_id == file.file_id), None)  # a fenced pod's may hide it
         if there is None and of_name and manifest_file is files[MANIFEST] and (copied or _holds(of_name[0], file)):
             there = of_name[0]  # in a store that was copied all ids are others
         if there is None or there.size != file.size:
-            problem = f"{file.path} of step {step} has another size" if there else f"step {step} lacks {file.path}"
-            if there is None and of_name:
+            problem = f"{file.path} of step {step} has another size" if of_name else f"step {step} lacks {file.path}"
+            if there is None and of_name and of_name[0].size == file.size:
                 problem = f"{file.path} of step {step} was replaced after the step was published: publish it again"
             return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
     committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
