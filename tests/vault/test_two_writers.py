@@ -178,13 +178,13 @@ def take_over_everywhere(pod: Pod, other: Pod, act: str, winner: str) -> None:
     for number in _points(pod, act, winner, len(whole.labels)):
         go_back(pod, saved)
         made: list[Content] = []
-        machine = Machine(pod.home, number)
-        fence = Counting(pod, machine)
-        machine.instead = partial(_work, WINNERS[winner], other, made, fence)
+        fences: list[Counting] = []
+        machine = Machine(pod.home, number, instead=partial(_work, WINNERS[winner], other, made, fences))
         ended: StoreError | None = None
         with machine:
             try:
-                do(pod, fence)
+                fences.append(Counting(pod, machine))
+                do(pod, fences[0])
             except StoreError as error:
                 ended = error
         where = f"{act}, asleep at {number} of {len(whole.labels)} ({machine.labels[number - 1]}), ended: {ended}"
@@ -197,9 +197,10 @@ def take_over_everywhere(pod: Pod, other: Pod, act: str, winner: str) -> None:
             raise AssertionError(f"{where}: {error}\n" + "\n".join(machine.labels[number - 3 :])) from error
 
 
-def _work(winner: Winner, other: Pod, made: list[Content], asleep: Counting) -> None:
+def _work(winner: Winner, other: Pod, made: list[Content], asleep: list[Counting]) -> None:
     made.append(winner.work(other))
-    asleep.slept()
+    for fence in asleep:
+        fence.slept()
 
 
 def _it_stopped(pod: Pod, ended: StoreError | None, *, looks_later: bool) -> None:
