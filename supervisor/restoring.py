@@ -53,6 +53,9 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
         how = "damaged" if wanted in damaged else "not whole"
         raise SupervisorError(f"Step {wanted} of {where} is {how}: {problem}. Whole are {numbers(sizes)}.")
     if not sizes:
+        if damaged:
+            told = "; ".join(damaged.values())
+            raise SupervisorError(f"Every step of {where} that was published is damaged: {told}. Nothing was restored.")
         unfinished = [int(step["step"]) for step in catalogue["steps"]]
         more = (
             f": step{'' if len(unfinished) == 1 else 's'} {numbers(unfinished)} never got there whole"
