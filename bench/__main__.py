@@ -1,7 +1,9 @@
 """`make bench`: all measurements, then one table: what is asked, what was measured, and what supervisord does.
 
-`python -m bench detection`, `footprint` or `decisions` does one of the three; `--seconds` and `--kills` say how much of
-the first two, and `python -m bench.decisions --help` tells of the third, which is by the simulator and starts nothing.
+`python -m bench detection`, `footprint`, `decisions`, `vault` or `second_step` does one of them; `--seconds` and
+`--kills` say how much of the first two, `python -m bench.decisions --help` tells of the third, which is by the
+simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
+2 GB, as its figures are asked for), and the last is what the second step of a LoRA run sends.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import decisions, detection, footprint, peer
+from bench import decisions, detection, footprint, peer, second_step, vault
 
 WARM_UP_S = 30.0
 
@@ -22,12 +24,22 @@ WARM_UP_S = 30.0
 def main() -> int:
     """Measure and print; exit code 0 whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["all", "detection", "footprint", "decisions"], default="all")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=["all", "detection", "footprint", "decisions", "vault", "second_step"],
+        default="all",
+    )
     parser.add_argument("--kills", type=int, default=4, help="how often the engine is killed")
     parser.add_argument("--seconds", type=float, default=120, help="how long the footprint is measured")
     options = parser.parse_args()
     if options.what == "decisions":
         print(decisions.measure().text())
+        return 0
+    if options.what == "vault":
+        return vault.main(["--full"])
+    if options.what == "second_step":
+        second_step.main()
         return 0
     folder = Path(tempfile.mkdtemp(prefix="rl-bench-"))
     rows: list[tuple[str, str, str, str]] = []
@@ -44,6 +56,8 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     told = ""
     if options.what == "all":
+        vault.main(["--full"])
+        second_step.main()
         found = decisions.measure()
         rows += [(*row, "-") for row in found.rows]
         told = "\n" + found.tables()

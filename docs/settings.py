@@ -1,7 +1,7 @@
-"""Writes the README's table of settings from the run file's models, so that the two cannot differ.
+"""Writes the tables of docs/settings.md from the run file's models, so that the two cannot differ.
 
 python docs/settings.py           print it
-python docs/settings.py --write   put it into README.md
+python docs/settings.py --write   put it into docs/settings.md
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from supervisor.config import RunFile
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).with_name("settings.md")
 BEGIN, END = "<!-- settings: written by docs/settings.py -->", "<!-- end of settings -->"
 
 
@@ -59,17 +59,17 @@ def _text(text: str | None) -> str:
     return " ".join((text or "").split()).replace(" Required.", "").replace("|", "\\|")
 
 
-def replaced(readme: str) -> str:
-    """The README with the present tables between its two marks. Raises ValueError when a mark is missing."""
-    before, _, rest = readme.partition(BEGIN)
+def replaced(page: str) -> str:
+    """The page with the present tables between its two marks. Raises ValueError when a mark is missing."""
+    before, _, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
-        raise ValueError(f"README.md lacks {BEGIN} or {END}")
+        raise ValueError(f"docs/settings.md lacks {BEGIN} or {END}")
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        README.write_text(replaced(README.read_text()))
+        PAGE.write_text(replaced(PAGE.read_text()))
     else:
         sys.stdout.write(tables() + "\n")

@@ -28,15 +28,23 @@ from supervisor.logs import say
 from supervisor.unix_socket import Claim, peer_name
 
 VERBS: Mapping[str, frozenset[str]] = {
-    "start": frozenset(),
+    "start": frozenset({"--take-over"}),
     "stop": frozenset(),
     "restart": frozenset({"--new-config"}),
     "pause": frozenset(),
     "resume": frozenset(),
     "shutdown": frozenset(),
+    "pin": frozenset(),
+    "unpin": frozenset(),
+    "rollback": frozenset(),
     "attach": frozenset(),
 }
-"""Each verb with the arguments it knows; ``attach``, of ``rl-supervisor attach``, takes one ``PID:START_TICKS``."""
+"""Each verb with the arguments it knows; ``attach``, of ``rl-supervisor attach``, takes one ``PID:START_TICKS``.
+
+Those of ``OF_A_STEP`` take one step.
+"""
+OF_A_STEP = ("pin", "unpin", "rollback")
+_STEP = re.compile(r"[0-9]{1,9}", re.ASCII)
 _PROCESS = re.compile(r"[0-9]{1,9}:[0-9]{1,18}", re.ASCII)
 
 STATES = metrics.KNOWN_STATES
@@ -65,12 +73,15 @@ class Desk(Protocol):
 
         run, state (one of STATES), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
         recent ones), reward, loss, attempt, restarts, pid, last_good_step, published_step,
-        local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes}], store (URL),
-        store_reason, disk {path, total_bytes, free_bytes, reason}, gpus [{index, uuid, used_bytes, total_bytes, role}],
-        gpu_reason, engine {health, liveness, running, waiting} | None,
+        local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
+        problem}],
+        store (URL), store_reason, disk {path, total_bytes, free_bytes, reason},
+        gpus [{index, uuid, used_bytes, total_bytes, role}], gpu_reason,
+        engine {health, liveness, running, waiting} | None,
         incident {id, opened (Unix time), cause, sentence, seconds} | None,
         last_incident (the same with closed, recovered_step) | None,
-        publishing {step, bytes, total_bytes, rate (bytes a second), remaining_s} | None, config_changed [path],
+        publishing {what ("publishing" or "restoring"), step, phase (hashing, sending, fetching, checking), bytes,
+        total_bytes, rate (bytes a second), remaining_s} | None, config_changed [path],
         wandb_id, version, daemon_pid, uptime_s, job (name of the dialect), notes [sentence], exit_code | None.
         """
 
@@ -248,7 +259,7 @@ class _SocketPages(_OpenPages):
     def page_checkpoints(self) -> None:
         status = self.desk.status()
         names = ("run", "last_good_step", "published_step", "local_steps", "stored_steps", "store", "store_reason")
-        self.send_json({name: status.get(name) for name in (*names, "publishing")})
+        self.send_json({name: status.get(name) for name in (*names, "pinned", "damaged", "publishing")})
 
     def page_explain(self) -> None:
         self.send_json(self.desk.explain())
@@ -302,9 +313,12 @@ class _SocketPages(_OpenPages):
         if not isinstance(args, list) or not all(isinstance(word, str) for word in args):
             raise RefusedError(HTTPStatus.BAD_REQUEST, "args must be a list of words.")
         process = verb == "attach" and len(args) == 1 and _PROCESS.fullmatch(args[0])
-        unknown = [] if process else [word for word in args if word not in VERBS[verb]]
+        of_step = verb in OF_A_STEP and len(args) == 1 and _STEP.fullmatch(args[0])
+        unknown = [] if process or of_step else [word for word in args if word not in VERBS[verb]]
         if unknown:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"{verb} does not know {unknown[0][:40]!r}.")
+        if verb in OF_A_STEP and not of_step:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{verb} wants one step, as a number.")
         if verb == "attach" and not process:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "attach wants one process, as PID:START_TICKS.")
         reply = self.desk.command(verb, args, peer_name(self.connection))

@@ -17,6 +17,7 @@ from supervisor import secrets, unix_socket
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SECRET_NAME = secrets.SECRET_NAME
+STORE_URL = r"^(b2://[A-Za-z0-9-]{6,63}(/.*)?|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?|file:///.+)$"
 
 Seconds = Annotated[float, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -160,26 +161,51 @@ class Store(Section):
     """Where completed steps are published."""
 
     url: str | None = None
-    """`b2://bucket/prefix` or `file:///folder`. Default: a folder on this machine, which a lost pod takes with it."""
+    """`b2://bucket/prefix`, `s3://bucket/prefix` or `file:///folder`. Default: a folder on this machine, which a lost
+    pod takes with it."""
     realm: str | None = None
     """B2 realm or the URL of another B2 server. Default: production."""
+    endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[^/\s]+/?$")] | None = None
+    """URL of the S3 service, for `s3://` (Cloudflare R2, MinIO, B2's S3 side, ...). Default: Amazon's own."""
+    region: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")] | None = None
+    """Region of the bucket, for `s3://`. Default: AWS_REGION, else what the endpoint's name says, else `us-east-1`."""
     keep_last: Annotated[int, Field(ge=2)] = 3
     """Newest steps kept in the store; at least two."""
     keep_every: Positive | None = None
     """Besides, every step that is a multiple of this."""
+    also: list[Literal["weights", "broadcasts", "traces"]] = []
+    """What of a prime-rl step is published though no resume needs it: weights for people, those for the engine, and
+    rollouts. A plain command lists its folders in `[job.plain]`."""
     streams: Annotated[int, Field(ge=1, le=64)] = 16
     """Parts in flight at a time."""
     part_size: Annotated[int, Field(ge=200)] | None = None
     """Bytes of a part. Default: what the server recommends."""
+    limit_mbit: Annotated[float, Field(ge=1)] | None = None
+    """Most megabits a second that a transfer may take, over all its streams, for `b2://`. Default: no limit."""
+    take_over_after: Annotated[float, Field(ge=1)] = 600
+    """For so long the heartbeat of the pod that holds the run must stand still before this one takes it over."""
     stall_s: Annotated[float, Field(gt=0)] = 180
     """A transfer that moves no byte for so long is killed and resumed."""
 
     @field_validator("url")
     @classmethod
     def known(cls, value: str | None) -> str | None:
-        if value is not None and not re.match(r"^(b2://[A-Za-z0-9-]{6,63}(/.*)?|file:///.+)$", value):
-            raise ValueError(f"{value!r} is neither b2://bucket[/prefix] nor file:///folder")
+        if value is not None and not re.match(STORE_URL, value):
+            raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
         return value
+
+    @model_validator(mode="after")
+    def fitting(self) -> Store:
+        if (self.endpoint or self.region) and not (self.url or "").startswith("s3://"):
+            raise ValueError("has `endpoint` or `region`, which are for s3://bucket stores; B2 has `realm`")
+        if self.limit_mbit and not (self.url or "").startswith("b2://"):
+            raise ValueError("has `limit_mbit`, which is for b2://bucket stores; no other transfer can be held back")
+        return self
+
+    @property
+    def service(self) -> str | None:
+        """Where the store's server is, when it is not the usual one: B2's realm or S3's endpoint."""
+        return self.endpoint if (self.url or "").startswith("s3://") else self.realm
 
 
 class Disk(Section):

@@ -48,6 +48,8 @@ def under(file: RunFile, recorded: Settings) -> Settings:
         has_finish_line=recorded.has_finish_line,
         fresh=recorded.fresh,
         pin_step=recorded.pin_step,
+        fencing=recorded.fencing,
+        take_over=recorded.take_over,
         seed=recorded.seed,
         engine_alone=recorded.engine_alone,
         engine_warm=recorded.engine_warm,

@@ -21,13 +21,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, attach, logs, next_pod, status
+from supervisor import __version__, attach, logs, next_pod, replies, status
 from supervisor.api import VERBS, Api, Reply
 from supervisor.attending import Attending
 from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import fencing
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.core_settings import of_run_file
@@ -62,6 +63,7 @@ class Daemon:
         *,
         fresh: bool = False,
         step: int | None = None,
+        take_over: bool = False,
         onstart: bool = False,
         attach_to: Identity | None = None,
     ) -> None:
@@ -75,7 +77,7 @@ class Daemon:
         self.notifier = notifier()
         self.run_file = run_file
         self._environ = dict(environ)
-        self._fresh, self._step = fresh, step
+        self._fresh, self._step, self._over = fresh, step, take_over
         self._attach_to = attach_to
         self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         self._path = path
@@ -239,7 +241,7 @@ class Daemon:
         setup = self._setup and not lives
         # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
         # each age in its state (the last step, the last token) counts that while as silence of the job.
-        journal = self.effects.journal = self.journal.identity()
+        journal = self.effects.store.journal = self.journal.identity()
         engine = self._engine_left()
         started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal, engine)
         self._first.extend((fact, "daemon") for fact in (started, *after))
@@ -457,6 +459,8 @@ class Daemon:
         self.housekeeping.stop()
         self.attending.close()
         self.effects.close()
+        if self.effects.store.claiming.unreturned:
+            logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
         self.api.close()
         self.journal.snapshot(self.state)
         self.journal.close()
@@ -476,6 +480,8 @@ class Daemon:
             mode="observe" if self.observed else "act",
             fresh=self._fresh,
             pin_step=self._step,
+            fencing=self.run_file.store.url is not None,  # the embedded store is this machine's own
+            take_over=self._over,
             engine_alone=role is None or role.restart_alone,
             engine_warm=role is None or role.keep_warm,
         )
@@ -495,7 +501,8 @@ class Daemon:
         """Everything that `supervisorctl status` shows."""
         state = self.state
         job = self.effects.job
-        moving = self.effects.transfers.moving.get("publish") or self.effects.transfers.moving.get("restore")
+        transfers = self.effects.store.transfers.moving
+        moving = transfers.get("publish") or transfers.get("restore")
         facts = job.facts() if job else None
         return {
             **status.status(state),
@@ -508,7 +515,9 @@ class Daemon:
                 "reason": state.disk_reason,
             },
             "publishing": {
-                "step": state.busy.publish if state.busy.publish is not None else state.busy.restore,
+                "what": "publishing" if moving.what == "publish" else "restoring",
+                "step": state.busy.publish if moving.what == "publish" else state.busy.restore,
+                "phase": moving.phase,
                 "bytes": moving.bytes,
                 "total_bytes": moving.total,
                 "rate": moving.rate,
@@ -521,7 +530,11 @@ class Daemon:
             "daemon_pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._began, 1),
             "job": facts.name if facts else "not installed yet",
-            "notes": [*(facts.notes if facts else ()), *([self.journal.failure] if self.journal.failure else [])],
+            "notes": [
+                *([note] if (note := fencing.note(state)) else []),
+                *(facts.notes if facts else ()),
+                *([self.journal.failure] if self.journal.failure else []),
+            ],
         }
 
     def command(self, verb: str, args: list[str], who: str) -> Reply:
@@ -530,10 +543,10 @@ class Daemon:
             return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
         if verb == "attach":
             return self._asked_to_attach(args)
-        if self.observed and verb in ("start", "stop", "restart"):
-            return Reply(False, f"Nothing is started or stopped: {self.observed}")
-        self.post(f.Command(verb, who, tuple(args)), "api")
-        return Reply(True, _OBSERVED_ANSWERS.get(verb, _ANSWERS[verb]) if self.observed else _ANSWERS[verb])
+        ok, sentence = replies.answer(self.state, verb, args, self.observed)
+        if ok:
+            self.post(f.Command(verb, who, tuple(args)), "api")
+        return Reply(ok, sentence)
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         """What was said, oldest first."""
@@ -577,18 +590,6 @@ _ATTACHED = (
     "this run is only observed, because a person started its job and attached it. End the job where it was started; "
     "`rl-supervisor run` then starts it from its last good step."
 )
-_ANSWERS = {
-    "start": "The run will be started from its last good step.",
-    "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
-    "restart": "The job is being stopped and started from its last good step.",
-    "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
-    "resume": "Resumed: the supervisor acts again.",
-    "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
-}
-_OBSERVED_ANSWERS = {
-    "resume": "Resumed, and nothing is started or stopped all the same: this run is only observed.",
-    "shutdown": "The daemon ends; the job is left as it is.",
-}
 
 
 def main(
@@ -596,6 +597,7 @@ def main(
     *,
     fresh: bool = False,
     step: int | None = None,
+    take_over: bool = False,
     onstart: bool = False,
     attach_to: Identity | None = None,
 ) -> int:
@@ -604,7 +606,16 @@ def main(
     logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
     threading.current_thread().name = "loop"
     try:
-        daemon = Daemon(run_file, path, os.environ, fresh=fresh, step=step, onstart=onstart, attach_to=attach_to)
+        daemon = Daemon(
+            run_file,
+            path,
+            os.environ,
+            fresh=fresh,
+            step=step,
+            take_over=take_over,
+            onstart=onstart,
+            attach_to=attach_to,
+        )
         return daemon.run()
     except OSError as error:
         raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error

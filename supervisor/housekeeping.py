@@ -17,7 +17,10 @@ from supervisor.core.state import State
 CATALOGUE_S = 900.0
 CATALOGUE_AGAIN_S = 60.0
 LOGS_S = 600.0
+CHECK_S = 86_400.0
+CHECK_FIRST_S = 3600.0  # a spot pod may not live a day
 POSITIONS_S = 5.0
+CLAIMS_S = 0.5
 
 
 class Household(Protocol):
@@ -56,6 +59,8 @@ class Housekeeping:
         self._every(POSITIONS_S, self._house.keep_positions)
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)
+        self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
+        self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
         self._scheduler.start()
 
     def stop(self) -> None:
@@ -63,9 +68,9 @@ class Housekeeping:
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
-    def _every(self, seconds: float, work: Callable[[], None]) -> None:
+    def _every(self, seconds: float, work: Callable[[], None], *, first_s: float | None = None) -> None:
         # datetime without a zone would need tzlocal to agree with it; an interval only needs a first time.
-        first = datetime.now().astimezone() + timedelta(seconds=seconds)
+        first = datetime.now().astimezone() + timedelta(seconds=first_s or seconds)
         self._scheduler.add_job(work, "interval", seconds=seconds, next_run_time=first)
 
     def _scan(self) -> None:
@@ -77,8 +82,13 @@ class Housekeeping:
     def _catalogue(self) -> None:
         state = self._house.state
         if state.store_reason or state.store_t < 0 or state.now - state.store_t > CATALOGUE_S:
-            self._house.effects.catalogue(force=True)
+            self._house.effects.store.catalogue(force=True)
+
+    def _check_store(self) -> None:
+        busy = self._house.state.busy
+        if not self._house.state.store_reason and busy.publish is None and busy.prune_store is None:
+            self._house.effects.store.check()
 
     def _upload_logs(self) -> None:
         if self._house.state.attempt:
-            self._house.effects.upload_logs(self._house.state.attempt)
+            self._house.effects.store.upload_logs(self._house.state.attempt)

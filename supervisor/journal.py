@@ -60,6 +60,19 @@ class Event:
     fields: dict[str, Any]
 
 
+def identity_in(folder: Path) -> str | None:
+    """The identity of the journal in a folder, None where there is none; without writing, also beside a daemon."""
+    path = folder / "journal.db"
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
+            row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
+    except sqlite3.Error:
+        return None
+    return str(row[0]) if row else None
+
+
 class Journal:
     """The journal of one run. Written by the daemon's loop only; ``events`` may be called from any thread."""
 

@@ -60,6 +60,7 @@ def render(status: Mapping[str, Any]) -> str:
     disk = status.get("disk") or {}
     local, stored = status.get("local_steps") or (), status.get("stored_steps") or ()
     engine, incident, publishing = (status.get(name) or {} for name in ("engine", "incident", "publishing"))
+    publishing = {} if publishing.get("what") == "restoring" else publishing
     gpus = [(_gpu(gpu), gpu) for gpu in status.get("gpus") or ()]
     path = {"path": str(disk.get("path") or "")}
 

@@ -17,9 +17,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from supervisor.config import RunFile
+from supervisor.effects.described import MASKED
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, TryAgainError
 from supervisor.logs import say
+from supervisor.secrets import MASK
 from supervisor.storage.base import StoreError
 
 FROM_THE_STORE: dict[str, tuple[str, ...]] = {
@@ -60,7 +62,11 @@ def filled(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile:
     for table, keys in FROM_THE_STORE.items():
         for key in keys:
             value = _stored_settings(stored).get(table, {}).get(key)
-            if value is not None and key not in own.get(table, {}):
+            if value is None or key in own.get(table, {}):
+                continue
+            if isinstance(value, str) and MASK in value:
+                say("warning", "next-pod", f"{table}.{key} is masked in the store and not taken: set it in {path}.")
+            else:
                 data.setdefault(table, {})[key] = value
                 told.append(f"{table}.{key}")
     job = data.get("job", {})
@@ -113,8 +119,13 @@ def _config(path: Path, run_file: RunFile, stored: Mapping[str, str]) -> Path:
     if absolute.exists():
         return path
     copy = _copy(path, run_file)
+    masked = _stored_settings(stored).get(MASKED, {}).get("files")
     for name, text in sorted(stored.items()):
         if name.startswith("config-") and name.split("-", 2)[-1] == path.name:
+            if isinstance(masked, list) and name in masked:
+                what = f"{absolute} is not on this pod, and a secret was masked in the store's copy of it"
+                say("warning", "next-pod", f"{what}, which is not used: put your own there.")
+                continue
             copy.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
             copy.write_text(text)
             say("info", "next-pod", f"{absolute} is not on this pod; the store's copy of it is used.")

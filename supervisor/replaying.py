@@ -79,10 +79,13 @@ def _instead(known: list[tuple[float, tuple[object, ...]]], began: float) -> str
 
 
 def _effects(turn: Turn) -> list[tuple[float, tuple[object, ...]]]:
-    """What a turn asked of the world: kind and number, not the reasons, which quote the settings."""
+    """What a turn asked of the world: kind and number, not the reasons, which quote the settings.
+
+    When the run is claimed is none of it: an observer asks only once it has something to publish.
+    """
     found: list[tuple[float, tuple[object, ...]]] = []
     for action in turn.actions:
-        if not isinstance(action, a.Say | a.CollectEvidence | a.KeepRecords):
+        if not isinstance(action, a.Say | a.CollectEvidence | a.KeepRecords | a.Claim):
             values = tuple(value for value in vars(action).values() if isinstance(value, int | None))
             found.append((turn.observation.t, (type(action).__name__, *values)))
     return found
@@ -229,6 +232,7 @@ class Answers:
         self._store: dict[int, f.StoredStep] = {}
         self._latest: int | None = None
         self._store_reason = ""
+        self._generation = 0
 
     def listed(self, fact: f.Fact) -> f.Fact:
         """The answer to a survey, made when it comes: what the trace lists meanwhile is in it."""
@@ -298,6 +302,15 @@ class Answers:
             case a.PruneStore():
                 size = self._store[action.step].size_bytes if action.step in self._store else 0
                 return [(self.PRUNE_S, f.Pruned(action.step, "store", size))]
+            case a.Claim():
+                self._generation += 1  # in such a world nobody else holds the run
+                return [(self.HOOK_S, f.Claimed(self._generation))]
+            case a.Sweep():
+                return [(self.HOOK_S, f.Swept(0))]
+            case a.KeepLineage():
+                return [(self.HOOK_S, f.LineageKept(len(action.happened)))]
+            case a.Pin():
+                return [(self.PRUNE_S, f.PinKept(action.step, action.pinned))]
             case a.Restore():
                 size = self._store[action.step].size_bytes if action.step in self._store else 0
                 seconds = size / self._bytes_per_s

@@ -144,7 +144,8 @@ def report(
     """The report as JSON values. ``price``: dollars an hour; times in seconds, Unix time, shares from 0 to 1."""
     pods = g.across(found.ledgers)
     run = g.merged(found.ledgers)
-    lost = sum(1 for ledger in list(pods.values())[:-1] if ledger.last != g.STOPPED)
+    newest = max(pods.values(), key=lambda ledger: ledger.wall)  # not the one that began last: a pod may come back
+    lost = sum(1 for ledger in pods.values() if ledger is not newest and ledger.last != g.STOPPED)
     advice = advise(measured(run, lost_pods=lost, interval_steps=interval_steps))
     incidents = [_incident(found, name, one, person_every_h) for name, pod in pods.items() for one in pod.outages]
     if found.open is not None:

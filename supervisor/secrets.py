@@ -24,17 +24,19 @@ _SHAPES = (
     # master key's id 12 (Backblaze's page on application keys).
     (re.compile(r"\bK0[0-9]{2}[A-Za-z0-9+/]{27}(?![A-Za-z0-9+/])"), MASK),
     (re.compile(r"\b0[0-9]{2}[0-9a-f]{12}0[0-9]{9}\b"), MASK),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),  # Amazon's access key ids
     (re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_)[A-Za-z0-9_-]{16,}"), MASK),
     (re.compile(r"(?i)\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~-]{12,}"), r"\1 " + MASK),
     (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"), MASK),
     # Every repetition is bounded: this also runs over log lines of many megabytes.
-    # NAME=value and "name": "value" with a telling name, as in printed environments and JSON bodies.
+    # NAME=value and "name": "value" with a telling name, as in printed environments and JSON bodies. Not prime-rl's
+    # api_key_var = "OPENAI_API_KEY": that names a variable.
     (
         re.compile(
             r"""(?ix)
             ( ["']? \b [\w-]{0,40}
               (?: secret | (?:api|application)_?key | passw(?:or)?d | auth(?:orization)?_?token | access_?token )
-              \w{0,40} ["']? \s{0,4} [=:] \s{0,4} ["']? )
+              \w{0,40} (?<!_var) ["']? \s{0,4} [=:] \s{0,4} ["']? )
             (?! \*\*\* ) [^\s"',}]{8,}"""
         ),
         r"\1" + MASK,

@@ -89,9 +89,21 @@ def status(state: State) -> dict[str, Any]:
         "local_steps": [
             {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes} for s in state.local
         ],
-        "stored_steps": [{"step": s.step, "committed": s.committed, "size_bytes": s.size_bytes} for s in state.store],
-        "store_reason": state.store_reason or state.publish_reason,
+        "stored_steps": [
+            {
+                "step": s.step,
+                "committed": s.committed,
+                "size_bytes": s.size_bytes,
+                "left": s.left,
+                "problem": s.problem,
+            }
+            for s in state.store
+        ],
+        # that a fenced pod may not write says nothing of the store; who holds the run is told among the notes
+        "store_reason": state.store_reason or ("" if state.fence.lost else state.publish_reason),
         "next_to_publish": next_to_publish(state),
+        "pinned": sorted({*state.pinned, *(int(s) for s, on in state.pin_wishes.items() if on)}),
+        "damaged": dict(state.damaged),
         "quarantined": sorted(int(step) for step in state.quarantined),
         "gpus": [
             {

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from supervisor.checkpoints.manifest import MANIFEST, STEP, Latest, run_folder, step_folder
-from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
+from supervisor.checkpoints.keeping import refuse_to_delete
+from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
+from supervisor.checkpoints.lineage import read as read_lineage
+from supervisor.checkpoints.manifest import (
+    LATEST,
+    MANIFEST,
+    STEP,
+    Latest,
+    now,
+    run_folder,
+    sha256,
+    step_folder,
+)
+from supervisor.checkpoints.records import (
+    delete_hidden,
+    delete_versions,
+    last_pointer,
+    newest_manifest,
+    read_latest,
+    settle_pointer,
+    until_listed,
+)
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.hashing import sha1
 
@@ -23,7 +43,8 @@ class StepInfo:
     """One step in the store.
 
     ``committed``: it has a manifest and every file of it is listed with its size, or the original scripts' pointer
-    names it. ``legacy``: it has no manifest, and the pointer is theirs. ``problem`` says why it is not committed.
+    names it. ``legacy``: it has no manifest, and the pointer is theirs. ``problem`` says why it is not committed, and
+    ``left`` why nobody resumes at it although it may be.
     """
 
     step: int
@@ -32,6 +53,9 @@ class StepInfo:
     files: int
     legacy: bool = False
     problem: str = ""
+    left: str = ""
+    reward: float | None = None
+    manifest: str = ""  # the store's id of what commits it
 
 
 @dataclass(frozen=True)
@@ -41,17 +65,24 @@ class Catalogue:
     steps: Mapping[int, StepInfo]
     latest: Latest | None
     latest_problem: str = ""
+    happened: Lineage = field(default_factory=Lineage)
 
 
-def list_steps(store: Store, run_id: str) -> Catalogue:
-    """Look at everything below the run's folder. Raises StoreError when the store cannot be listed: never "empty"."""
+def list_steps(store: Store, run_id: str, known: Lineage | None = None) -> Catalogue:
+    """Look at everything below the run's folder. Raises StoreError when the store cannot be listed: never "empty".
+
+    ``known``: what happened to the run, for who has just written it down; else the store is asked.
+    """
     folder = run_folder(run_id)
-    steps: dict[int, dict[str, StoredFile]] = {}
-    for file in store.list(folder):
+    steps: dict[int, dict[str, list[StoredFile]]] = {}
+    happened = known or Lineage()
+    for file in store.list_versions(folder):
         first, slash, rest = file.name.removeprefix(folder).partition("/")
         match = STEP.fullmatch(first)
         if match and slash and str(int(match[1])) == match[1]:
-            steps.setdefault(int(match[1]), {})[rest] = file
+            steps.setdefault(int(match[1]), {}).setdefault(rest, []).append(file)
+        elif first == LINEAGE and known is None and not happened.entries:
+            happened = read_lineage(store, run_id)
     latest, latest_problem = None, ""
     try:
         latest = read_latest(store, run_id)
@@ -60,58 +91,144 @@ def list_steps(store: Store, run_id: str) -> Catalogue:
             raise
         latest_problem = str(error)
     with ThreadPoolExecutor(max(1, min(store.streams, len(steps)))) as pool:
-        infos = pool.map(lambda step: _look(store, run_id, step, steps[step], latest), sorted(steps))
-        return Catalogue({info.step: info for info in infos}, latest, latest_problem)
+        infos = pool.map(lambda step: _look(store, run_id, step, steps[step], latest, happened), sorted(steps))
+        return Catalogue({info.step: info for info in infos}, latest, latest_problem, happened)
 
 
-def _look(store: Store, run_id: str, step: int, files: Mapping[str, StoredFile], latest: Latest | None) -> StepInfo:
+def _look(  # noqa: PLR0917
+    store: Store,
+    run_id: str,
+    step: int,
+    versions: Mapping[str, Sequence[StoredFile]],
+    latest: Latest | None,
+    happened: Lineage,
+) -> StepInfo:
+    files = {name: of_name[0] for name, of_name in versions.items()}
     size = sum(file.size for name, file in files.items() if name != MANIFEST)
     if MANIFEST not in files:
         legacy = latest is not None and latest.legacy and step <= latest.step
         named = legacy and latest is not None and step == latest.step
         problem = "" if named else f"step {step} has no {MANIFEST}: it was never published to the end"
-        return StepInfo(step, named, size, len(files), legacy, problem)
+        return StepInfo(step, named, size, len(files), legacy, problem, happened.left(step, 0))
     try:
-        manifest, _ = read_manifest(store, run_id, step, files[MANIFEST].file_id)
+        manifest_file, manifest, _ = newest_manifest(store, run_id, step, versions[MANIFEST])
     except StoreError as error:
         if error.kind not in ("damaged", "missing"):
             raise
-        return StepInfo(step, False, size, len(files), problem=str(error))
+        gone = error.kind == "missing"  # deleted while we looked: then it is no damaged step, but none
+        return StepInfo(
+            step, False, size, len(files), problem=str(error), manifest="" if gone else files[MANIFEST].file_id
+        )
+    if all(file.file_id != manifest_file.file_id for file in versions[MANIFEST]):  # published anew since the listing
+        return _look(store, run_id, step, _listed(store, step_folder(run_id, step)), latest, happened)
+    left = happened.left(step, manifest.lineage, manifest.generation)
+    newest = manifest_file.file_id == files[MANIFEST].file_id
     for file in manifest.files:
-        there = files.get(file.path)
-        if there is None or there.size != file.size:
-            problem = (
-                f"step {step} lacks {file.path}" if there is None else f"{file.path} of step {step} has another size"
-            )
-            return StepInfo(step, False, size, len(files), problem=problem)
-    return StepInfo(step, True, manifest.total_bytes, len(manifest.files))
+        of_name = versions.get(file.path, ())
+        there = next((one for one in of_name if one.file_id == file.file_id), None)  # a fenced pod's may hide it
+        if there is None and of_name and newest:
+            # A store that was copied, or mended from a backup, has other ids. Restoring compares every byte.
+            there = of_name[0]
+        if there is None:
+            problem = f"step {step} lacks {file.path}"
+        elif there.size != file.size:
+            problem = f"{file.path} of step {step} has another size"
+        elif len(file.part_sha1) == 1 and there.sha1 not in (None, file.part_sha1[0]):
+            problem = f"{file.path} of step {step} was replaced after the step was published: publish it again"
+        else:
+            continue
+        return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
+    committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
+    return replace(committed, manifest=manifest_file.file_id)
 
 
-def delete_step(store: Store, run_id: str, step: int) -> int:
-    """Delete a step: first what commits it, then its files. Returns freed bytes.
+def _listed(store: Store, folder: str) -> dict[str, list[StoredFile]]:
+    """Every version of a step's files, by path."""
+    found: dict[str, list[StoredFile]] = {}
+    for file in store.list_versions(folder):
+        found.setdefault(file.name.removeprefix(folder), []).append(file)
+    return found
 
-    Refuses the step that ``latest.json`` names, and any step while that cannot be read (kind "permanent").
+
+def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:
+    """Delete a step: first what commits it, then its files. Returns freed bytes. ``fence``: is the run still ours?
+
+    Every version goes, by its id, also those that somebody hid: they are billed. Refuses (kind "permanent") what
+    ``keeping.refuse_to_delete`` has a reason to keep.
     """
-    try:
-        latest = read_latest(store, run_id)
-    except StoreError as error:
-        if error.kind != "damaged":
-            raise
-        raise StoreError(
-            "permanent", f"step {step} is not deleted while nobody knows what latest.json names: {error}"
-        ) from error
-    if latest is not None and latest.step == step:
-        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
+    refuse_to_delete(store, run_id, step)
     folder = step_folder(run_id, step)
-    freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"})
-    freed += delete_versions(store, folder, {file.name for file in store.list(folder)})
-    store.sweep(folder)
+    freed = delete_versions(store, folder, {f"{folder}{MANIFEST}"}, fence)
+    freed += delete_hidden(store, folder, fence)  # before the files: a step that has none is not asked for again
+    freed += delete_versions(store, folder, None, fence)
+    store.sweep(folder, fence=fence)
     return freed
 
 
-def sweep_run(store: Store, run_id: str) -> int:
-    """Cancel every unfinished upload of the run (nobody may be publishing). Returns how many there were."""
-    return store.sweep(run_folder(run_id))
+def keep_lineage(
+    store: Store, run_id: str, happened: Sequence[Entry], *, generation: int, writer: str, fence: Callable[[], None]
+) -> tuple[Lineage, int | None]:
+    """Write down which steps are left, then move the pointer back to the newest good one.
+
+    Where no step is good there is no pointer until one is, as in ``pointer.point_away``: the original scripts and other
+    readers by name would resume at what was left. Their own pointer stays.
+
+    Returns all that happened, and the step to which the pointer was moved. ``fence``: is the run still ours?
+    """
+    latest = last_pointer(store, run_id)
+    least = latest.lineage if latest else 0
+    known = keep(store, run_id, happened, generation=generation, writer=writer, least=least, fence=fence)
+    found = list_steps(store, run_id, known)
+    latest = last_pointer(store, run_id)
+    good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
+    named = found.steps.get(latest.step) if latest else None
+    if latest is not None and named is not None and named.left and not good and not latest.legacy:
+        name = f"{run_folder(run_id)}{LATEST}"
+        delete_versions(store, name, {name}, fence)
+        return known, None
+    if latest is None or named is None or not named.left or not good:
+        fence()
+        settle_pointer(store, run_id)  # a try that was killed had not come to it
+        return known, None
+    versions = store.list_versions(f"{step_folder(run_id, max(good))}{MANIFEST}")
+    file, _, data = newest_manifest(store, run_id, max(good), versions)
+    back = replace(
+        latest,
+        step=max(good),
+        timestamp=now(),
+        generation=generation,
+        lineage=known.number,
+        writer=writer,
+        manifest_file_id=file.file_id,
+        manifest_sha256=sha256(data),
+    )
+    fence()
+    until_listed(store, store.put_bytes(f"{run_folder(run_id)}{LATEST}", back.to_bytes()), fence)
+    if read_latest(store, run_id) != back:
+        raise StoreError("transient", f"{store.url} does not show that the pointer went back to step {back.step}")
+    fence()
+    settle_pointer(store, run_id)
+    return known, back.step
+
+
+def sweep_run(
+    store: Store,
+    run_id: str,
+    spare: Callable[[int], bool] = lambda step: False,
+    fence: Callable[[], None] = lambda: None,
+) -> int:
+    """Cancel every unfinished upload of the run, whatever it was for. Returns how many there were.
+
+    ``spare``: is it a step that this pod is publishing, or goes on to publish? What is there of it is not sent again.
+    ``fence``: is the run still ours? Without it nobody else may be publishing.
+    """
+    folder = run_folder(run_id)
+
+    def spared(name: str) -> bool:
+        match = STEP.fullmatch(name.removeprefix(folder).partition("/")[0])
+        return match is not None and spare(int(match[1]))
+
+    return store.sweep(folder, spared, fence)
 
 
 def put_run_files(store: Store, run_id: str, files: Mapping[str, bytes]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,11 +23,13 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 LATEST = "latest.json"
 MANIFEST_LIMIT = 64 << 20  # bytes
+BLOCKS_LIMIT = 64 << 20  # of all block hashes of a step: those of 4 TB
 LATEST_LIMIT = 64 << 10
 MOST_FILES = 200_000
 LARGEST = 1 << 50  # bytes of one file
 STEP = re.compile(r"step_(\d{1,9})")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
+_XXH3 = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -60,6 +63,9 @@ class ManifestFile:
     part_size: int
     part_sha1: tuple[str, ...]
     sha1: str | None = None  # of the whole file, where it is one part
+    block_size: int = 0  # 0: an older version wrote the manifest, which knew no blocks
+    xxh3: str = ""  # of the whole file, see ``blocks.whole_hash``
+    blocks_at: int | None = None  # where the hashes of its blocks begin in ``manifest.blocks``
 
     def parts(self) -> tuple[Part, ...]:
         """The file's parts with their hashes."""
@@ -72,6 +78,14 @@ class ManifestFile:
 
 
 @dataclass(frozen=True)
+class BlocksObject:
+    """``manifest.blocks``: hashes of small blocks, for the next step to tell what it shares with this one."""
+
+    file_id: str
+    size: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The commit record of a step: it is written after every file was confirmed, and deleted before any of them."""
 
@@ -79,11 +93,14 @@ class Manifest:
     step: int
     writer: str
     files: tuple[ManifestFile, ...]
-    generation: int = 0
+    generation: int = 0  # of the pod that published it, see ``claims``
+    lineage: int = 0  # see ``lineage``: what happened to the run later may leave this step
     dialect: str = ""
     revision: str = ""
     config_sha256: str = ""
     step_base: int | None = None  # number of the run's first step, where the trainer says so
+    reward: float | None = None  # of the step, where it was known when it was published
+    blocks: BlocksObject | None = None
     created: str = field(default_factory=now)
 
     @property
@@ -99,13 +116,16 @@ class Manifest:
                 "run_id": self.run_id,
                 "step": self.step,
                 "generation": self.generation,
+                "lineage": self.lineage,
                 "writer": self.writer,
                 "created": self.created,
                 "dialect": self.dialect,
                 "revision": self.revision,
                 "config_sha256": self.config_sha256,
                 "step_base": self.step_base,
+                "reward": self.reward,
                 "total_bytes": self.total_bytes,
+                "blocks": {"file_id": self.blocks.file_id, "size": self.blocks.size} if self.blocks else None,
                 "files": [
                     {
                         "path": file.path,
@@ -114,6 +134,9 @@ class Manifest:
                         "part_size": file.part_size,
                         "part_sha1": list(file.part_sha1),
                         "sha1": file.sha1,
+                        "block_size": file.block_size,
+                        "xxh3": file.xxh3,
+                        "blocks_at": file.blocks_at,
                     }
                     for file in self.files
                 ],
@@ -136,16 +159,20 @@ def parse_manifest(data: bytes, run_id: str, step: int) -> Manifest:
     files = tuple(_parse_file(entry, where) for entry in entries)
     check_paths([file.path for file in files], where)
     step_base = fields.values.get("step_base")
+    reward = fields.values.get("reward")
     manifest = Manifest(
         run_id=run_id,
         step=step,
         writer=fields.text("writer", default=""),
         files=files,
         generation=fields.integer("generation", 0, 1 << 53),
+        lineage=fields.integer("lineage", 0, 1 << 53) if "lineage" in fields.values else 0,
         dialect=fields.text("dialect", default=""),
         revision=fields.text("revision", default=""),
         config_sha256=fields.text("config_sha256", default=""),
         step_base=step_base if type(step_base) is int else None,
+        reward=float(reward) if isinstance(reward, float) and math.isfinite(reward) else None,
+        blocks=_parse_blocks(fields),
         created=fields.text("created", default=""),
     )
     if manifest.total_bytes != fields.integer("total_bytes", 0, 1 << 60):
@@ -170,7 +197,22 @@ def _parse_file(entry: object, where: str) -> ManifestFile:
     sha1 = entry.get("sha1")
     if sha1 is not None and not (isinstance(sha1, str) and _SHA1.fullmatch(sha1)):
         raise fields.wrong("sha1 is no SHA-1")
-    return ManifestFile(path, size, fields.text("file_id"), part_size, tuple(hashes), sha1)
+    block_size = fields.integer("block_size", 0, LARGEST) if "block_size" in entry else 0
+    xxh3 = fields.text("xxh3", default="")
+    if xxh3 and not _XXH3.fullmatch(xxh3):
+        raise fields.wrong("xxh3 is no XXH3 of 128 bits")
+    blocks_at = None if entry.get("blocks_at") is None else fields.integer("blocks_at", 0, BLOCKS_LIMIT)
+    return ManifestFile(path, size, fields.text("file_id"), part_size, tuple(hashes), sha1, block_size, xxh3, blocks_at)
+
+
+def _parse_blocks(fields: _Fields) -> BlocksObject | None:
+    entry = fields.values.get("blocks")
+    if entry is None:
+        return None
+    if not isinstance(entry, dict):
+        raise fields.wrong("blocks is no object")
+    inner = _Fields(entry, f"{fields.where} (blocks)")
+    return BlocksObject(inner.text("file_id"), inner.integer("size", 0, BLOCKS_LIMIT))
 
 
 def check_paths(paths: Sequence[str], where: str) -> None:
@@ -206,6 +248,12 @@ class Latest:
     writer: str = ""
     manifest_file_id: str = ""
     manifest_sha256: str = ""
+    lineage: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Of several versions of the pointer the highest counts, whichever was written last."""
+        return (self.generation, self.lineage, self.step)
 
     @property
     def legacy(self) -> bool:
@@ -222,6 +270,7 @@ class Latest:
                 "timestamp": self.timestamp,
                 "step_number": self.step,
                 "generation": self.generation,
+                "lineage": self.lineage,
                 "writer": self.writer,
                 "manifest_file_id": self.manifest_file_id,
                 "manifest_sha256": self.manifest_sha256,
@@ -254,6 +303,7 @@ def parse_latest(data: bytes, run_id: str) -> Latest:
         writer=fields.text("writer", default="") if sha256 else "",
         manifest_file_id=fields.text("manifest_file_id", default="") if sha256 else "",
         manifest_sha256=sha256,
+        lineage=fields.integer("lineage", 0, 1 << 53) if sha256 and "lineage" in fields.values else 0,
     )
 
 

@@ -17,6 +17,8 @@ from supervisor.storage.names import name_problem
 
 RUN_TREE = ".run/"
 """Names that start so are relative to the output folder, all others to the step's primary folder."""
+RESTORING = ".restoring-"  # what is fetched, beside its place
+REPLACED = ".replaced-"  # what stood in the way
 _STEP_NAME = re.compile(r"(?:.*[._-])?step[_-]?(\d{1,9})")
 
 
@@ -40,7 +42,7 @@ class Tree:
     @property
     def staging(self) -> Path:
         """Where it is filled: the same file system, and a name that no trainer takes for a step."""
-        return self.target.with_name(f".restoring-{self.target.name}")
+        return self.target.with_name(f"{RESTORING}{self.target.name}")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def _tree_of(path: PurePosixPath, primary: PurePosixPath, step: int, where: str)
     if path.is_relative_to(primary):
         return primary
     for depth, part in enumerate(path.parts, 1):
+        if part.casefold().startswith((RESTORING, REPLACED)):
+            raise StoreError("damaged", f"{where} is refused: {str(path)!r} would write among a restore's own files")
         match = _STEP_NAME.fullmatch(part)
         if match:
             if int(match[1]) > step:

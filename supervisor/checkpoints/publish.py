@@ -2,39 +2,51 @@
 
 Every line may be repeated after a crash. The order is the promise: ``manifest.json`` is written after every file was
 confirmed and listed, ``latest.json`` is the last thing written, and it does not go back.
+
+Nothing waits for hashes that it does not need: small files are sent at once, a large one part by part as its parts are
+hashed, and only one that may share most of its bytes with the step before is hashed whole before it is cut.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from supervisor.checkpoints.local_plan import Hashed, Identity, LocalPlan
+from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size, whole_hash
+from supervisor.checkpoints.catalogue import sweep_run
+from supervisor.checkpoints.claims import Fence
+from supervisor.checkpoints.lineage import Lineage
+from supervisor.checkpoints.local_plan import Identity, LocalPlan, Wanted
 from supervisor.checkpoints.manifest import (
-    LATEST,
-    LATEST_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
+    BlocksObject,
     Latest,
     Manifest,
     ManifestFile,
     check_paths,
-    run_folder,
-    sha256,
     step_folder,
 )
+from supervisor.checkpoints.pointer import point, point_away, put_and_read_back
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_versions, read_latest, read_manifest
-from supervisor.storage.base import Part, Store, StoredFile, StoreError
-from supervisor.storage.hashing import fitting_part_size, part_ranges, parts_digest
-from supervisor.storage.source import hash_range
+from supervisor.checkpoints.records import (
+    delete_old,
+    delete_versions,
+    read_manifest,
+    settle_pointer,
+    until,
+)
+from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
+from supervisor.checkpoints.sources import LocalFile, Sources
+from supervisor.storage.base import Store, StoredFile, StoreError
+from supervisor.storage.hashing import fitting_part_size, sha1
 
-T = TypeVar("T")
+SMALL_BYTES = 1 << 20
+LOOKED_JUST_NOW_S = 3.0
+"""So old may be the look before a small file replaces another one, where names keep no versions: a step has hundreds,
+and a look is two requests. Before a larger one it is looked each time."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,11 @@ class PublishPlan:
     revision: str = ""
     config_sha256: str = ""
     step_base: int | None = None
+    reward: float | None = None
     allow_back: bool = False
+    generation: int = 0
+    happened: Lineage = field(default_factory=Lineage)  # to the run so far
+    fence: Fence | None = None  # looks whether the run is still ours; None where nobody else can have it
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,7 @@ class Published:
     pointer_moved: bool
     note: str
     seconds: float
+    left: str = ""  # why nobody resumes at it, though the same bytes are there: it is not published
 
 
 def publish(store: Store, plan: PublishPlan, report: Report) -> Published:
@@ -94,269 +111,329 @@ class _Publish:
         names = [file.name for file in plan.files]
         if not names:
             raise StoreError("changed", f"step {plan.step} of {plan.run_id} has no files to publish")
-        if MANIFEST in names:
-            raise StoreError(
-                "permanent", f"step {plan.step} holds a file named {MANIFEST}, which is the store's own name"
-            )
+        for own in (MANIFEST, BLOCKS):
+            if own in names:
+                raise StoreError(
+                    "permanent", f"step {plan.step} holds a file named {own}, which is the store's own name"
+                )
         check_paths(names, f"step {plan.step} of {plan.run_id}")
-        place = plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json"
-        try:
-            plan.state_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError("permanent", f"the folder {plan.state_dir} cannot be made: {error.strerror}") from error
-        self.local = LocalPlan(place, store.url)
+        self.local = LocalPlan(plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json", store.url)
+        self.composer = store.composer()
+        self.reuse = Reuse(plan.step, self.composer, None)
+        self.unlisted: set[str] = set()  # names of files that were found by their id alone
+        self.latest = Latest(
+            plan.step,
+            plan.run_id,
+            plan.wandb_run_id,
+            generation=plan.generation,
+            lineage=plan.happened.number,
+            writer=plan.writer,
+        )
 
     def run(self) -> Published:
+        with Sources(self.plan.step, self.local, self.meter) as self.sources:
+            return self._run()
+
+    def _run(self) -> Published:
         started = time.monotonic()
         sent_before = self.store.sent_bytes()
         listing = {file.name: file for file in self.store.list(self.folder)}
-        before = self._committed(listing)
-        hashed = self._hash({file.path: file for file in before.files} if before else {})
-        already = before is not None and self._same(before, hashed, listing)
-        if already:
-            data, file_id = self._manifest_there(listing)
+        before, data, file_id = self._committed(listing)
+        files = self._files({file.path: file for file in before.files} if before else {})
+        already = before is not None and not self._passed_over(before) and self._same(before, files, listing)
+        if not already:
+            self._fence()
+            self._uncommit(before, listing, files)
+            self._look_at_the_base(files)
+            stored = self._send(files, listing, before)
+            self._check_listing(files, stored)
+            self._fence()
+            data, file_id = self._commit(files, stored, listing, before)
+        left = self._left(before) if already and before is not None else ""
+        if left:
+            moved, note = False, f"step {self.plan.step} has the same bytes as before: {left}"
         else:
-            self._uncommit(before, listing, hashed)
-            stored = self._send(hashed, listing)
-            self._check_listing(stored)
-            data, file_id = self._commit(hashed, stored)
-        moved, note = self._point(data, file_id)
-        self.store.sweep(self.folder)
-        self.local.remove()
+            moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
+        self._fence()
+        if settle_pointer(self.store, self.plan.run_id):
+            note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
+        # What was half-sent of a step below is nobody's any more. Steps above are those that are published next.
+        sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self._fence)
+        self.local.retire()
+        if self.local.problem:
+            note = f"{note}; {self.local.problem}".removeprefix("; ")
         return Published(
             step=self.plan.step,
-            size_bytes=sum(entry.identity.size for entry in hashed),
+            size_bytes=sum(file.size for file in files),
             sent_bytes=self.store.sent_bytes() - sent_before,
-            files=len(hashed),
+            files=len(files),
             already=already,
             pointer_moved=moved,
             note=note,
             seconds=time.monotonic() - started,
+            left=left,
         )
+
+    def _fence(self, *, lately: bool = False) -> None:
+        """Raises FencedError when another pod holds the run: before whatever could hurt what that one publishes."""
+        if self.plan.fence is not None:
+            if lately:
+                self.plan.fence.lately()
+            else:
+                self.plan.fence()
 
     # ------------------------------------------------------------ what is there, here and in the store
 
-    def _committed(self, listing: dict[str, StoredFile]) -> Manifest | None:
+    def _committed(self, listing: dict[str, StoredFile]) -> tuple[Manifest | None, bytes, str]:
         """The manifest that commits this step now, None when there is none or when nobody could restore by it."""
         there = listing.get(f"{self.folder}{MANIFEST}")
         if there is None:
-            return None
+            return None, b"", ""
         try:
-            return read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)[0]
+            manifest, data = read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)
         except StoreError as error:
             if error.kind not in ("damaged", "missing"):
                 raise
-            return None
+            return None, b"", ""
+        return manifest, data, there.file_id
 
-    def _hash(self, before: dict[str, ManifestFile]) -> list[Hashed]:
-        """Part hashes of all sources, in parallel. A file is cut as the manifest before cut it, so they compare."""
-        known: list[Hashed] = []
-        todo: list[Hashed] = []
+    def _passed_over(self, before: Manifest) -> bool:
+        """Is it a step that the run went back behind? It was reached anew, and its old commit says nothing of that."""
+        return self.plan.happened.passed_over(self.plan.step, before.lineage, before.generation)
+
+    def _left(self, before: Manifest) -> str:
+        return self.plan.happened.left(self.plan.step, before.lineage, before.generation)
+
+    def _files(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
+        """All sources, unread. A file is cut as the manifest before cut it, so they compare."""
+        files = []
         for file in self.plan.files:
             identity = Identity.of(file.source)
             earlier = before.get(file.name)
-            part_size = fitting_part_size(identity.size, self.store.part_size())
+            part_size = fitting_part_size(identity.size, self.store.part_size(), self.store.streams)
             if earlier is not None and earlier.size == identity.size:
                 part_size = earlier.part_size
-            entry = self.local.known(file.name, file.source, identity, part_size)
-            (known if entry else todo).append(entry or Hashed(file.name, file.source, identity, part_size, ()))
-        self.meter.phase("hashing", sum(entry.identity.size for entry in [*known, *todo]))
-        self.meter.add(sum(entry.identity.size for entry in known), len(known))
-        workers = min(8, os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers, thread_name_prefix="hash") as hashers:
+            block_size = fitting_block_size(identity.size, self.composer.least_bytes if self.composer else None)
+            files.append(self.sources.file(Wanted(file.name, file.source, identity, part_size, block_size)))
+        return files
 
-            def hash_part(path: Path, offset: int, size: int) -> Part:
-                self.meter.add(0)  # raises when another file failed
-                part = Part(offset, size, hash_range(path, offset, size))
-                self.meter.add(size)
-                return part
-
-            def hash_file(entry: Hashed) -> Hashed:
-                ranges = part_ranges(entry.identity.size, entry.part_size)
-                parts = [hashers.submit(hash_part, entry.source, offset, size) for offset, size in ranges]
-                done = Hashed(
-                    entry.name, entry.source, entry.identity, entry.part_size, tuple(part.result() for part in parts)
-                )
-                self._unchanged(done)
-                self.local.remember(done)
-                self.meter.add(0, 1)
-                return done
-
-            hashed = known + self._all(workers, hash_file, todo)
-        self.local.save()
-        return hashed
-
-    def _same(self, before: Manifest, hashed: Sequence[Hashed], listing: dict[str, StoredFile]) -> bool:
-        """Is exactly this content committed, and every file of it still there?"""
-        here = sorted(
-            (entry.name, entry.identity.size, entry.part_size, tuple(part.sha1 for part in entry.parts))
-            for entry in hashed
-        )
-        if here != sorted(file.content() for file in before.files):
+    def _same(self, before: Manifest, files: Sequence[LocalFile], listing: dict[str, StoredFile]) -> bool:
+        """Is exactly this content committed, and every file of it still there? Only then is nothing replaced."""
+        committed = {file.path: file for file in before.files}
+        if {file.name: file.size for file in files} != {file.path: file.size for file in before.files}:
             return False
+        self.sources.read_all(files)
         return all(
-            (there := listing.get(self.folder + file.path)) is not None
+            (there := listing.get(self.folder + file.name)) is not None
             and there.size == file.size
-            and there.file_id == file.file_id
-            for file in before.files
+            and there.file_id == committed[file.name].file_id
+            and _content(file) == committed[file.name].content()
+            for file in files
         )
-
-    def _manifest_there(self, listing: dict[str, StoredFile]) -> tuple[bytes, str]:
-        there = listing[f"{self.folder}{MANIFEST}"]
-        return read_manifest(self.store, self.plan.run_id, self.plan.step, there.file_id)[1], there.file_id
 
     # ------------------------------------------------------------ files
 
-    def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], hashed: Sequence[Hashed]) -> None:
-        """Other bytes are committed under this step's name: first nobody may restore them, then they are replaced."""
+    def _look_at_the_base(self, files: Sequence[LocalFile]) -> None:
+        """The step before may have some of it already, which then need not be sent."""
+        if self.composer is None:
+            return
+        plan = self.plan
+        shape = shape_of(files, plan.step, plan.revision, plan.config_sha256, plan.dialect)
+        memory = Memory(plan.state_dir / f"shared-{plan.run_id}.json", self.store.url, shape)
+        self.reuse = Reuse(plan.step, self.composer, find_base(self.store, plan.run_id), memory)
+
+    def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], files: Sequence[LocalFile]) -> None:
+        """Other bytes are committed under this step's name: first nobody may find them, then they are replaced."""
+        if listing:
+            self.latest = point_away(self.store, self.latest, self._fence)
         if f"{self.folder}{MANIFEST}" in listing:
-            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"})
+            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self._fence)
         if before is not None:
-            gone = {file.path for file in before.files} - {entry.name for entry in hashed}
+            gone = {file.path for file in before.files} - {file.name for file in files}
             if gone:
-                delete_versions(self.store, self.folder, {self.folder + path for path in gone})
+                delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self._fence)
 
-    def _send(self, hashed: Sequence[Hashed], listing: dict[str, StoredFile]) -> dict[str, tuple[Hashed, StoredFile]]:
-        self.meter.phase("sending", sum(entry.identity.size for entry in hashed))
-        largest_first = sorted(hashed, key=lambda entry: -entry.identity.size)
+    def _send(
+        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
+    ) -> dict[str, StoredFile]:
+        """Small files first, then large ones; those that are compared are hashed meanwhile, and come last."""
+        committed = {file.path: file for file in before.files} if before else {}
+        listing = self._with_unlisted(files, listing)
+        comparable = self.reuse.comparable(files)
+        compared = {file.name: file for file in comparable if not _finished(listing.get(self.folder + file.name), file)}
+        self.reuse.compare(list(compared.values()), all_of_them=len(compared) == len(comparable))
+        # Hashing these counts as progress: it may take minutes, and nothing else may be left to do.
+        self.meter.phase("sending", sum(file.size for file in (*files, *compared.values())))
+        reading = {name: self.sources.read(file, self.meter.add) for name, file in compared.items()}
 
-        def send(entry: Hashed) -> tuple[Hashed, StoredFile]:
-            there = listing.get(self.folder + entry.name)
-            if there is not None and _holds(there, entry):
-                self.meter.add(entry.identity.size, 1)
+        def send(file: LocalFile) -> StoredFile:
+            for part in reading.get(file.name, ()):
+                part.result()
+            name, progress = self.folder + file.name, self.meter.add
+            there = listing.get(name)
+            if there is not None and self._stays(there, file) and _holds(there, file, committed.get(file.name)):
+                progress(file.size)
                 stored = there
             else:
-                stored = self.store.put_file(
-                    self.folder + entry.name, entry.source, entry.identity.size, entry.parts, self.meter.add
+                self._fence(lately=True)
+                stored = self.reuse.put(name, file, self.meter) or self.store.put_file(
+                    name, file.source, file.size, file, progress, lambda file_id: self._finishing(file, file_id)
                 )
-                self.meter.add(0, 1)
-            self._unchanged(entry)
-            return self.local.confirm(entry, stored.file_id), stored
+            self.meter.add(0, 1)
+            file.is_in_the_store(stored.file_id)
+            return stored
 
-        return {entry.name: (entry, stored) for entry, stored in self._all(self.store.streams, send, largest_first)}
+        small_first = sorted(files, key=lambda file: (file.name in compared, len(file) > 1, -file.size))
+        done = self.sources.all(self.store.streams, send, small_first)
+        return {file.name: stored for file, stored in zip(small_first, done, strict=True)}
 
-    def _unchanged(self, entry: Hashed) -> None:
-        try:
-            if Identity.of(entry.source) == entry.identity:
-                return
-        except StoreError:
-            self.local.forget(entry.name)
-            raise
-        self.local.forget(entry.name)
-        raise StoreError("changed", f"{entry.source} was rewritten while step {self.plan.step} was being published")
+    def _finishing(self, file: LocalFile, file_id: str) -> None:
+        """As ``Finishing``. Without an id what is there is replaced: it could be the step of who holds the run now."""
+        if file_id:
+            file.is_about_to_be_in_the_store(file_id)
+        elif self.plan.fence is not None:
+            self.plan.fence.lately(LOOKED_JUST_NOW_S if file.size <= SMALL_BYTES else 0.0)
 
-    def _check_listing(self, stored: dict[str, tuple[Hashed, StoredFile]]) -> None:
-        """The remote listing is the truth: every file has to be in it, with its size, version and hash."""
+    def _with_unlisted(self, files: Sequence[LocalFile], listing: dict[str, StoredFile]) -> dict[str, StoredFile]:
+        """With files that became objects just before a kill: the plan knows their ids, a listing may not show them."""
+
+        def look(file: LocalFile) -> StoredFile | None:
+            return self.store.version(self.folder + file.name, file.file_id)
+
+        missed = [
+            file
+            for file in files
+            if file.hashed and file.file_id and not _finished(listing.get(self.folder + file.name), file)
+        ]
+        found = [there for there in self.sources.all(self.store.streams, look, missed) if there is not None]
+        self.unlisted = {there.name.removeprefix(self.folder) for there in found}
+        return listing | {there.name: there for there in found}
+
+    def _stays(self, there: StoredFile, file: LocalFile) -> bool:
+        """Is what is there nothing that a fenced pod may be deleting?"""
+        return self.plan.fence is None or _finished(there, file) or self.plan.fence.nobody_elses(there)
+
+    def _check_listing(self, files: Sequence[LocalFile], stored: dict[str, StoredFile]) -> None:
+        """The remote listing is the truth: every file has to be in it, with its size, version and hash.
+
+        A version that is there but not the current one is hidden by one that came late from a fenced pod, or by an
+        older one if the store's clock went back since. Those are deleted: who reads by name would get them.
+        """
         self.meter.phase("checking", 0)
+        ids = {one.name: one.file_id for one in stored.values()}
         wrong = ""
-        for number in range(1, SETTLE_TRIES + 1):
-            listing = {file.name: file for file in self.store.list(self.folder)}
-            wrong = next((problem for pair in stored.values() if (problem := self._problem(pair, listing))), "")
-            if not wrong:
-                return
-            time.sleep(SETTLE_S * number)
-        raise StoreError(
-            "transient", f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}"
-        )
 
-    def _problem(self, pair: tuple[Hashed, StoredFile], listing: dict[str, StoredFile]) -> str:
-        entry, stored = pair
-        there = listing.get(stored.name)
-        if there is None:
-            return f"{stored.name} is not listed"
-        if there.size != entry.identity.size or there.file_id != stored.file_id:
-            return f"{stored.name} is listed with another size or version (does another pod write the same step?)"
-        if there.sha1 is not None and len(entry.parts) == 1 and there.sha1 != entry.parts[0].sha1:
-            return f"{stored.name} is listed with another SHA-1"
-        return ""
+        def confirmed() -> bool:
+            nonlocal wrong
+            listing = {file.name: file for file in self.store.list(self.folder)}
+            wrong = next((found for file in files if (found := _problem(file, stored[file.name], listing))), "")
+            if not wrong:
+                return True
+            versions = self.store.list_versions(self.folder)
+            ours = {file.name: file for file in versions if file.file_id == ids.get(file.name)}
+            wrong = next((found for file in files if (found := _problem(file, stored[file.name], ours))), "")
+            self._fence()  # what is not listed may be what another pod cleaned away as too late
+            if wrong:
+                return False
+            delete_old(self.store, [file for file in versions if file.name in ours and file != ours[file.name]])
+            return True
+
+        try:
+            until(
+                confirmed,
+                lambda: f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}",
+            )
+        except StoreError as error:
+            if error.kind == "transient":  # somebody may have hidden what only its id still finds: next time it is sent
+                for file in files:
+                    if file.name in self.unlisted:
+                        self.local.confirm(file.wanted, "", now=True)
+            raise
 
     # ------------------------------------------------------------ the two records
 
-    def _commit(self, hashed: Sequence[Hashed], stored: dict[str, tuple[Hashed, StoredFile]]) -> tuple[bytes, str]:
+    def _commit(
+        self,
+        files: Sequence[LocalFile],
+        stored: dict[str, StoredFile],
+        listing: dict[str, StoredFile],
+        before: Manifest | None,
+    ) -> tuple[bytes, str]:
         plan = self.plan
+        # Whoever mends a damaged step by hand has its bytes, and not what the daemon knew of it when it was made.
+        same = before is not None and {file.content() for file in before.files} == {_content(file) for file in files}
+        told = before if same else None
+        blocks, places = self.reuse.blocks_object(files)
         manifest = Manifest(
             run_id=plan.run_id,
             step=plan.step,
+            generation=plan.generation,
+            lineage=plan.happened.number,
             writer=plan.writer,
             dialect=plan.dialect,
             revision=plan.revision,
-            config_sha256=plan.config_sha256,
+            config_sha256=plan.config_sha256 or (told.config_sha256 if told else ""),
             step_base=plan.step_base,
+            reward=told.reward if told and plan.reward is None else plan.reward,
             files=tuple(
                 ManifestFile(
-                    path=entry.name,
-                    size=entry.identity.size,
-                    file_id=stored[entry.name][1].file_id,
-                    part_size=entry.part_size,
-                    part_sha1=tuple(part.sha1 for part in entry.parts),
-                    sha1=entry.parts[0].sha1 if len(entry.parts) == 1 else None,
+                    path=file.name,
+                    size=file.size,
+                    file_id=stored[file.name].file_id,
+                    part_size=file.part_size,
+                    part_sha1=tuple(part.sha1 for part in file),
+                    sha1=file[0].sha1 if len(file) == 1 else None,
+                    block_size=file.block_size,
+                    xxh3=whole_hash(file.blocks),
+                    blocks_at=places.get(file.name),
                 )
-                for entry in sorted(hashed, key=lambda entry: entry.name)
+                for file in sorted(files, key=lambda file: file.name)
             ),
+            blocks=self._put_blocks(blocks, listing),
         )
         data = manifest.to_bytes()
-        return data, self._put_and_read_back(f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
+        return data, put_and_read_back(self.store, f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
 
-    def _point(self, manifest: bytes, manifest_id: str) -> tuple[bool, str]:
-        """Move ``latest.json`` to this step unless it names a higher one. Returns (moved, note)."""
-        plan = self.plan
-        note = ""
-        try:
-            current = read_latest(self.store, plan.run_id)
-        except StoreError as error:
-            if error.kind != "damaged":
-                raise
-            current, note = None, f"{error}; it was replaced"
-        if current is not None and current.step > plan.step and not plan.allow_back:
-            return False, f"latest.json stays at step {current.step}, which is higher than step {plan.step}"
-        wandb = plan.wandb_run_id or (current.wandb_run_id if current else "")
-        latest = Latest(
-            step=plan.step,
-            run_id=plan.run_id,
-            wandb_run_id=wandb,
-            writer=plan.writer,
-            manifest_file_id=manifest_id,
-            manifest_sha256=sha256(manifest),
-        )
-        if current is not None and (current.step, current.manifest_file_id, current.wandb_run_id) == (
-            latest.step,
-            latest.manifest_file_id,
-            latest.wandb_run_id,
-        ):
-            return False, note
-        self._put_and_read_back(f"{run_folder(plan.run_id)}{LATEST}", latest.to_bytes(), LATEST_LIMIT)
-        return True, note
-
-    def _put_and_read_back(self, name: str, data: bytes, limit: int) -> str:
-        stored = self.store.put_bytes(name, data)
-        if self.store.get_bytes(name, stored.file_id, limit) != data:
-            raise StoreError("transient", f"{self.store.url}/{name} does not read back as it was written")
-        return stored.file_id
-
-    # ------------------------------------------------------------ threads
-
-    def _all(self, workers: int, act: Callable[[Hashed], T], entries: Sequence[Hashed]) -> list[T]:
-        """``act`` on all entries in parallel; the first failure stops the others and is raised."""
-        pool = ThreadPoolExecutor(max(1, min(workers, len(entries))), thread_name_prefix="publish")
-        with pool:
-            jobs = [pool.submit(act, entry) for entry in entries]
-            done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-            for job in waiting:
-                job.cancel()
-            failed = next((error for job in done if (error := job.exception()) is not None), None)
-            if failed is not None:
-                self.meter.stop(failed if isinstance(failed, Exception) else RuntimeError(str(failed)))
-                self.local.save()
-                raise failed
-        return [job.result() for job in jobs]
+    def _put_blocks(self, data: bytes, listing: dict[str, StoredFile]) -> BlocksObject | None:
+        """Block hashes, for the next step; not again what an attempt before this one has brought."""
+        if not data:
+            return None
+        name = f"{self.folder}{BLOCKS}"
+        there = listing.get(name)
+        if there is None or there.size != len(data) or there.sha1 != sha1(data):
+            there = self.store.put_bytes(name, data)
+        return BlocksObject(there.file_id, len(data))
 
 
-def _holds(there: StoredFile, entry: Hashed) -> bool:
-    """Are exactly these bytes in the store? By its own hash, by what they were sent as, or by what we saw confirmed."""
-    if there.size != entry.identity.size:
+def _content(file: LocalFile) -> tuple[object, ...]:
+    """As ``ManifestFile.content``."""
+    return (file.name, file.size, file.part_size, tuple(part.sha1 for part in file))
+
+
+def _holds(there: StoredFile, file: LocalFile, committed: ManifestFile | None) -> bool:
+    """Are exactly these bytes in the store? By its own hash, by the id they were about to have, or by the manifest."""
+    if there.size != file.size:
         return False
-    if len(entry.parts) == 1 and there.sha1 is not None:
-        return there.sha1 == entry.parts[0].sha1
-    if there.parts_digest is not None:
-        return there.parts_digest == parts_digest(entry.parts)
-    return bool(entry.file_id) and there.file_id == entry.file_id
+    if len(file) == 1 and there.sha1 is not None:
+        return there.sha1 == file[0].sha1
+    if _finished(there, file):
+        return True
+    if committed is None or there.file_id != committed.file_id or file.part_size != committed.part_size:
+        return False
+    return all(part.sha1 == sha1 for part, sha1 in zip(file, committed.part_sha1, strict=True))
+
+
+def _finished(there: StoredFile | None, file: LocalFile) -> bool:
+    """Is it the object that the local plan says was about to be made of all of the file?"""
+    return there is not None and file.hashed and there.size == file.size and there.file_id == file.file_id
+
+
+def _problem(file: LocalFile, stored: StoredFile, listing: dict[str, StoredFile]) -> str:
+    there = listing.get(stored.name)
+    if there is None:
+        return f"{stored.name} is not listed"
+    if there.size != file.size or there.file_id != stored.file_id:
+        return f"{stored.name} is listed with another size or version (does another pod write the same step?)"
+    if there.sha1 is not None and len(file) == 1 and there.sha1 != file[0].sha1:
+        return f"{stored.name} is listed with another SHA-1"
+    return ""

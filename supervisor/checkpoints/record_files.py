@@ -9,6 +9,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 from supervisor.checkpoints.manifest import run_folder
+from supervisor.checkpoints.records import delete_old, get_listed
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 FOLDER = "records/"
@@ -19,7 +20,7 @@ MOST_BYTES = 5 << 20  # of all of them: they come in one answer
 
 
 def put_record(store: Store, run_id: str, journal: str, data: bytes) -> None:
-    """Replace the journal's record; the version before is deleted. Raises StoreError."""
+    """Replace the journal's record; the version before is deleted, if the key may. Raises StoreError."""
     if not JOURNAL.fullmatch(journal):
         raise StoreError("permanent", f"{journal!r} is no journal's identity: 8 to 64 hexadecimal digits")
     if len(data) > RECORD_LIMIT:
@@ -28,8 +29,7 @@ def put_record(store: Store, run_id: str, journal: str, data: bytes) -> None:
     name = f"{folder}{journal}.json"
     earlier = [file for file in store.list(folder) if file.name == name]
     store.put_bytes(name, data)
-    for file in earlier:
-        store.delete(file)
+    delete_old(store, earlier)
 
 
 def get_records(store: Store, run_id: str) -> dict[str, bytes]:
@@ -46,10 +46,10 @@ def get_records(store: Store, run_id: str) -> dict[str, bytes]:
 
     def read(file: StoredFile) -> bytes | None:
         try:
-            return store.get_bytes(file.name, file.file_id, RECORD_LIMIT)
+            return get_listed(store, file.name, RECORD_LIMIT)  # by name: another pod may have replaced it just now
         except StoreError as error:
             if error.kind in ("missing", "damaged"):
-                return None  # another pod replaced it just now, or it is not what the listing said
+                return None  # somebody deleted it, or it is not what the listing said
             raise
 
     with ThreadPoolExecutor(max(1, min(store.streams, len(found)))) as pool:

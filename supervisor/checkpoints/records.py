@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from supervisor.checkpoints.manifest import (
     LATEST,
@@ -21,27 +23,196 @@ from supervisor.storage.base import Store, StoredFile, StoreError
 
 SETTLE_TRIES = 6  # a listing may be some seconds old
 SETTLE_S = 0.25
+LISTED_TRIES = 8  # about 7 s for what is listed and not found
+MOST_POINTERS = 20  # versions of the pointer that are looked at, newest first
+T = TypeVar("T")
+
+
+def get_listed(store: Store, name: str, limit: int, file_id: str | None = None) -> bytes:
+    """A record's bytes. Raises kind "missing" only when no listing shows it (or this version of it) either.
+
+    What is listed and not found was replaced a moment ago, or is no longer there and the listing is old, or the server
+    errs. Taken for nothing it would forget a quarantine or un-commit a step. So it is listed and read again for some
+    seconds; then kind "transient".
+    """
+    for number in range(LISTED_TRIES):
+        time.sleep(SETTLE_S * number)
+        try:
+            return store.get_bytes(name, file_id, limit)
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+            listed = (file for file in store.list_versions(name) if file.name == name)
+            if not any(file_id in (None, file.file_id) for file in listed):
+                raise
+    raise _listed_and_missing(store, name)
+
+
+def read_versions(
+    store: Store, name: str, limit: int, parse: Callable[[bytes], T], versions: Sequence[StoredFile] | None = None
+) -> list[tuple[StoredFile, T | StoreError]]:
+    """The newest versions of a record, newest first, as ``parse`` understands them; for one that it does not, why.
+
+    ``versions``: as they were listed a moment ago. When one of them was replaced since, all are listed anew, so that
+    the answer holds every version that there was at one time. Raises as ``get_listed``, but for "missing".
+    """
+
+    def read(file: StoredFile) -> T | StoreError:
+        try:
+            return parse(get_listed(store, name, limit, file.file_id))
+        except StoreError as error:
+            if error.kind != "damaged":
+                raise
+            return error
+
+    for number in range(LISTED_TRIES):
+        time.sleep(SETTLE_S * number)
+        if versions is None:
+            versions = [file for file in store.list_versions(name) if file.name == name]
+        try:
+            return [(file, read(file)) for file in versions[:MOST_POINTERS]]
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+        versions = None
+    raise _listed_and_missing(store, name)
+
+
+def _listed_and_missing(store: Store, name: str) -> StoreError:
+    return StoreError("transient", f"{store.url} lists {name} and does not find it when it is asked for it; try again")
 
 
 def read_latest(store: Store, run_id: str) -> Latest | None:
-    """The pointer of a run, None when there is none. Raises kind "damaged" when it cannot be read."""
-    try:
-        data = store.get_bytes(f"{run_folder(run_id)}{LATEST}", limit=LATEST_LIMIT)
-    except StoreError as error:
-        if error.kind == "missing":
-            return None
-        raise
-    return parse_latest(data, run_id)
+    """The pointer of a run, None when there is none. Raises kind "damaged" when its newest version cannot be read.
+
+    Of its versions the one of the highest generation, lineage and step counts, whichever was written last: a pod that
+    was fenced may have written late.
+    """
+    versions = pointer_versions(store, run_id)
+    if not versions:
+        return None
+    return _best(versions)[1]
+
+
+def last_pointer(store: Store, run_id: str) -> Latest | None:
+    """As ``read_latest``, of the versions that can be read: None when none can. The holder builds on it."""
+    read = [version for version in pointer_versions(store, run_id) if isinstance(version[1], Latest)]
+    return _best(read)[1] if read else None
+
+
+def pointer_versions(store: Store, run_id: str) -> list[tuple[StoredFile, Latest | StoreError]]:
+    """The newest versions of the pointer, newest first; for one that cannot be understood, why."""
+    name = f"{run_folder(run_id)}{LATEST}"
+    return read_versions(store, name, LATEST_LIMIT, lambda data: parse_latest(data, run_id))
+
+
+def _best(versions: Sequence[tuple[StoredFile, Latest | StoreError]]) -> tuple[StoredFile, Latest]:
+    newest_file, newest = versions[0]
+    if isinstance(newest, StoreError):
+        raise newest
+    if newest.legacy:
+        return newest_file, newest  # the original scripts know no generations: what they wrote last is what they mean
+    read = [(file, latest) for file, latest in versions if isinstance(latest, Latest)]
+    return max(read, key=lambda pair: pair[1].order)  # of equal ones the newest, which comes first
+
+
+def settle_pointer(store: Store, run_id: str) -> bool:
+    """Delete what fenced pods wrote over the pointer, and its old versions; was there something of a fenced pod?
+
+    Only for the holder of the run, and after a look whether it still is. Where the newest cannot be read all stay:
+    the next publish replaces it.
+    """
+    versions = pointer_versions(store, run_id)
+    if len(versions) < 2 or isinstance(versions[0][1], StoreError):
+        return False
+    best, _ = _best(versions)
+    delete_old(store, [file for file, _ in versions if file.file_id != best.file_id])
+    return versions[0][0].file_id != best.file_id
+
+
+def delete_old(store: Store, files: Sequence[StoredFile]) -> int:
+    """Delete versions that count for nothing any more. Returns freed bytes; less where the key may delete nothing.
+
+    A key without that right publishes all the same: its old versions stay behind and are billed. Where the right is
+    refused once, the rest is not tried.
+    """
+    freed = 0
+    for file in files:
+        try:
+            store.delete(file)
+        except StoreError as error:
+            if error.kind != "permanent":
+                raise
+            return freed
+        freed += file.size
+    return freed
+
+
+def until_listed(store: Store, stored: StoredFile, fence: Callable[[], None]) -> None:
+    """Wait until the listing shows a version that was just written: who reads next would build on the one before.
+
+    ``fence``: is the run still ours? What is not listed may also be what another pod cleaned away as too late.
+    Raises what ``fence`` raises, and kind "transient" when the version does not show within about 40 seconds.
+    """
+
+    def listed() -> bool:
+        if any(file.file_id == stored.file_id for file in store.list_versions(stored.name)):
+            return True
+        fence()
+        return False
+
+    until(listed, f"{store.url} does not list {stored.name}, which it confirmed; try again")
+
+
+def until(condition: Callable[[], bool], otherwise: str | Callable[[], str]) -> None:
+    """Look again for about 40 seconds: what a store lists may be some seconds old. Else kind "transient"."""
+    for number in range(1, SETTLE_TRIES * 4 + 1):
+        if condition():
+            return
+        time.sleep(SETTLE_S * min(number, 8))
+    raise StoreError("transient", otherwise if isinstance(otherwise, str) else otherwise())
 
 
 def read_manifest(store: Store, run_id: str, step: int, file_id: str | None = None) -> tuple[Manifest, bytes]:
     """A step's manifest and its bytes. Raises kind "missing" when the step is not committed, or "damaged"."""
-    data = store.get_bytes(f"{step_folder(run_id, step)}{MANIFEST}", file_id, limit=MANIFEST_LIMIT)
+    name = f"{step_folder(run_id, step)}{MANIFEST}"
+    if file_id is None:
+        versions = [file for file in store.list_versions(name) if file.name == name]
+        if len(versions) > 1:
+            _, manifest, data = newest_manifest(store, run_id, step, versions)
+            return manifest, data
+    data = get_listed(store, name, MANIFEST_LIMIT, file_id)
     return parse_manifest(data, run_id, step), data
 
 
-def delete_versions(store: Store, folder: str, names: set[str]) -> int:
-    """Delete objects and what their deletion uncovers, until no listing shows them. Returns freed bytes."""
+def newest_manifest(
+    store: Store, run_id: str, step: int, versions: Sequence[StoredFile]
+) -> tuple[StoredFile, Manifest, bytes]:
+    """Of several manifests of a step (newest first) the one of the highest generation and lineage counts.
+
+    A pod that was fenced while it wrote one may have come last. Raises as ``read_manifest``, for the newest. It may be
+    none of ``versions`` when the step was published anew since they were listed.
+    """
+    name = f"{step_folder(run_id, step)}{MANIFEST}"
+    found: list[tuple[StoredFile, Manifest, bytes]] = []
+    for file, read in read_versions(
+        store, name, MANIFEST_LIMIT, lambda data: (parse_manifest(data, run_id, step), data), versions
+    ):
+        if not isinstance(read, StoreError):
+            found.append((file, *read))
+        elif not found:
+            raise read
+    if not found:
+        raise StoreError("missing", f"{store.url}/{name} was deleted a moment ago: the step is not published any more")
+    return max(found, key=lambda one: (one[1].generation, one[1].lineage))
+
+
+def delete_versions(store: Store, folder: str, names: set[str] | None, fence: Callable[[], None] = lambda: None) -> int:
+    """Delete all versions of objects (``names`` None: of all in the folder) until no listing shows them.
+
+    Returns freed bytes. ``fence`` is called between each look and its deletes: what was listed while the run was still
+    ours is no other pod's.
+    """
 
     def delete(file: StoredFile) -> int:
         store.delete(file)
@@ -50,13 +221,29 @@ def delete_versions(store: Store, folder: str, names: set[str]) -> int:
     freed = 0
     gone: set[str] = set()
     for number in range(SETTLE_TRIES * 4):
-        left = [file for file in store.list(folder) if file.name in names]
+        left = [file for file in store.list_versions(folder) if names is None or file.name in names]
         if not left:
             return freed
         fresh = [file for file in left if file.file_id not in gone]
         if not fresh:  # deleted already, and the listing is not up to date
             time.sleep(SETTLE_S * min(number + 1, 8))
+            continue
+        fence()
         with ThreadPoolExecutor(store.streams) as pool:
             freed += sum(pool.map(delete, fresh))
         gone.update(file.file_id for file in fresh)
     raise StoreError("transient", f"{store.url}/{folder} still lists files that were deleted; try again")
+
+
+def delete_hidden(store: Store, folder: str, fence: Callable[[], None]) -> int:
+    """Delete what lies behind a person's own deletions, and then their markers, so that nothing comes to light again.
+
+    Returns freed bytes. ``fence`` as in ``delete_versions``.
+    """
+    versions, markers = store.list_hidden(folder)
+    if versions or markers:
+        fence()
+        with ThreadPoolExecutor(store.streams) as pool:
+            list(pool.map(store.delete, versions))
+            list(pool.map(store.delete, markers))
+    return sum(file.size for file in versions)

@@ -18,17 +18,24 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.checkpoints.blocks import BLOCKS, hash_file
 from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, step_folder
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import read_latest, read_manifest
-from supervisor.checkpoints.staging import Staging, local_disk
+from supervisor.checkpoints.staging import Staging, alone_in, claim, local_disk
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
-from supervisor.storage.hashing import part_ranges
+from supervisor.storage.hashing import fitting_part_size, part_ranges
 from supervisor.storage.source import hash_range
 
 REFETCHES = 5
-SYNC_BYTES = 8 << 20  # parts are brought to the disk as they come: one fsync of 40 GB at the end looks like a stall
+MISSING_REASKED = 2  # one 404 is no proof that a good step has lost a file
+WRITE_BACK_BYTES = 8 << 20
+"""From this size on the kernel is told to begin writing a part to the disk when it has come (Linux starts that on
+POSIX_FADV_DONTNEED, mm/fadvise.c): no stream waits for the disk, and the fsync at the end finds little left to do."""
+READ_BACK_BYTES = 64 << 20  # files up to this size are in memory still, and reading them again costs next to nothing
+TELL_BYTES = 4 << 20  # sixteen threads that count every block would wait for each other
+TELL_S = 1.0
 FOLDER_PLACEHOLDER = ".bzEmpty"  # what B2's web page leaves in an empty folder
 
 
@@ -43,6 +50,7 @@ class Restored:
     verified: bool
     already: bool  # every byte was in place before
     moved_aside: tuple[str, ...]  # what stood in the way, renamed beside it; nobody deletes it
+    beside: tuple[str, ...]  # folders of the step besides its own one
     dialect: str
     revision: str
     seconds: float
@@ -58,6 +66,8 @@ class Item:
     parts: tuple[Part, ...]
     versions: tuple[StoredFile, ...]  # the one that the manifest names, then the current one of that name
     whole_sha1: str | None = None
+    xxh3: str = ""  # of the whole, by blocks of ``block_size``
+    block_size: int = 0
 
 
 @dataclass
@@ -82,8 +92,9 @@ def restore(  # noqa: PLR0917
     """Bring ``step`` below ``output_dir``; a folder of that step that is there already is moved aside, not merged.
 
     A step without a manifest is restored when the original scripts' ``latest.json`` vouches for it (or with
-    ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when there is
-    no such step, "quota" when the local disk is too small, "transient" to call again: verified bytes are kept.
+    ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when no such
+    step is listed or committed, "quota" when the local disk is too small, "transient" to call again: verified bytes are
+    kept.
     """
     return _Restore(store, run_id, step, place, output_dir, report, allow_unverified).run()
 
@@ -114,8 +125,9 @@ class _Restore:
         started = time.monotonic()
         items, manifest, fingerprint = self._items()
         trees = sorted({item.spot.tree for item in items}, key=lambda tree: (tree.primary, str(tree.target)))
-        with local_disk(f"restore step {self.step} to {self.output_dir}"):
-            self.staging.clear_others(trees)
+        tried = f"restore step {self.step} to {self.output_dir}"
+        with local_disk(tried), alone_in(self.output_dir, self.step):
+            self.staging.clear_others()
             in_place = {tree for tree in trees if self._is_in_place(tree, [i for i in items if i.spot.tree == tree])}
             todo = [item for item in items if item.spot.tree not in in_place]
             self._continue(todo, fingerprint)
@@ -127,7 +139,7 @@ class _Restore:
                     self.staging.discard(trees)
                 raise
             aside = self.staging.rename([tree for tree in trees if tree not in in_place])
-            self.staging.journal.unlink(missing_ok=True)
+            self.staging.done()
         return Restored(
             step=self.step,
             size_bytes=sum(item.size for item in items),
@@ -136,6 +148,7 @@ class _Restore:
             verified=manifest is not None,
             already=not todo,
             moved_aside=tuple(str(path) for path in aside),
+            beside=tuple(str(tree.target) for tree in trees if not tree.primary),
             dialect=manifest.dialect if manifest else "",
             revision=manifest.revision if manifest else "",
             seconds=time.monotonic() - started,
@@ -147,11 +160,16 @@ class _Restore:
         """All files, the manifest if there is one, and a fingerprint that tells one content from another."""
         listing = {file.name.removeprefix(self.folder): file for file in self.store.list(self.folder)}
         there = listing.pop(MANIFEST, None)
+        listing.pop(BLOCKS, None)
         latest = self._latest()
-        if there is None:
+        try:
+            manifest, data = read_manifest(self.store, self.run_id, self.step)
+        except StoreError as error:
+            if there is not None or error.kind != "missing":
+                raise
             return self._unverified_items(listing, latest)
-        manifest, data = read_manifest(self.store, self.run_id, self.step, there.file_id)
-        if latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
+        # A listing may be seconds old, and then it lacks what was just published: it is asked for by its name as well.
+        if there and latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
             raise StoreError("damaged", f"{MANIFEST} of step {self.step} is not the one that latest.json vouches for")
         spots = place_files([file.path for file in manifest.files], self.step, self.place, self.output_dir)
         items = []
@@ -161,7 +179,10 @@ class _Restore:
             versions: tuple[StoredFile, ...] = (named,)
             if current is not None and current.file_id != named.file_id and current.size == file.size:
                 versions = (named, current)  # a copied store has other ids; the hashes decide
-            items.append(Item(file.path, spots[file.path], file.size, file.parts(), versions))
+            spot = spots[file.path]
+            items.append(
+                Item(file.path, spot, file.size, file.parts(), versions, xxh3=file.xxh3, block_size=file.block_size)
+            )
         return items, manifest, sha256(data)
 
     def _latest(self) -> Latest | None:
@@ -182,14 +203,14 @@ class _Restore:
         vouched = latest is not None and latest.legacy and self.step <= latest.step
         if not vouched and not self.allow_unverified:
             raise StoreError(
-                "damaged",
+                "missing",
                 f"step {self.step} of {self.run_id} in {self.store.url} has no {MANIFEST}: it was never published "
                 f"to the end. Take another step",
             )
         spots = place_files(list(files), self.step, self.place, self.output_dir)
         items = []
         for name, file in files.items():
-            ranges = part_ranges(file.size, self.store.part_size())
+            ranges = part_ranges(file.size, fitting_part_size(file.size, self.store.part_size(), self.store.streams))
             known = file.sha1 if file.sha1 and len(ranges) == 1 else ""
             parts = tuple(Part(offset, size, known) for offset, size in ranges)
             items.append(Item(name, spots[name], file.size, parts, (file,), file.sha1 if len(ranges) > 1 else None))
@@ -235,7 +256,7 @@ class _Restore:
                 continue
             part = item.parts[number]
             staged = item.spot.staged
-            if not staged.is_file() or staged.stat().st_size != item.size:
+            if staged.is_symlink() or not staged.is_file() or staged.stat().st_size != item.size:
                 continue
             if hash_range(staged, part.offset, part.size) == (part.sha1 or sha1):
                 self.state.done[name].add(number)
@@ -277,16 +298,22 @@ class _Restore:
     def _fetch_until_right(self, item: Item, part: Part) -> str:
         """Fetch a part into its place; again when its bytes are wrong. Returns its SHA-1."""
         versions = list(item.versions)
+        reasked = 0
         for attempt in range(1 + REFETCHES):
             try:
                 sha1 = self._fetch_once(item, versions[0], part)
             except StoreError as error:
-                if error.kind != "missing":
+                if error.kind not in ("missing", "damaged"):
                     raise
                 if len(versions) > 1:
                     versions.pop(0)
                     continue
-                raise StoreError("damaged", f"step {self.step} is damaged: {item.name} is not in the store") from error
+                if error.kind == "missing" and reasked < MISSING_REASKED:
+                    time.sleep(random.uniform(0, 0.5 * 2**reasked))  # noqa: S311
+                    reasked += 1
+                    continue
+                what = f"{item.name} is not in the store" if error.kind == "missing" else str(error)
+                raise StoreError("damaged", f"step {self.step} is damaged: {what}") from error
             if not part.sha1 or sha1 == part.sha1:
                 return sha1
             self.meter.add(-part.size)
@@ -299,29 +326,35 @@ class _Restore:
 
     def _fetch_once(self, item: Item, version: StoredFile, part: Part) -> str:
         digest = hashlib.sha1(usedforsecurity=False)
-        position = part.offset
+        position = told = part.offset
+        told_at = time.monotonic()
         descriptor = os.open(item.spot.staged, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
-        def write(piece: bytes) -> None:
-            nonlocal position
+        def write(piece: bytes | memoryview) -> None:
+            nonlocal position, told, told_at
             view = memoryview(piece)
             while view:
                 written = os.pwrite(descriptor, view, position)
                 position += written
                 view = view[written:]
             digest.update(piece)
-            with self.state.lock:
-                self.state.fetched += len(piece)
-            self.meter.add(len(piece))
+            if position - told >= TELL_BYTES or time.monotonic() - told_at >= TELL_S:
+                self.meter.add(position - told)
+                told, told_at = position, time.monotonic()
 
         try:
+            claim(descriptor, part.offset, part.size)
             self.store.read_range(version, part.offset, part.size, write)
-            if part.size >= SYNC_BYTES:
-                os.fdatasync(descriptor)
+            self.meter.add(position - told)
+            told = position
+            if part.size >= WRITE_BACK_BYTES:
+                os.posix_fadvise(descriptor, part.offset, part.size, os.POSIX_FADV_DONTNEED)
         except StoreError:
-            self.meter.add(part.offset - position)
+            self.meter.add(part.offset - told)
             raise
         finally:
+            with self.state.lock:
+                self.state.fetched += position - part.offset
             os.close(descriptor)
         return digest.hexdigest()
 
@@ -337,6 +370,13 @@ class _Restore:
                     self._fetch_until_right(item, part)
             else:
                 raise StoreError("damaged", f"step {self.step} is damaged: {item.name} has not the SHA-1 that B2 names")
+        cheap = item.xxh3 and item.block_size and item.size <= READ_BACK_BYTES
+        if cheap and hash_file(staged, item.size, item.block_size) != item.xxh3:
+            raise StoreError(
+                "damaged",
+                f"step {self.step} is damaged: every part of {item.name} came as the manifest says, and the whole file "
+                f"on this disk is not what it says. Check this machine's memory and disk",
+            )
         descriptor = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

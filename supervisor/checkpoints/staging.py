@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -11,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from supervisor.checkpoints.placement import Spot, Tree
+from supervisor.checkpoints.placement import REPLACED, RESTORING, Spot, Tree
 from supervisor.storage.base import Kind, StoreError
 
 MARGIN_BYTES = 16 << 20
+JOURNAL = ".journal"
 
 
 class Staging:
@@ -22,13 +24,13 @@ class Staging:
 
     def __init__(self, primary: Path, step: int) -> None:
         self.step = step
-        self.journal = primary.with_name(f".restoring-{primary.name}.journal")
+        self.journal = primary.with_name(f"{RESTORING}{primary.name}{JOURNAL}")
 
     # ------------------------------------------------------------ the journal
 
     def begin(self, fingerprint: str) -> None:
         """Start a journal for the content that ``fingerprint`` stands for."""
-        self.journal.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(self.journal.parent)
         self.note(fingerprint)
 
     def noted(self, fingerprint: str) -> list[tuple[str, int, str]] | None:
@@ -67,22 +69,32 @@ class Staging:
             remove(tree.staging)
         self.journal.unlink(missing_ok=True)
 
-    def clear_others(self, trees: Sequence[Tree]) -> None:
-        """Half-fetched other steps beside ours would only fill the disk."""
-        ours = {tree.staging for tree in trees} | {self.journal}
-        for path in self.journal.parent.glob(".restoring-*"):
-            if path not in ours:
-                remove(path)
+    def done(self) -> None:
+        """Nothing of the fetching is left, not even after a loss of power."""
+        self.journal.unlink(missing_ok=True)
+        _fsync(self.journal.parent)
+
+    def clear_others(self) -> None:
+        """Half-fetched other steps beside ours would only fill the disk. What has no journal is a person's own."""
+        for journal in self.journal.parent.glob(f"{RESTORING}*{JOURNAL}"):
+            if journal != self.journal and journal.is_file():
+                remove(journal.with_name(journal.name.removesuffix(JOURNAL)))
+                journal.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ room
 
     def make_room(self, files: Sequence[tuple[Spot, int]]) -> None:
-        """Claim all bytes now: a full disk shows here, as a sentence, and not in the middle."""
+        """Make every file with its size, where there is room for all: a full disk shows here, and not in the middle.
+
+        Claiming the bytes is left to who fetches them (``claim``): where that costs as much as writing (in memory, or
+        where the file system has no such call), all streams do it at once instead of waiting for one of them.
+        """
         needed: dict[int, tuple[Path, int]] = {}
         for spot, expected in files:
             staged = spot.staged
-            staged.parent.mkdir(parents=True, exist_ok=True)
             _refuse_links(spot)
+            _make_folders(spot.tree.target.parent)
+            staged.parent.mkdir(parents=True, exist_ok=True)
             held = min(expected, staged.stat().st_blocks * 512) if staged.is_file() else 0
             device = staged.parent.stat().st_dev
             path, size = needed.get(device, (staged.parent, 0))
@@ -93,15 +105,23 @@ class Staging:
             if size and free < size + MARGIN_BYTES:
                 raise StoreError(
                     "quota",
-                    f"step {self.step} needs {_gb(size + MARGIN_BYTES)} more at {path}, where {_gb(free)} are free: "
-                    f"delete something, or set the output folder to a larger disk",
+                    f"step {self.step} needs {_amount(size + MARGIN_BYTES)} more at {path}, where "
+                    f"{_amount(free)} are free: delete something there, or restore to a larger disk",
                 )
+        made: dict[tuple[int, int], Spot] = {}
         for spot, expected in files:
             descriptor = os.open(spot.staged, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
-                if os.fstat(descriptor).st_size > expected:
-                    os.ftruncate(descriptor, expected)
-                _allocate(descriptor, expected)
+                file = os.fstat(descriptor)
+                other = made.setdefault((file.st_dev, file.st_ino), spot)
+                if other != spot:
+                    raise StoreError(
+                        "permanent",
+                        f"step {self.step} cannot be restored below {spot.tree.target.parent}: "
+                        f"{str(other.inside)!r} and {str(spot.inside)!r} are one file there. Delete "
+                        f"{spot.tree.staging}, or take a file system that tells such names apart",
+                    )
+                os.ftruncate(descriptor, expected)
             finally:
                 os.close(descriptor)
 
@@ -117,7 +137,7 @@ class Staging:
                     _fsync(Path(folder))
             if tree.target.is_symlink() or tree.target.exists():
                 number = 1
-                while (free := tree.target.with_name(f".replaced-{tree.target.name}-{number}")).exists():
+                while (free := tree.target.with_name(f"{REPLACED}{tree.target.name}-{number}")).exists():
                     number += 1
                 tree.target.rename(free)
                 aside.append(free)
@@ -141,8 +161,35 @@ def _commit_records_last(folder: Path) -> None:
 def _refuse_links(spot: Spot) -> None:
     """What was left in a staging folder may be anybody's: nothing is written through a link in it."""
     parent = spot.tree.target.parent
-    if spot.staged.parent.resolve() != parent.resolve() / spot.staged.parent.relative_to(parent):
+    there = spot.staged.parent.resolve()
+    if there != parent.resolve() / spot.staged.parent.relative_to(parent) or spot.staged.is_symlink():
         raise StoreError("permanent", f"{spot.tree.staging} holds a symbolic link; delete that folder and try again")
+
+
+@contextmanager
+def alone_in(output_dir: Path, step: int) -> Iterator[None]:
+    """Keep other restores out of this folder: what they fetch there would be taken for what a dead one left.
+
+    Raises kind "transient" while there is one. The lock is the folder's own, so that no file of it stays behind; where
+    the file system cannot lock a folder (NFS), nobody is kept out.
+    """
+    _make_folders(output_dir)
+    folder = os.open(output_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(
+                "transient",
+                f"step {step} is not restored to {output_dir} while another restore to that folder is under way. Wait "
+                "for it, or name another folder",
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        yield
+    finally:
+        os.close(folder)
 
 
 @contextmanager
@@ -159,15 +206,19 @@ def local_disk(tried: str) -> Iterator[None]:
         ) from error
 
 
-def _allocate(descriptor: int, size: int) -> None:
+def claim(descriptor: int, offset: int, size: int) -> None:
+    """Have the file system promise these bytes, where it can. Only for who writes them, before he does.
+
+    Where the file system has no such call, glibc reads and writes a byte of each block (posix_fallocate(3), "BUGS"),
+    which would undo what another thread writes there meanwhile.
+    """
     if size == 0:
         return
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        os.posix_fallocate(descriptor, offset, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-        os.ftruncate(descriptor, size)  # a file system that cannot promise space
 
 
 def remove(path: Path) -> None:
@@ -178,6 +229,17 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _make_folders(folder: Path) -> None:
+    """With all above it, and each on the disk: a step does not outlive the loss of the folder that it lies in."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        _fsync(path.parent)
+
+
 def _fsync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -186,5 +248,5 @@ def _fsync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def _amount(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -5,38 +5,64 @@ b2sdk and its threads out of the daemon. It reads ONE JSON object on stdin and w
 only the traceback of a real crash.
 
 Request
-    {"do": ACTION, "store": {"url": str, "realm": str|null, "streams": int, "part_size": int|null}, "run_id": str, ...}
+    {"do": ACTION, "store": {"url": str, "realm": str|null, "region": str|null, "streams": int, "part_size": int|null},
+     "run_id": str, ...}
 
-    The keys of B2 come from the environment (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY) or from the systemd credentials
-    in $CREDENTIALS_DIRECTORY, never from the request.
+    The keys come from the environment (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY; for S3 AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or from the systemd credentials in $CREDENTIALS_DIRECTORY, never from the
+    request.
 
     ACTION          further fields                                  answer in "ok"
     publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
-                    writer?, wandb_run_id?, allow_back?,            pointer_moved, note, seconds
+                    generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds, left
+                    allow_back?,
                     extra? {"dialect", "revision",
-                    "config_sha256", "step_base"}
+                    "config_sha256", "step_base", "reward"}
     restore         step, output_dir, place {"primary"},            step, size_bytes, fetched_bytes, files, verified,
                     allow_unverified?                               already, moved_aside [], dialect, revision, seconds
     catalogue       -                                               steps [{"step", "committed", "size_bytes", "files",
-                                                                    "legacy", "problem"}] ascending, latest {"step",
-                                                                    "run_id", "wandb_run_id", "timestamp", "generation",
-                                                                    "writer", "manifest_file_id", "manifest_sha256",
-                                                                    "legacy"} | null, latest_problem
-    delete          step                                            freed_bytes
-    put-run-files   files {NAME: base64}                            sent
+                                                                    "legacy", "problem", "left"}] ascending, latest
+                                                                    {"step", "run_id", "wandb_run_id", "timestamp",
+                                                                    "generation", "lineage", "writer",
+                                                                    "manifest_file_id", "manifest_sha256",
+                                                                    "legacy"} | null, latest_problem, happened
+                                                                    [{"lineage", "kind", "step", "wall", "why"}]
+                                                                    pinned [step], reading [step], pins_problem
+    delete          step, generation?, writer?                      freed_bytes
+    put-logs        journal, attempt, logs {NAME: base64 of gzip},  sent
+                    generation?, writer?
+    list-logs       -                                               logs [{"journal", "attempt", "name", "size_bytes",
+                                                                    "uploaded_at"}]
+    get-logs        attempt                                         logs {"JOURNAL/NAME": text}
+    verify          step?, deep? (percent), seed?                   damaged, problems [], read_bytes, seconds,
+                                                                    steps [{"step", "committed", "problems" [], "files",
+                                                                    "size_bytes", "read_bytes"}]
+    pin             step, pinned, generation?, writer?              pinned [step]
+    standing        -                                               generation, writer, released, mark
+    claim           writer, settle_s, take_over?, over? {as         generation, writer, released, mark
+                    "standing" answers}
+    beat            generation, writer, count                       generation, writer, released, mark
+    release         generation, writer                              -
+    lineage         happened [{"kind", "step", "wall", "why"}],     lineage, pointer (the step that it was moved to)
+                    generation?, writer?                            | null
+    put-run-files   files {NAME: base64}, generation?, writer?      sent
     get-run-files   -                                               files {NAME: base64}
     put-record      journal, record base64                          -
     get-records     -                                               records {JOURNAL: base64}
-    sweep           step?                                           cancelled
+    sweep           step? or spare? [step], generation?, writer?    cancelled
 
 Answers, one JSON object a line
     {"progress": {"phase": str, "bytes": int, "total": int, "files": int}}   at most two a second; any change counts
+    {"entry": {"field": str, "name": str, "value": str}}                     belongs into that field of "ok": of logs
+                                                                             and files each has a line of its own
     {"ok": {...}}                                                            the last line; exit code 0
     {"error": {"kind": KIND, "sentence": str}}                               the last line; exit code 1
+        of kind "fenced" also "by": str, "generation": int: the pod that holds the run now
 
     KIND is that of supervisor.storage.base.StoreError: transient (call again later), permanent (a person must act),
     quota (likewise: store or local disk full), missing, damaged (take the step before), changed (choose a local step
-    anew).
+    anew), fenced (another pod holds the run: write and delete nothing more).
+    With "generation" it is looked whether ``writer`` still holds that, right before each manifest, pointer and delete.
     A process that ends without a last line was killed or crashed: treat it as transient.
 """
 
@@ -44,6 +70,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import ctypes
 import json
 import os
@@ -58,19 +85,21 @@ from typing import IO, Any
 
 import psutil
 
-from supervisor.checkpoints import catalogue, record_files
+from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, record_files
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
+from supervisor.checkpoints.records import settle_pointer
 from supervisor.checkpoints.restore import restore
+from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import DEFAULT_STREAMS, open_store
 from supervisor.storage.base import Store, StoreError
 
 PROGRESS_EVERY_S = 0.5
 PR_SET_PDEATHSIG = 1
 NICE = 10
-EXTRA = ("dialect", "revision", "config_sha256", "step_base")
+EXTRA = ("dialect", "revision", "config_sha256", "step_base", "reward")
 
 Answer = dict[str, Any]
 
@@ -98,6 +127,11 @@ class _Lines:
             self._said = (now, moved.phase)
             self.write({"progress": asdict(moved)})
 
+    def entries(self, field: str, values: Mapping[str, str]) -> None:
+        """One line each of what may be too much for one line."""
+        for name, value in values.items():
+            self.write({"entry": {"field": field, "name": name, "value": value}})
+
 
 class _Request:
     """Typed access to the request; what is wrong in it is our own mistake, and says so."""
@@ -117,9 +151,19 @@ class _Request:
         return _Request(self.get(name, dict))
 
 
+def _fence(store: Store, request: _Request) -> claims.Fence:
+    generation, writer = request.get("generation", int, None), request.get("writer", str, "")
+    return claims.Fence(store, request.get("run_id", str), generation, writer)
+
+
 def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
     extra = request.get("extra", dict, {})
+    fence = _fence(store, request)
+    fence()  # before a byte is read or sent
     plan = PublishPlan(
+        generation=request.get("generation", int, None) or 0,
+        happened=lineage.read(store, request.get("run_id", str)),
+        fence=fence,
         run_id=request.get("run_id", str),
         step=request.get("step", int),
         files=[Source(Path(file["source"]), str(file["name"])) for file in request.get("files", list)],
@@ -129,33 +173,130 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
         allow_back=request.get("allow_back", bool, False),
         **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
     )
-    return asdict(publish(store, plan, lines.progress))
+    done = publish(store, plan, lines.progress)
+    # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it are
+    # not looked at: that would be a listing of each after every publish, for what a failed delete leaves now and then.
+    with contextlib.suppress(StoreError):
+        fence()
+        keeping.tidy(store, plan.run_id, (plan.step,), fence)
+    return asdict(done)
 
 
 def _restore(store: Store, request: _Request, lines: _Lines) -> Answer:
-    done = restore(
-        store,
-        request.get("run_id", str),
-        request.get("step", int),
-        Place(request.part("place").get("primary", str)),
-        Path(request.get("output_dir", str)),
-        lines.progress,
-        allow_unverified=request.get("allow_unverified", bool, False),
-    )
+    run_id, step = request.get("run_id", str), request.get("step", int)
+    with keeping.reading(store, run_id, step):
+        done = restore(
+            store,
+            run_id,
+            step,
+            Place(request.part("place").get("primary", str)),
+            Path(request.get("output_dir", str)),
+            lines.progress,
+            allow_unverified=request.get("allow_unverified", bool, False),
+        )
     return asdict(done)
 
 
 def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
     found = catalogue.list_steps(store, request.get("run_id", str))
+    keeps = keeping.kept(store, request.get("run_id", str))
     return {
+        "pinned": list(keeps.pinned),
+        "reading": list(keeps.reading),
+        "pins_problem": keeps.problem,
         "steps": [asdict(info) for info in found.steps.values()],
         "latest": asdict(found.latest) | {"legacy": found.latest.legacy} if found.latest else None,
         "latest_problem": found.latest_problem,
+        "happened": [asdict(entry) for entry in found.happened.entries],
     }
 
 
 def _delete(store: Store, request: _Request, lines: _Lines) -> Answer:
-    return {"freed_bytes": catalogue.delete_step(store, request.get("run_id", str), request.get("step", int))}
+    run_id, step = request.get("run_id", str), request.get("step", int)
+    return {"freed_bytes": catalogue.delete_step(store, run_id, step, _fence(store, request))}
+
+
+def _put_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
+    try:
+        packed = {name: base64.b64decode(data, validate=True) for name, data in request.get("logs", dict).items()}
+    except (binascii.Error, TypeError) as error:
+        raise StoreError("permanent", f"the request's logs are not base64: {error}") from error
+    run_id, journal = request.get("run_id", str), request.get("journal", str)
+    _fence(store, request)()
+    return {"sent": log_files.put_logs(store, run_id, journal, request.get("attempt", int), packed)}
+
+
+def _list_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
+    return {"logs": [asdict(log) for log in log_files.list_logs(store, request.get("run_id", str))]}
+
+
+def _get_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
+    lines.entries("logs", log_files.get_logs(store, request.get("run_id", str), request.get("attempt", int)))
+    return {"logs": {}}
+
+
+def _verify(store: Store, request: _Request, lines: _Lines) -> Answer:
+    found = scrub(
+        store,
+        request.get("run_id", str),
+        lines.progress,
+        request.get("step", int, None),
+        float(request.get("deep", (int, float), 0.0)),
+        request.get("seed", int, 0),
+    )
+    return asdict(found) | {"damaged": found.damaged}
+
+
+def _pin(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, step = request.get("run_id", str), request.get("step", int)
+    _fence(store, request)()
+    return {"pinned": list(keeping.set_pin(store, run_id, step, pinned=request.get("pinned", bool)))}
+
+
+def _standing(store: Store, request: _Request, lines: _Lines) -> Answer:
+    return asdict(claims.look(store, request.get("run_id", str)))
+
+
+def _claim(store: Store, request: _Request, lines: _Lines) -> Answer:
+    over = request.get("over", dict, None)
+    held = claims.claim(
+        store,
+        request.get("run_id", str),
+        request.get("writer", str),
+        request.get("settle_s", (int, float)),
+        over=claims.Standing(**over) if over is not None else None,
+        take_over=request.get("take_over", bool, False),
+    )
+    return asdict(held)
+
+
+def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, writer = request.get("run_id", str), request.get("writer", str)
+    held = claims.beat(store, run_id, request.get("generation", int), writer, request.get("count", int))
+    with contextlib.suppress(StoreError):  # a courtesy to those who read the pointer by its name
+        settle_pointer(store, run_id)
+    return asdict(held)
+
+
+def _release(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, writer = request.get("run_id", str), request.get("writer", str)
+    claims.release(store, run_id, request.get("generation", int), writer)
+    return {}
+
+
+def _lineage(store: Store, request: _Request, lines: _Lines) -> Answer:
+    happened = [lineage.entry_of(value) for value in request.get("happened", list)]
+    if None in happened:
+        raise StoreError("permanent", "what happened to the run is not told as it should be")
+    known, pointer = catalogue.keep_lineage(
+        store,
+        request.get("run_id", str),
+        [entry for entry in happened if entry is not None],
+        generation=request.get("generation", int, None) or 0,
+        writer=request.get("writer", str, ""),
+        fence=_fence(store, request),
+    )
+    return {"lineage": known.number, "pointer": pointer}
 
 
 def _put_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -163,12 +304,14 @@ def _put_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
         files = {name: base64.b64decode(data, validate=True) for name, data in request.get("files", dict).items()}
     except (binascii.Error, TypeError) as error:
         raise StoreError("permanent", f"the request's files are not base64: {error}") from error
+    _fence(store, request)()
     return {"sent": catalogue.put_run_files(store, request.get("run_id", str), files)}
 
 
 def _get_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
     files = catalogue.get_run_files(store, request.get("run_id", str))
-    return {"files": {name: base64.b64encode(data).decode() for name, data in files.items()}}
+    lines.entries("files", {name: base64.b64encode(data).decode() for name, data in files.items()})
+    return {"files": {}}
 
 
 def _put_record(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -186,10 +329,12 @@ def _get_records(store: Store, request: _Request, lines: _Lines) -> Answer:
 
 
 def _sweep(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, step = request.get("run_id", str), request.get("step", int, None)
+    run_id, step, fence = request.get("run_id", str), request.get("step", int, None), _fence(store, request)
+    fence()
     if step is None:
-        return {"cancelled": catalogue.sweep_run(store, run_id)}
-    return {"cancelled": store.sweep(step_folder(run_id, step))}
+        spare = [number for number in request.get("spare", list, []) if type(number) is int]
+        return {"cancelled": catalogue.sweep_run(store, run_id, spare.__contains__, fence)}
+    return {"cancelled": store.sweep(step_folder(run_id, step), fence=fence)}
 
 
 ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
@@ -197,6 +342,16 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "restore": _restore,
     "catalogue": _catalogue,
     "delete": _delete,
+    "put-logs": _put_logs,
+    "list-logs": _list_logs,
+    "get-logs": _get_logs,
+    "verify": _verify,
+    "pin": _pin,
+    "standing": _standing,
+    "claim": _claim,
+    "beat": _beat,
+    "release": _release,
+    "lineage": _lineage,
     "put-run-files": _put_run_files,
     "get-run-files": _get_run_files,
     "put-record": _put_record,
@@ -245,6 +400,8 @@ def serve(request: Mapping[str, Any], environ: Mapping[str, str], lines: _Lines)
         environ,
         where.get("streams", int, DEFAULT_STREAMS),
         where.get("part_size", int, None),
+        limit_mbit=where.get("limit_mbit", (int, float), None),
+        region=where.get("region", str, None),
     )
     return act(store, asked, lines)
 
@@ -269,7 +426,8 @@ def main() -> None:
     try:
         lines.write({"ok": serve(_read_request(), os.environ, lines)})
     except StoreError as error:
-        lines.write({"error": {"kind": error.kind, "sentence": str(error)}})
+        by = {"by": error.by, "generation": error.generation} if isinstance(error, claims.FencedError) else {}
+        lines.write({"error": {"kind": error.kind, "sentence": str(error), **by}})
         code = 1
     os._exit(code)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from supervisor.config import RunFile, load
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.secrets import masked, masked_all, remember_environment
+from supervisor.storage.base import Store
 
 
 def check(path: Path, *, as_json: bool = False, online: bool = False, environ: Mapping[str, str] = os.environ) -> int:
@@ -29,7 +32,9 @@ def check(path: Path, *, as_json: bool = False, online: bool = False, environ: M
         _describe_job(run_file, environ, report)
     except (ConfigError, UnknownDialectError) as error:
         report["problems"] += str(error).splitlines()
-    if online and run_file.store.url:  # the embedded default is made when the daemon starts
+    missing = _missing_library(run_file.store_url)
+    report["problems"] += missing
+    if online and run_file.store.url and not missing:  # the embedded default is made when the daemon starts
         report["store_reachable"] = _reach(run_file, environ, report)
     report["ok"] = not report["problems"]
     return _print(report, as_json)
@@ -100,18 +105,46 @@ def _commands(run_file: RunFile, job: Job) -> list[str]:
     return [f"cd {part.cwd} && {shlex.join(part.argv)}" for part in parts]
 
 
+def _missing_library(url: str) -> list[str]:
+    """What an s3:// store needs besides, where it is not installed."""
+    if not url.startswith("s3://") or find_spec("botocore") is not None:
+        return []
+    pip = f"{sys.executable} -m pip install 'rl-supervisor[s3]'"
+    return [f"The store {url} needs botocore, which is not installed here: {pip}"]
+
+
 def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
-    """List the run's folder in the store, once; the answer becomes a note or a problem."""
+    """Look at the store, its key and who holds the run; what is found becomes notes and problems. Writes nothing."""
     from supervisor.storage import open_store
+    from supervisor.storage.bucket import survey
 
     try:
-        store = open_store(run_file.store_url, run_file.store.realm, environ)
-        files = store.list(f"{run_file.run.id}/")
+        where = run_file.store
+        store = open_store(run_file.store_url, where.service, environ, region=where.region)
+        found = survey(store, run_file.run.id)
+        report["problems"] += found.problems
+        report["notes"] += found.notes
+        if not found.problems:
+            report["notes"] += _holder(store, run_file.run.id)
     except SupervisorError as error:
-        report["problems"].append(f"The store {run_file.store_url} cannot be used: {error}")
+        report["problems"].append(f"The store {run_file.store_url} cannot be used: {str(error).rstrip('.')}.")
         return False
-    report["notes"].append(f"The store answers; it holds {len(files)} files of this run.")
-    return True
+    return not found.problems
+
+
+def _holder(store: Store, run_id: str) -> list[str]:
+    """The pod that holds the run now, if one does."""
+    from supervisor.checkpoints.claims import host_of, look
+
+    standing = look(store, run_id)
+    if not standing.generation or standing.released:
+        return []
+    told = (
+        f"Pod {host_of(standing.writer)} holds the run (generation {standing.generation}). Another pod that is started "
+        "waits until that one has been silent for store.take_over_after; `rl-supervisor run RUN.toml --take-over` does "
+        "not wait."
+    )
+    return [told]
 
 
 def _print(report: Mapping[str, Any], as_json: bool) -> int:

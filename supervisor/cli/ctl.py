@@ -78,6 +78,17 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("name", nargs="?", help="name of the run, or `all`")
         if name == "restart":
             sub.add_argument("--new-config", action="store_true", help="take the configuration files as they are now")
+        if name == "start":
+            take_over = "take the run from the pod that holds it now; that one stops publishing"
+            sub.add_argument("--take-over", action="store_true", help=take_over)
+    for name, about in (
+        ("pin", "keep a step in the store whatever the rules of retention say"),
+        ("unpin", "let the rules of retention decide about a step again"),
+        ("rollback", "stop the job and go on at this step; what is above it is another lineage"),
+    ):
+        sub = verb(name, about, _pin)
+        sub.add_argument("step", type=_step, metavar="STEP")
+        sub.add_argument("name", nargs="?")
     for name, about in (("tail", "the newest lines of a log"), ("events", "what the supervisor said")):
         sub = verb(name, about, _tail if name == "tail" else _events)
         sub.add_argument("-f", "--follow", action="store_true", help="go on as more comes")
@@ -104,6 +115,12 @@ def _which(nothing: Any, no_json: Any) -> argparse.ArgumentParser:
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) > MOST_LINES:
         raise argparse.ArgumentTypeError(f"a number up to {MOST_LINES} is wanted, not {text!r}")
+    return int(text)
+
+
+def _step(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
     return int(text)
 
 
@@ -227,7 +244,7 @@ def _print_status(clients: list[Client], answers: list[dict[str, Any]]) -> None:
 
 def _order(options: argparse.Namespace) -> int:
     name = _named(options)
-    args = ["--new-config"] if getattr(options, "new_config", False) else []
+    args = [f"--{word.replace('_', '-')}" for word in ("new_config", "take_over") if getattr(options, word, False)]
     clients = [Client(path) for path in sockets().values()] if name == "all" else [_client(options, name)]
     if not clients:
         raise NotThereError(_NO_RUN)
@@ -245,6 +262,16 @@ def _order(options: argparse.Namespace) -> int:
             print(f"{client.name}: {render.safe(sentence)}", file=sys.stdout if done else sys.stderr)
         worst = max(worst, 0 if done else 1)
     return worst
+
+
+def _pin(options: argparse.Namespace) -> int:
+    client = _client(options, _named(options))
+    done, sentence = client.command(options.command, [str(options.step)])
+    if options.json:
+        print(json.dumps({"run": client.name, "ok": done, "sentence": sentence}, ensure_ascii=False))
+    else:
+        print(f"{client.name}: {render.safe(sentence)}", file=sys.stdout if done else sys.stderr)
+    return 0 if done else 1
 
 
 # ---------------------------------------------------------------- logs and events

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from supervisor import __version__
+from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
 
 Verb = Callable[[argparse.Namespace], int]
+
+OF_THE_STORE = ("restore", "verify", "logs", "report")
+"""Commands that need no more than the store and its keys."""
 
 EPILOG = """\
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
@@ -40,20 +45,25 @@ def _parser() -> argparse.ArgumentParser:
     def verb(name: str, about: str, function: Verb, *, contract: bool = False) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=about, description=about)
         sub.set_defaults(verb=function, contract=contract)
-        if name not in ("init", "version", "replay", "trace", "simulate"):
+        if name in OF_THE_STORE:
+            where.add_options(sub)
+        elif name not in ("init", "version", "replay", "trace", "simulate"):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
     run = verb("run", "watch the run until it is finished", _run, contract=True)
     run.add_argument("--fresh", action="store_true", help="start from scratch although checkpoints exist")
     run.add_argument("--step", type=_step, metavar="N", help="resume at this step, not at the last good one")
+    take_over = "take the run from the pod that holds it now; that one stops publishing"
+    run.add_argument("--take-over", action="store_true", help=take_over)
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
-    verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    onstart.add_argument("--take-over", action="store_true", help=take_over)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     check = verb("check", "load the run file and say what would be done with it", _check)
     check.add_argument("--json", action="store_true", help="print JSON")
-    check.add_argument("--online", action="store_true", help="also try to reach the store")
+    check.add_argument("--online", action="store_true", help="also ask the store: its key, its bucket, its steps")
     init = verb("init", "write a run file for this machine", _init)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
@@ -66,18 +76,33 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(by_hand=name)
         sub.add_argument("--dry-run", action="store_true", help="only say what would be done")
         if name != "prune":
-            sub.add_argument("--step", type=_step_or_latest, metavar="N|latest", help="default: latest")
+            words = "N|latest|best" if name == "restore" else "N|latest"
+            kind = _step_latest_or_best if name == "restore" else _step_or_latest
+            about = "default: latest" + ("; best: of the highest reward" if name == "restore" else "")
+            sub.add_argument("--step", type=kind, metavar=words, help=about)
         if name == "restore":
-            sub.add_argument("--to", type=Path, metavar="DIR", help="default: the run's output folder")
+            to = "make DIR/step_N; default: the run's output folder, ready to resume"
+            sub.add_argument("--to", type=Path, metavar="DIR", help=to)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+    verify = verb("verify", "compare the store with its manifests; never deletes", _verify)
+    verify.add_argument("--step", type=_step_or_all, metavar="N|all", help="default: all")
+    verify.add_argument("--deep", type=_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)")
+    verify.add_argument(
+        "--seed", type=_number, default=None, metavar="N", help="choice of parts for --deep; default: any"
+    )
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _logs)
+    logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
+    logs.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
-    replay.add_argument("--incident", type=_step, metavar="N", help="of a journal, only what lies around incident N")
+    replay.add_argument("--incident", type=_number, metavar="N", help="of a journal, only what lies around incident N")
     replay.add_argument("--json", action="store_true", help="print a line of JSON for each decision")
     replay.add_argument("--all", action="store_true", help="print each observation, too")
     trace = verb("trace", "write the observations of a journal to a file for replay", _trace)
     trace.add_argument("file", type=Path, metavar="RUN.toml|journal.db", help="the run, or its journal")
-    trace.add_argument("--incident", type=_step, metavar="N", help="only what lies around incident N")
+    trace.add_argument("--incident", type=_number, metavar="N", help="only what lies around incident N")
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.jsonl or FILE.jsonl.gz; default stdout")
     report = verb("report", "where the time went, each incident, what was saved, how often to save", _report)
     report.add_argument("--price", type=_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour")
@@ -114,6 +139,12 @@ def _step(text: str) -> int:
     return int(text)
 
 
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a whole number is wanted, not {text!r}")
+    return int(text)
+
+
 def _pid(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"a process is named by its number, as `ps` shows it, not {text!r}")
@@ -134,19 +165,36 @@ def _step_or_latest(text: str) -> int | None:
     return None if text == "latest" else _step(text)
 
 
+def _step_latest_or_best(text: str) -> int | str | None:
+    return text if text == "best" else _step_or_latest(text)
+
+
+def _step_or_all(text: str) -> int | None:
+    return None if text == "all" else _step(text)
+
+
+def _percent(text: str) -> float:
+    value = _amount(text.removesuffix("%"))
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"a share from 0 to 100 is wanted, not {text!r}")
+    return value
+
+
 # ---------------------------------------------------------------- verbs; each imports only what it needs
 
 
 def _run(options: argparse.Namespace) -> int:
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=options.fresh, step=options.step, onstart=False)
+    return daemon.main(
+        options.run_file, fresh=options.fresh, step=options.step, take_over=options.take_over, onstart=False
+    )
 
 
 def _onstart(options: argparse.Namespace) -> int:
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=False, step=None, onstart=True)
+    return daemon.main(options.run_file, fresh=False, step=None, take_over=options.take_over, onstart=True)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -167,20 +215,83 @@ def _init(options: argparse.Namespace) -> int:
     return init.init(options.output, options.job)
 
 
-def _by_hand(options: argparse.Namespace) -> int:
-    from supervisor import byhand
-    from supervisor.config import load
+def _verify(options: argparse.Namespace) -> int:
+    import os
+    import secrets
 
-    run_file = load(options.run_file)
-    dry_run = options.dry_run
-    if options.by_hand == "restore":
-        told = byhand.restore(run_file, options.step, options.to, dry_run=dry_run)
-    elif options.by_hand == "publish":
-        told = byhand.publish(run_file, options.step, dry_run=dry_run)
+    from supervisor import byhand
+    from supervisor.cli.moving import shown
+    from supervisor.effects.transfers import Transfers
+
+    run_file = where.run_file_of(options)
+    seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    with shown(transfers, quiet=options.json):
+        found, told = byhand.verify(run_file, options.step, options.deep, seed, transfers)
+    _print(found | {"seed": seed}, told, as_json=options.json)
+    return 1 if found["damaged"] else 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    import json
+    from datetime import UTC, datetime
+
+    from supervisor import byhand
+    from supervisor.cli.render import log_text, safe, table, without_colours
+
+    found = byhand.logs(where.run_file_of(options), options.attempt)["logs"]
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    elif options.attempt is None:
+        rows = [("ATTEMPT", "LOG", "SENT", "POD")]
+        for log in found:
+            when = datetime.fromtimestamp(log["uploaded_at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
+            rows.append((str(log["attempt"]), safe(log["name"]), when, log["journal"][:8]))
+        print("\n".join(table(rows)) if found else "No attempt has left a log in the store yet.")
     else:
-        told = byhand.prune(run_file, dry_run=dry_run)
-    print("\n".join(told))
+        for name, text in found.items():
+            print(f"==> {safe(name)} <==")
+            print(log_text(text) if sys.stdout.isatty() else without_colours(text))
     return 0
+
+
+def _by_hand(options: argparse.Namespace) -> int:
+    import os
+
+    from supervisor import byhand, restoring
+    from supervisor.cli.moving import shown
+    from supervisor.config import load
+    from supervisor.effects.transfers import Transfers
+
+    dry_run = options.dry_run
+    if options.by_hand != "restore":
+        run_file = load(options.run_file)
+    else:
+        run_file = where.run_file_of(options)
+        if options.to is None and not where.has_run_file(options):
+            raise where.UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    with shown(transfers, quiet=options.json):
+        if options.by_hand == "restore":
+            step: restoring.Wanted = "latest" if options.step is None else options.step
+            done, told = restoring.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
+        elif options.by_hand == "publish":
+            done, told = byhand.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
+        else:
+            done, told = byhand.prune(run_file, dry_run=dry_run)
+    _print(done, told, as_json=options.json)
+    return 0
+
+
+def _print(found: Mapping[str, Any], told: Sequence[str], *, as_json: bool) -> None:
+    import json
+
+    from supervisor.cli.render import safe
+
+    if as_json:
+        print(json.dumps({**found, "sentences": told}, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(map(safe, told)))
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -201,7 +312,7 @@ def _report(options: argparse.Namespace) -> int:
     from supervisor.cli import report
 
     return report.report(
-        options.run_file, price=options.price, person_every_h=options.person_every, as_json=options.json
+        where.run_file_of(options), price=options.price, person_every_h=options.person_every, as_json=options.json
     )
 
 

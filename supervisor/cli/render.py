@@ -68,6 +68,11 @@ def clock(wall: float, now: float | None = None) -> str:
     return at.strftime("%H:%M" if recent else "%d %b %H:%M")
 
 
+def without_colours(text: str) -> str:
+    """The same for a file or a pipe."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", log_text(text))
+
+
 # ---------------------------------------------------------------- status
 
 
@@ -113,7 +118,7 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
     rows.append(("checkpoints", _checkpoints(status)))
     rows.append(("store", _store(status)))
     if publishing := status.get("publishing"):
-        rows.append(("publishing", transfer(publishing)))
+        rows.append((str(publishing.get("what") or "publishing"), transfer(publishing)))
     rows.append(("disk", _disk(status.get("disk") or {})))
     rows.extend(_gpus(status))
     if engine := status.get("engine"):
@@ -174,7 +179,8 @@ def _checkpoints(status: Mapping[str, Any]) -> str:
 
 
 def _store(status: Mapping[str, Any]) -> str:
-    stored = [step["step"] for step in status.get("stored_steps") or () if step.get("committed")]
+    committed = [step for step in status.get("stored_steps") or () if step.get("committed")]
+    stored = [step["step"] for step in committed if not step.get("left")]
     held = f"holds {_steps(stored)}" if stored else "holds no published step"
     reason = status.get("store_reason")
     return f"{status.get('store', '')} {f'is unclear: {reason}' if reason else held}".strip()
@@ -187,11 +193,17 @@ def _steps(steps: Sequence[int]) -> str:
 
 
 def transfer(moving: Mapping[str, Any]) -> str:
-    """``step 420, 12.0 GiB of 31.0 GiB at 240 MiB/s, about 80 s to go``."""
+    """``step 420, sending 12.0 GiB of 31.0 GiB (38 %) at 240 MiB/s, about 80 s to go``."""
     done, total, rate, left = (moving.get(name) for name in ("bytes", "total_bytes", "rate", "remaining_s"))
-    parts = [f"step {moving.get('step')}"]
-    if done is not None:
-        parts.append(size(done) + (f" of {size(total)}" if total else "") + (f" at {size(rate)}/s" if rate else ""))
+    parts = [f"step {moving['step']}"] if moving.get("step") is not None else []
+    phase = str(moving.get("phase") or "")
+    if total and done is not None:
+        share = f"({min(100, int(100 * done / total))} %)"
+        parts.append(f"{phase} {size(done)} of {size(total)} {share}{f' at {size(rate)}/s' if rate else ''}".strip())
+    elif phase:
+        parts.append(phase)
+    elif done is not None:
+        parts.append("about to begin")
     if left is not None:
         parts.append(f"about {span(left)} to go")
     return ", ".join(parts)
@@ -253,8 +265,16 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
             notes.append("last good step")
         if step == answer.get("published_step"):
             notes.append("latest published")
+        if step in (answer.get("pinned") or ()):
+            notes.append("pinned")
         if here and here.get("reason"):
             notes.append(safe(here["reason"]))
+        if there and there.get("left"):
+            notes.append(f"left: {safe(there['left'])}")
+        if damage := (answer.get("damaged") or {}).get(str(step)):
+            notes.append(f"damaged in the store: {safe(damage)}")
+        elif there and there.get("problem"):
+            notes.append(f"in the store: {safe(there['problem'])}")
         bytes_ = (here or there or {}).get("size_bytes")
         published = "-" if not there else "published" if there.get("committed") else "incomplete"
         amount = size(bytes_) if bytes_ is not None else "-"
@@ -263,7 +283,8 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
     if answer.get("store_reason"):
         lines.append(f"The store is unclear: {safe(answer['store_reason'])}")
     if answer.get("publishing"):
-        lines.append(f"Publishing {safe(transfer(answer['publishing']))}.")
+        moving = answer["publishing"]
+        lines.append(f"{str(moving.get('what') or 'publishing').capitalize()} {safe(transfer(moving))}.")
     return lines
 
 

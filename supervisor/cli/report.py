@@ -6,11 +6,10 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from supervisor.cli.render import clock, safe, table
-from supervisor.config import load
+from supervisor.config import RunFile
 from supervisor.core.goodput import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
@@ -18,11 +17,10 @@ WIDTH = 100
 MOST_COLUMNS = 4  # pods beside each other in the table
 
 
-def report(path: Path, *, price: float | None, person_every_h: float, as_json: bool) -> int:
+def report(run_file: RunFile, *, price: float | None, person_every_h: float, as_json: bool) -> int:
     """Print the report of a run. Raises SupervisorError when nothing is known of it."""
     from supervisor import run_report
 
-    run_file = load(path)
     found = run_report.gather(run_file, os.environ)
     told = run_file.job.model_fields_set  # else the interval is the one that was seen
     answer = run_report.report(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from supervisor.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
 from supervisor.secrets import masked, remember_environment
+from supervisor.storage.base import StoreError
 
 
 def run_cli(command: Callable[[], int], program: str, *, contract: bool = False) -> int:
@@ -27,7 +28,7 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
         return _run(command)
     except SupervisorError as error:
         remember_environment()
-        _tell(masked(str(error)))
+        _tell(masked(_whole(error)))
         if contract:
             return error.exit_code
         return EXIT_USAGE if error.exit_code == EXIT_USAGE else 1
@@ -62,6 +63,14 @@ def crash_note(program: str, error: BaseException) -> str:
     except OSError:
         return f"{summary}. No file could be written, so here it all is:\n{text}"
     return f"{summary}. Please report it with {Path(path)}, which holds the details."
+
+
+def _whole(error: SupervisorError) -> str:
+    """The store's errors are clauses, since others quote them; alone, one is a sentence."""
+    text = str(error)
+    if not isinstance(error, StoreError) or not text:
+        return text
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
 def _tell(text: str) -> None:

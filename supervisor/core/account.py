@@ -35,7 +35,7 @@ from supervisor.core.state import Incident, State
 READ_LATE_S = 1.0
 SAVING = "checkpoint"  # the phase, in ``supervisor.jobs.base.PHASES``
 _BOOKED = frozenset(
-    {f.DaemonStarted, f.AttemptStarted, f.AttemptAdopted, f.Published, f.Command, f.SetupDone, f.Suppressed}
+    {f.DaemonStarted, f.AttemptStarted, f.AttemptAdopted, f.Published, f.Claimed, f.Command, f.SetupDone, f.Suppressed}
 )
 _CATEGORIES = {
     "restoring": g.RESTORE,
@@ -83,7 +83,11 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
         ledger = _phases(ledger, before, after)
     ledger = _passed(ledger, before, after, fact)
     if isinstance(fact, f.AttemptStarted) and fact.attempt == after.attempt:
-        ledger = _resumed(ledger, g.FROM_SCRATCH if fact.step is None else fact.step)
+        ledger = _resumed(ledger, after, g.FROM_SCRATCH if fact.step is None else fact.step)
+    elif isinstance(fact, f.Claimed) and before.live and fact.generation != (before.fence.once or 0) + 1:
+        # Another pod had the run while the job went on here: from its next step on, this one's steps are the run's.
+        step = after.progress.step
+        ledger = ledger if step is None else g.started(ledger, step, after.wall, fact.generation)
     if after.restarts != before.restarts:
         ledger = replace(ledger, restarts=ledger.restarts + after.restarts - before.restarts)
     if before.incident is not after.incident:
@@ -103,7 +107,7 @@ def settled(state: State) -> Ledger:
     saved = min(_saves(ledger, state.now), pending - doubtful)
     productive = pending - doubtful - saved
     step = state.progress.step or 0
-    ledger = replace(ledger, spans=g.with_span(ledger.spans, (step + 1, step, productive)))
+    ledger = replace(ledger, spans=g.with_span(ledger.spans, (step + 1, step, productive), ledger.starts))
     return _booked(ledger, state, {g.PRODUCTIVE: productive, g.SAVE: saved, g.DETECTION: doubtful})
 
 
@@ -130,7 +134,7 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     """A step is done."""
     now, step, previous = after.now, after.progress.step or 0, before.progress.step
     if previous is None:
-        ledger = _resumed(ledger, step - 1)  # what is done again was lost, whatever anybody said about it
+        ledger = _resumed(ledger, after, step - 1)  # what is done again was lost, whatever anybody said about it
     if ledger.saving is not None:
         # No line said when the save ended, so it ended at the latest when the step itself began.
         own = (fact.duration_s or 0.0) if isinstance(fact, f.StepDone) else 0.0
@@ -144,11 +148,11 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     first = step if previous is None or previous >= step else previous + 1  # lines may have been missed
     ledger = replace(ledger, steps=ledger.steps + step - first + 1)
     if before.mode == "starting":
-        ledger = replace(ledger, spans=g.with_span(ledger.spans, (first, step, 0.0)))
+        ledger = replace(ledger, spans=g.with_span(ledger.spans, (first, step, 0.0), ledger.starts))
         return _booked(ledger, after, {g.STARTUP: took, g.SAVE: saved})
     ledger = replace(
         ledger,
-        spans=g.with_span(ledger.spans, (first, step, took)),
+        spans=g.with_span(ledger.spans, (first, step, took), ledger.starts),
         timed=ledger.timed + step - first + 1,
         timed_s=ledger.timed_s + took,
     )
@@ -209,9 +213,10 @@ def _saves(ledger: Ledger, until: float) -> float:
     return ledger.saved + (max(0.0, until - ledger.saving) if ledger.saving is not None else 0.0)
 
 
-def _resumed(ledger: Ledger, step: int) -> Ledger:
-    floor = step if ledger.floor is None else min(step, ledger.floor)
-    return replace(g.lose(ledger, step), floor=floor)
+def _resumed(ledger: Ledger, state: State, step: int) -> Ledger:
+    """The attempt goes on at ``step``. It has had the run since it was started, not since its first step."""
+    wall = max(ledger.began_wall or 0.0, state.wall - max(0.0, state.now - state.started))
+    return g.resumed(ledger, step, wall, state.fence.generation)
 
 
 def _incident(ledger: Ledger, before: State, after: State) -> Ledger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Learned
+from supervisor.core.records import Happened, Learned
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,13 @@ class CollectEvidence(Action):
 class Publish(Action):
     """Send a complete step to the store, then its manifest, then the pointer.
 
-    ``back``: the pointer may go back, because the step that it names is quarantined.
+    ``back``: the pointer may go back, because the step that it names is quarantined. ``reward``: of that step, where
+    it is known.
     """
 
     step: int
     back: bool = False
+    reward: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,14 @@ class PruneStore(Action):
     """Delete ``step`` from the store: manifest first, then its files."""
 
     step: int
+
+
+@dataclass(frozen=True)
+class Pin(Action):
+    """Write down in the store that ``step`` is kept for good, or no longer (``PinKept`` follows)."""
+
+    step: int
+    pinned: bool
 
 
 @dataclass(frozen=True)
@@ -147,3 +157,32 @@ class KeepRecords(Action):
     learned: Learned
     journal: str
     ledger: Ledger = field(default_factory=Ledger)
+
+
+@dataclass(frozen=True)
+class Claim(Action):
+    """Claim the run for this pod, and keep trying while another one holds it.
+
+    ``Claimed``, ``ClaimHeld`` (again and again) or ``ClaimFailed`` follow, and later perhaps ``Fenced``.
+    """
+
+    take_over: bool = False
+
+
+@dataclass(frozen=True)
+class Release(Action):
+    """Give the run back in the store, so that the next pod need not wait: nothing of it runs here any more."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Sweep(Action):
+    """Cancel what pods before this one left half-sent in the store (``Swept`` follows)."""
+
+
+@dataclass(frozen=True)
+class KeepLineage(Action):
+    """Write down in the store which steps are left, and move the pointer back to a good one, before any publish."""
+
+    happened: tuple[Happened, ...]

@@ -29,11 +29,13 @@ def choose(state: State) -> Choice:
     settings = state.settings
     if state.local_reason:
         return Choice("wait", None, f"The local checkpoints are not known: {state.local_reason}.")
+    if state.asked_step is not None and state.override:
+        return _pinned(state, state.asked_step, "rollback")
     if settings.fresh and state.override:
         return Choice("start", None, "A person asked for a fresh start (--fresh).")
     local, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
     if settings.pin_step is not None and state.override:
-        return _pinned(state, settings.pin_step)
+        return _pinned(state, settings.pin_step, "--step")
     if state.store_reason and settings.has_store:
         known = state.published if state.published is not None else -1
         if local is not None and state.store_t >= 0 and local >= known:
@@ -42,7 +44,7 @@ def choose(state: State) -> Choice:
             return Choice(
                 "give-up",
                 None,
-                f"The store cannot be listed, and it may hold checkpoints: {state.store_reason} "
+                f"The store cannot be listed, and it may hold checkpoints: {state.store_reason.rstrip('.')}. "
                 "Nothing is started, since a fresh start could lose the run; mend the store's settings, or start with "
                 "--step N or --fresh.",
             )
@@ -55,37 +57,42 @@ def choose(state: State) -> Choice:
     if local is not None and (stored is None or local >= stored):
         return Choice("start", local, f"Step {local} is the last good step, complete on this disk.")
     if stored is not None:
-        return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.")
+        latest = state.store_latest
+        behind = f" latest.json is behind: it names step {latest}." if latest is not None and latest < stored else ""
+        return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.{behind}")
     return _nothing_good(state)
 
 
-def _pinned(state: State, step: int) -> Choice:
+def _pinned(state: State, step: int, how: str) -> Choice:
     if step in {s.step for s in state.local if s.state == "complete"}:
-        return Choice("start", step, f"A person asked for step {step} (--step).")
+        return Choice("start", step, f"A person asked for step {step} ({how}).")
     if str(step) in state.damaged:
         return Choice(
             "give-up",
             None,
-            f"Step {step} was asked for (--step), and the store's copy is damaged: {state.damaged[str(step)]}",
+            f"Step {step} was asked for ({how}), and the store's copy is damaged: {state.damaged[str(step)]}",
         )
     if step in {s.step for s in state.store}:
-        return Choice("restore", step, f"A person asked for step {step} (--step), and it is in the store only.")
+        return Choice("restore", step, f"A person asked for step {step} ({how}), and it is in the store only.")
     if state.store_reason and state.settings.has_store and not state.store_permanent:
-        asked = f"Step {step} was asked for (--step), is not complete here, and the store cannot be listed yet"
+        asked = f"Step {step} was asked for ({how}), is not complete here, and the store cannot be listed yet"
         return Choice("wait", None, f"{asked}: {state.store_reason}")
     here = ", ".join(str(s.step) for s in state.local if s.state == "complete") or "none"
     there = ", ".join(str(s.step) for s in state.store) or "none"
     return Choice(
         "give-up",
         None,
-        f"Step {step} was asked for (--step) and is not to be had: complete here {here}, stored {there}.",
+        f"Step {step} was asked for ({how}) and is not to be had: complete here {here}, stored {there}.",
     )
 
 
 def _nothing_good(state: State) -> Choice:
     broken = [f"step {s.step} ({s.reason})" for s in state.local if s.state != "complete"]
-    lost = [f"stored step {step} ({why})" for step, why in state.damaged.items()]
+    lost = [f"stored step {step} ({why})" for step, why in (*state.damaged.items(), *state.spoiled().items())]
     set_aside = [f"step {step} (quarantined)" for step in state.quarantined]
+    set_aside += [
+        f"stored step {s.step} ({s.left})" for s in state.store if s.left and str(s.step) not in state.quarantined
+    ]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
     nothing_yet = state.began_fresh and state.best_complete is None
     if (lost or set_aside or broken) and not nothing_yet:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Learned
+from supervisor.core.records import Happened, Learned
 
 Role = Literal["launcher", "trainer", "orchestrator", "inference", "env", "job"]
 """``job`` is the whole of a plain command, which has no roles we could tell apart."""
@@ -249,6 +249,10 @@ class StoredStep:
     committed: bool
     size_bytes: int
     damaged: str = ""  # why this pod will not restore it, when a restore already failed
+    left: str = ""  # why nobody resumes at it: it is of a lineage that was left, or quarantined
+    manifest: str = ""  # the store's id of its manifest: another one is another checkpoint
+    legacy: bool = False  # of the original scripts: it has no manifest, and their pointer is its only proof
+    problem: str = ""  # why it is not committed
 
 
 @dataclass(frozen=True)
@@ -260,6 +264,10 @@ class StoreSteps(Fact):
     reason: str = ""
     permanent: bool = False  # wrong key, missing bucket: waiting cannot cure it
     wandb_id: str = ""  # what latest.json names
+    happened: tuple[Happened, ...] = ()  # all that ever left steps of this run, oldest first
+    pinned: tuple[int, ...] = ()  # a person keeps these
+    reading: tuple[int, ...] = ()  # somebody is restoring these
+    pins_reason: str = ""  # why the pins cannot be read; then nothing is deleted from the store
 
 
 @dataclass(frozen=True)
@@ -395,6 +403,7 @@ class PublishFailed(Fact):
     reason: str
     permanent: bool = False
     step_changed: bool = False  # the local step vanished or changed under the transfer: choose anew
+    left: bool = False  # the very same bytes are in the store and nobody resumes at them: nor are they good here
 
 
 @dataclass(frozen=True)
@@ -433,6 +442,80 @@ class RestoreFailed(Fact):
     reason: str
     damaged: bool = False
     permanent: bool = False
+
+
+@dataclass(frozen=True)
+class PinKept(Fact):
+    """A person's pin (or its end) is written down in the store, or ``reason`` says why it is not."""
+
+    step: int
+    pinned: bool
+    reason: str = ""
+    permanent: bool = False
+
+
+@dataclass(frozen=True)
+class StoreChecked(Fact):
+    """The store was compared with its manifests: good steps, and what is wrong with the others, by step."""
+
+    good: tuple[int, ...] = ()
+    damaged: dict[str, str] = field(default_factory=dict)
+    deep: bool = False  # True: bytes were read again, too
+
+
+@dataclass(frozen=True)
+class Claimed(Fact):
+    """This pod holds the run from now on: it alone publishes to the store, and deletes there."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class ClaimHeld(Fact):
+    """Another pod holds the run. Comes again with each look."""
+
+    by: str  # its host name
+    generation: int
+    age_s: float  # since its heartbeat was last seen to move, on this pod's clock
+    patience_s: float  # for so long it may stand still
+
+
+@dataclass(frozen=True)
+class ClaimFailed(Fact):
+    """The store could not be asked who holds the run. ``permanent``: waiting cannot cure it."""
+
+    reason: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True)
+class Fenced(Fact):
+    """Another pod has taken the run over from this one."""
+
+    by: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class LineageKept(Fact):
+    """What left steps of the run is written down in the store; ``pointer`` is where latest.json was moved back to."""
+
+    count: int  # of the entries that were asked for
+    pointer: int | None = None
+
+
+@dataclass(frozen=True)
+class Swept(Fact):
+    """What pods before this one left half-sent in the store is cancelled."""
+
+    cancelled: int
+
+
+@dataclass(frozen=True)
+class LineageFailed(Fact):
+    """It is not written down yet."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -510,6 +593,8 @@ class Settings:
     has_store: bool = True
     fresh: bool = False  # --fresh: a person said that starting from scratch is meant
     pin_step: int | None = None  # --step N by hand
+    fencing: bool = False  # the store is one that other pods reach, too: nothing is started before the run is claimed
+    take_over: bool = False  # --take-over: a person said that the pod that holds the run has to yield
     mode: Literal["act", "observe"] = "act"  # observe: nothing is started, stopped or deleted
     inference: Literal["with-job", "own-role"] = "with-job"  # own-role: we start the inference server beside the job
     engine_alone: bool = True  # own-role: the job goes on with an inference server that was restarted under it

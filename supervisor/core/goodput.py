@@ -52,6 +52,8 @@ WORDS = {
 """The categories for people."""
 MOST_SPANS = 64
 MOST_OUTAGES = 100
+MOST_STARTS = MOST_SPANS // 4  # so few that spans between them can always be merged
+SAME_START_S = 1.0
 FROM_SCRATCH = -1  # a fresh start resumes below every step
 
 Span = tuple[int, int, float]
@@ -59,6 +61,8 @@ Span = tuple[int, int, float]
 
 A step that is under way stands as ``(121, 120, seconds)``: time that may be lost, and no step.
 """
+Start = tuple[float, int]
+"""Unix time at which a journal went on with the run, and the step that it went on at."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ class Outage:
 class Ledger:
     """Seconds by category of one journal (one pod's part of the run), and what else is counted there.
 
-    Bounded: spans are merged, oldest first, and the newest hundred outages are kept. Only numbers and names.
+    Bounded: spans are merged, oldest first, few starts are told apart, and the newest hundred outages are kept. Only
+    numbers and names.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -96,6 +101,8 @@ class Ledger:
     mark: float | None = None  # the journal's own clock up to which all is booked
     spans: tuple[Span, ...] = ()  # steps that may still be lost, ascending
     floor: int | None = None  # lowest step that an attempt of this journal resumed at
+    starts: tuple[Start, ...] = ()  # ascending; a span was done after the last one below it
+    held: int | None = None  # generation of the claim that the latest start was made under
     steps: int = 0  # done, also those that were lost later
     steps_lost: int = 0
     timed: int = 0  # steps whose whole interval was seen
@@ -138,39 +145,92 @@ def book(ledger: Ledger, more: Mapping[str, float]) -> Ledger:
     return replace(ledger, seconds=seconds)
 
 
-def with_span(spans: tuple[Span, ...], span: Span) -> tuple[Span, ...]:
-    """``spans`` and one more. When there are too many, the older half is merged in pairs: old steps seldom get lost."""
+def with_span(spans: tuple[Span, ...], span: Span, starts: tuple[Start, ...] = ()) -> tuple[Span, ...]:
+    """``spans`` and one more. When there are too many, the older half is merged in pairs: old steps seldom get lost.
+
+    Spans before and after one of ``starts`` stay apart, because another pod may have replaced only the former.
+    """
     spans = (*spans, span)
     if len(spans) <= MOST_SPANS:
         return spans
     half = MOST_SPANS // 2
-    pairs = zip(spans[0:half:2], spans[1:half:2], strict=True)
-    return (*((a[0], b[1], a[2] + b[2]) for a, b in pairs), *spans[half:])
+    merged: list[Span] = []
+    alone = False  # may the last one be merged with the next
+    for one in spans[:half]:
+        if alone and not any(merged[-1][1] <= step < one[0] for _, step in starts):
+            first, last, took = merged.pop()
+            # Other pods may have done steps in between: what counts is how many were done here.
+            merged.append((one[0] - (last - first + 1), one[1], took + one[2]))
+            alone = False
+        else:
+            merged.append(one)
+            alone = True
+    return (*merged, *spans[half:])
 
 
-def lose(ledger: Ledger, above: int) -> Ledger:
-    """The run goes on at step ``above``: the seconds of all steps above it were in vain."""
-    if not ledger.spans or max(ledger.spans[-1][:2]) <= above:
+def lose(ledger: Ledger, above: int, until: int | None = None) -> Ledger:
+    """The run goes on at step ``above``: the seconds of all steps above it, or of those to ``until``, were in vain."""
+    if not ledger.spans or max(ledger.spans[-1][:2]) <= above or (until is not None and until <= above):
         return ledger
     kept: list[Span] = []
     steps, seconds = 0, 0.0
     for first, last, took in ledger.spans:
-        if first > above:
-            steps, seconds = steps + last - first + 1, seconds + took
-        elif last <= above:
+        low = max(first, above + 1)
+        high = last if until is None else min(last, until)
+        if max(first, last) <= above or (until is not None and first > until):
             kept.append((first, last, took))
+        elif (low, high) == (first, last):
+            steps, seconds = steps + last - first + 1, seconds + took
         else:
-            part = took * (last - above) / (last - first + 1)  # of a merged span: an even share
-            kept.append((first, above, took - part))
-            steps, seconds = steps + last - above, seconds + part
+            each = took / (last - first + 1)  # of a merged span: an even share
+            if first < low:
+                kept.append((first, low - 1, each * (low - first)))
+            if high < last:
+                kept.append((high + 1, last, each * (last - high)))
+            steps, seconds = steps + high - low + 1, seconds + each * (high - low + 1)
     ledger = replace(ledger, spans=tuple(kept), steps_lost=ledger.steps_lost + steps)
     return book(ledger, {PRODUCTIVE: -seconds, WASTED: seconds})
+
+
+def resumed(ledger: Ledger, step: int, wall: float, held: int | None) -> Ledger:
+    """This journal's job goes on at ``step``, since Unix time ``wall``, under the claim of generation ``held``.
+
+    A start at a higher step under the same claim is no start of its own: no other pod had the run in between.
+    """
+    ledger = lose(ledger, step)
+    floor = step if ledger.floor is None else min(step, ledger.floor)
+    return started(replace(ledger, floor=floor), step, wall, held)
+
+
+def started(ledger: Ledger, step: int, wall: float, held: int | None) -> Ledger:
+    """From ``wall`` on, what this journal does above ``step`` is the run, whatever other pods did before."""
+    # Those at this step or above it have no spans left, and replaced no more of other pods than this one does.
+    starts = tuple(one for one in ledger.starts if one[1] < step)
+    if starts and starts == ledger.starts and held is not None and held == ledger.held:
+        return ledger
+    if starts and wall < starts[-1][0] + SAME_START_S:
+        return replace(ledger, starts=starts, held=held)  # the same attempt, or a clock that was set back
+    starts = (*starts, (wall, step))
+    if len(starts) > MOST_STARTS:
+        # Between the two that are closest in time another pod is least likely to have had the run.
+        number = min(range(1, len(starts)), key=lambda n: starts[n][0] - starts[n - 1][0])
+        starts = (*starts[:number], *starts[number + 1 :])
+    return replace(ledger, starts=starts, held=held)
+
+
+def all_starts(ledger: Ledger) -> tuple[Start, ...]:
+    """A ledger's starts. Of one that was begun before starts were kept, its lowest stands for those from its begin."""
+    starts, floor = ledger.starts, ledger.floor
+    if floor is None or ledger.began_wall is None or (starts and starts[0][1] <= floor):
+        return starts
+    return ((ledger.began_wall, floor), *starts)
 
 
 def across(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
     """The ledgers of a run's journals, oldest first, each knowing of the others.
 
-    What a later pod resumed below is wasted in the earlier one's ledger. The gap before a pod, from the last record of
+    What a pod resumed below is wasted in the others' ledgers, as far as they had begun it before: of a pod that was
+    interrupted by another and resumed later, the steps since then stay. The gap before a pod, from the last record of
     those before it, is booked in its own: as the replacement of a lost pod, unless a person had stopped the run.
     A lost pod's record ends with its last one in the store, so the gap begins there.
     """
@@ -179,15 +239,18 @@ def across(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
     newest: Ledger | None = None
     for began, name in order:
         ledger = ledgers[name]
-        if ledger.floor is not None:
-            floor = ledger.floor
-            found = {other: lose(one, floor) for other, one in found.items()}
         gap = began - newest.wall if newest is not None else 0.0
         if newest is not None and gap > 0:
             ledger = book(ledger, {STOPPED if newest.last == STOPPED else INFRASTRUCTURE: gap})
         if newest is None or ledger.wall > newest.wall:
             newest = ledger
         found[name] = ledger
+    starts = {name: all_starts(one) for name, one in found.items()}
+    for wall, name, step in sorted((wall, name, step) for name, own in starts.items() for wall, step in own):
+        for other, one in found.items():
+            if other != name:
+                until = next((low for since, low in starts[other] if (since, other) > (wall, name)), None)
+                found[other] = lose(one, step, until)
     return found
 
 

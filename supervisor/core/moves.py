@@ -5,12 +5,14 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
+from supervisor.core.records import Happened
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.words import span
 
 EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
 WARM = "The inference server ran on and is taken over warm."
 NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
+LONGEST_WHY = 300  # characters that are kept in the store
 
 Actions = list[a.Action]
 
@@ -104,6 +106,9 @@ def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
     """Quarantine the resume step, since the checkpoint may be poisoned, and go to the one before, once."""
     step = state.resume_step
     state = replace(state, stepped_back=True, quarantined={**state.quarantined, str(step): state.wall})
+    if step is not None:
+        why_so = why.rstrip(".")[:LONGEST_WHY]
+        state = replace(state, happened=(*state.happened, Happened("quarantine", step, state.wall, why_so)))
     state = replace(state, published=max(state.good_stored(), default=None))
     sentence = f"{why.rstrip('.')}: that step is quarantined, and the run goes one good step back, to step {lower}."
     return state, [say("one-step-back", sentence, "warning", step=step)]

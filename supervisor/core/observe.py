@@ -15,6 +15,7 @@ from supervisor.core.phases import merged
 from supervisor.core.state import (
     Busy,
     EngineMemory,
+    Fence,
     Gone,
     GpuMemory,
     State,
@@ -155,7 +156,7 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
         case "publish":
             after = state.now + CRASH_PAUSE_S
             state = replace(state, publish_failures=state.publish_failures + 1, publish_after=after)
-            busy = replace(busy, publish=None)
+            busy = replace(busy, publish=None, lineage=None)
         case "prune":
             state = replace(state, prune_after=state.now + CRASH_PAUSE_S)
             busy = replace(busy, prune_local=None)
@@ -267,6 +268,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             survey_asked=None,
             setup_pending=fact.setup,
             setup_reason="",
+            fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
         )
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
+from supervisor.core import fencing
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import learn
 from supervisor.core.state import (
@@ -15,6 +16,9 @@ from supervisor.core.state import (
 from supervisor.core.watch import NEVER
 
 CHOOSE_ANEW_S = 5.0
+PRUNE_AGAIN_S = 60.0
+MOST_VERIFIED = 8
+MOST_BEGUN = 64
 
 
 # ---------------------------------------------------------------- disk, checkpoints, store
@@ -48,6 +52,7 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     # A quarantined step that was written anew since is another checkpoint: another lineage's.
     written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
+    quarantined |= fencing.left_here(state.lineage, fact.steps)
     outdated = tuple(sorted({*state.outdated, *map(int, written)}))
     stored = tuple(s for s in state.store if s.step not in outdated)
     state = replace(state, local=fact.steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
@@ -70,17 +75,41 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
     if state.rolled_back is not None:
         step, wall = state.rolled_back
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
+    anew = _published_anew(state.store, fact.steps)
+    bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
+    state = begun(state, *(s.step for s in state.store if s.committed and not s.legacy and s.step in bare))
     state = replace(
         state,
         store=tuple(s for s in fact.steps if s.step not in state.outdated),
+        damaged={step: why for step, why in state.damaged.items() if step not in anew},
+        verified=tuple(step for step in state.verified if str(step) not in anew),
         store_latest=fact.latest,
+        pinned=fact.pinned,
+        reading=fact.reading,
+        pins_reason=fact.pins_reason,
         store_reason="",
         store_permanent=False,
         store_t=state.now,
-        quarantined=quarantined,
+        quarantined={**quarantined, **fencing.left_here(fact.happened, state.local)},
         rolled_back=None,
+        lineage=fact.happened,
     )
     return replace(state, published=max(state.good_stored(), default=None))
+
+
+def begun(state: State, *steps: int) -> State:
+    """Remember stored steps as ours: begun to be sent, or to be deleted."""
+    new = tuple(step for step in steps if step not in state.begun)
+    return replace(state, begun=(*state.begun, *new)[-MOST_BEGUN:]) if new else state
+
+
+def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, ...]) -> set[str]:
+    """Steps with another manifest than at the last look: perhaps another pod's, and another checkpoint anyway.
+
+    What this pod published itself has no manifest's id here until the next listing; then nothing is known to differ.
+    """
+    known = {s.step: s.manifest for s in before if s.manifest}
+    return {str(s.step) for s in now if s.manifest and known.get(s.step, s.manifest) != s.manifest}
 
 
 def _published(state: State, fact: f.Published) -> State:
@@ -103,6 +132,8 @@ def _published(state: State, fact: f.Published) -> State:
 
 
 def _publish_failed(state: State, fact: f.PublishFailed) -> State:
+    if fact.left:  # until it is written anew it is not asked for again
+        state = replace(state, quarantined={**state.quarantined, str(fact.step): state.wall})
     failures = 0 if fact.step_changed else state.publish_failures + 1
     wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
     return replace(
@@ -126,10 +157,38 @@ def _pruned(state: State, fact: f.Pruned) -> State:
 
 def _prune_failed(state: State, fact: f.PruneFailed) -> State:
     if fact.where == "store":
-        return replace(state, busy=replace(state.busy, prune_store=None), publish_after=state.now + 60)
+        return replace(state, busy=replace(state.busy, prune_store=None), prune_store_after=state.now + PRUNE_AGAIN_S)
     # Forget it until the next scan lists it again, or the same failing step would be asked for at once.
     remaining = tuple(s for s in state.local if s.step != fact.step)
     return replace(state, local=remaining, busy=replace(state.busy, prune_local=None))
+
+
+def _pin_kept(state: State, fact: f.PinKept) -> State:
+    if state.pin_wishes.get(str(fact.step)) != fact.pinned:
+        return state  # the person changed their mind meanwhile
+    if fact.reason and not fact.permanent:
+        return state  # asked for anew with the next look at the store
+    wishes = {step: pinned for step, pinned in state.pin_wishes.items() if step != str(fact.step)}
+    if fact.reason:
+        return replace(state, pin_wishes=wishes)
+    pins = {*state.pinned, fact.step} if fact.pinned else {*state.pinned} - {fact.step}
+    return replace(state, pin_wishes=wishes, pinned=tuple(sorted(pins)))
+
+
+def _store_checked(state: State, fact: f.StoreChecked) -> State:
+    # What was said of a listing alone, which may have been seconds old, a later listing may take back. What was said
+    # of bytes only bytes take back.
+    good = {str(step) for step in fact.good if fact.deep or step in state.doubted}
+    damaged = {step: why for step, why in state.damaged.items() if step not in good} | fact.damaged
+    doubted = () if fact.deep else {int(step) for step in fact.damaged if step not in state.damaged}
+    doubted = tuple(sorted({*doubted, *(step for step in state.doubted if str(step) in damaged)}))
+    verified = _newest_verified(state, fact.good) if fact.deep else state.verified
+    verified = tuple(step for step in verified if str(step) not in fact.damaged)
+    return replace(state, damaged=damaged, doubted=doubted, verified=verified)
+
+
+def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*state.verified, *steps}))[-MOST_VERIFIED:]
 
 
 def _restored(state: State, fact: f.Restored) -> State:
@@ -139,6 +198,7 @@ def _restored(state: State, fact: f.Restored) -> State:
         state,
         local=tuple(sorted((*local, step), key=lambda s: s.step)),
         busy=replace(state.busy, restore=None),
+        verified=_newest_verified(state, (fact.step,)) if fact.verified else state.verified,
     )
 
 
@@ -148,6 +208,7 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
 
 
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
+    **fencing.HANDLERS,
     f.DiskLook: _disk_look,
     f.LocalSteps: _local_steps,
     f.StoreSteps: _store_steps,
@@ -155,6 +216,8 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.PublishFailed: _publish_failed,
     f.Pruned: _pruned,
     f.PruneFailed: _prune_failed,
+    f.PinKept: _pin_kept,
+    f.StoreChecked: _store_checked,
     f.Restored: _restored,
     f.RestoreFailed: _restore_failed,
 }

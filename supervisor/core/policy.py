@@ -8,6 +8,7 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
+from supervisor.core import fencing
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
@@ -171,14 +172,14 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "restart", verdict.sentence))
         case "wait-for-room":
             return with_all(acts, stop(state, "disk-full", sentence))
-        case "step-back":
+        case "step-back" if not would:  # else a step would be quarantined, for all pods, that nobody tried
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
             return with_all(acts + back, stop(state, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))
         case "job-alone":
             return with_all(acts, stop(state, "restart", verdict.sentence, keep_engine=True))
-        case "restart":
+        case _:
             return with_all(acts, stop(state, "restart", verdict.sentence))
 
 
@@ -204,7 +205,7 @@ def _choose(state: State) -> tuple[State, Actions]:
     if state.busy.restore is not None:
         # One that was asked for before a stop or a restart: nothing is begun beside it.
         return enter(state, "restoring", f"Step {state.busy.restore} is being restored."), []
-    choice = choose(state)
+    choice = fencing.held_back(state) or choose(state)
     match choice.do:
         case "wait":
             return _survey_again(enter(state, "surveying", choice.sentence))
@@ -215,8 +216,10 @@ def _choose(state: State) -> tuple[State, Actions]:
         case "finish":
             return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
         case "restore" if choice.step is not None:
+            state = _leave_higher(state, choice.step)  # now: a restore takes long, and a spot pod may not live so long
             state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
-            return state, [say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
+            told = _passed_over(state, choice.step)
+            return state, [*told, say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
     if state.busy.prune_local is not None and (disk_critical(state) or state.busy.prune_local == choice.step):
         return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
@@ -229,6 +232,15 @@ def _choose(state: State) -> tuple[State, Actions]:
     return _start(state, choice.step, choice.sentence)
 
 
+def _passed_over(state: State, step: int) -> Actions:
+    """What is higher in the store and cannot be restored."""
+    return [
+        say("restore-damaged", f"Step {higher} in the store is damaged and is left as it is: {problem}.", "error")
+        for higher, problem in state.spoiled().items()
+        if higher > step
+    ]
+
+
 def _survey_again(state: State) -> tuple[State, Actions]:
     """Ask once more when the answer does not come."""
     if state.survey_asked is not None and state.now - state.survey_asked < SURVEY_AGAIN_S:
@@ -237,17 +249,8 @@ def _survey_again(state: State) -> tuple[State, Actions]:
 
 
 def _start(state: State, step: int | None, sentence: str) -> tuple[State, Actions]:
-    if state.override:
-        # A person went back on purpose: whatever is higher belongs to another lineage from now on.
-        known = {s.step for s in state.local} | {s.step for s in state.store}
-        higher = {known_step for known_step in known if step is None or known_step > step}
-        quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
-        quarantined.pop(str(step), None)  # the person wants it
-        state = replace(state, quarantined=quarantined, override=False, best_complete=None, began_fresh=False)
-        state = replace(state, published=max(state.good_stored(), default=None))
-        if state.store_reason:
-            # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
-            state = replace(state, rolled_back=(-1 if step is None else step, state.wall))
+    state = _leave_higher(state, step)
+    state = replace(state, override=False, asked_step=None, left_higher=False)
     again = state.attempt > 0
     attempt = state.attempt + 1
     snapshot = None if state.new_config else state.snapshot
@@ -269,6 +272,24 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     return state, [say("starting", sentence, step=step, attempt=attempt), *engine, start]
 
 
+def _leave_higher(state: State, step: int | None) -> State:
+    """A person went back on purpose: whatever is higher belongs to another lineage from now on."""
+    if not state.override or state.left_higher:
+        return state
+    known = {s.step for s in state.local} | {s.step for s in state.store}
+    higher = {known_step for known_step in known if step is None or known_step > step}
+    quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
+    state = fencing.went_back(state, step)
+    quarantined.pop(str(step), None)  # the person wants it
+    stored = tuple(replace(s, left="") if s.step == step else s for s in state.store)
+    state = replace(state, quarantined=quarantined, store=stored, best_complete=None, began_fresh=False)
+    state = replace(state, left_higher=True, published=max(state.good_stored(), default=None))
+    if state.store_reason:
+        # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
+        state = replace(state, rolled_back=(-1 if step is None else step, state.wall))
+    return state
+
+
 def _disk_full(state: State) -> tuple[State, Actions]:
     room = next_save_bytes(state) + 1.5 * state.settings.stop_below_bytes
     if state.disk_free is not None and state.disk_free > room and not state.paused:
@@ -285,6 +306,9 @@ def _publishing(state: State) -> tuple[State, Actions]:
     if state.busy.publish is not None:
         return state, []
     step = next_to_publish(state) if state.settings.has_store else None
+    if step is not None and state.fence.lost:
+        sentence = f"Training is finished, and its last step {step} is kept on this disk: {fencing.lost(state)}"
+        return end(state, "gave-up", EXIT_PERSON, sentence)
     if step is None:
         if "finish" in state.settings.hooks:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")

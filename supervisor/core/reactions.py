@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import observed
+from supervisor.core import fencing, keeping, observed
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
@@ -45,6 +45,12 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return _daemon_started(before, state, fact)
         case f.Command():
             return _command(state, fact)
+        case f.PinKept() | f.StoreChecked():
+            return keeping.react(before, state, fact)
+        case f.StoreSteps() if not fact.reason:
+            return keeping.react(before, state, fact)
+        case _ if isinstance(fact, fencing.TOLD):
+            return fencing.react(before, state, fact)
         case f.AttemptStarted() if fact.attempt == state.attempt:
             return _attempt_started(state, fact)
         case f.AttemptAdopted() if observed.newly_attached(state, fact):
@@ -133,16 +139,21 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
 def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, Actions]:
     settings = fact.settings
     told = say("daemon", f"rl-supervisor {fact.version} watches run {settings.run_id}.")
-    looks: Actions = [a.Setup(), a.Survey()] if fact.setup else [a.Survey()]
+    state, claim = fencing.begin(state)
+    looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
     over = before.mode == "leaving" and before.after_stop == "finish"
     if (over or before.mode in ("publishing", "finishing")) and not asked:
-        return finish(state, [told])
+        return finish(state, [told, *claim])
     if before.mode == "finished" and not raised and not asked:
         sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
         return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
-    state = replace(state, exit_code=None, exit_said=False, override=asked, wanted=state.wanted or asked)
+    state = replace(state, exit_code=None, exit_said=False, wanted=state.wanted or asked)
+    if asked:
+        state = replace(state, override=True, asked_step=None, left_higher=False)
+    else:  # a rollback that the daemon before had begun
+        state = replace(state, override=state.asked_step is not None)
     state = replace(state, damaged={}) if asked else state  # a person may have mended what is asked for
     if before.mode == "finished" and raised:
         state = replace(state, new_config=True)  # the snapshot ends where the run ended
@@ -190,18 +201,22 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state = replace(state, wanted=True)
             if state.mode == "stopping" and state.after_stop == "stop":
                 state = replace(state, after_stop="restart")  # the person changed their mind while it was being stopped
+            state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
                 state = replace(forgiven(state), exit_code=None, exit_said=False)
-                return survey(state, [told], "Started by a person; looking for checkpoints.")
-            return state, [told]
+                return survey(state, [told, *claim], "Started by a person; looking for checkpoints.")
+            return state, [told, *claim]
         case "restart":
             state = replace(state, wanted=True, new_config="--new-config" in fact.args, config_changed=())
             if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
                 return state, [told]  # the next daemon starts it
+            state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.live or state.mode == "stopping":
-                return with_first(told, stop(state, "restart", f"Restarted{by}."))
+                return with_all([told, *claim], stop(state, "restart", f"Restarted{by}."))
             state = replace(state, exit_code=None, exit_said=False)
-            return survey(forgiven(state), [told], "Restarted by a person; looking for checkpoints.")
+            return survey(forgiven(state), [told, *claim], "Restarted by a person; looking for checkpoints.")
+        case "rollback":
+            return with_first(told, _rollback(state, fact, by))
         case "shutdown":
             if state.live or state.mode == "stopping":
                 return with_first(told, stop(state, "shutdown", f"The daemon is shut down{by}."))
@@ -210,7 +225,31 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state = replace(state, after_stop=after)
             state = replace(enter(state, "leaving", f"The daemon is shut down{by}."), exit_code=EXIT_OK)
             return state, [told]
+        case "pin" | "unpin":
+            return with_first(told, keeping.pin(state, fact))
     return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]
+
+
+def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
+    """Stop, and go on at a lower step: everything above it is another lineage from then on."""
+    step = int(fact.args[0])
+    here = sorted(s.step for s in state.local if s.state == "complete")
+    there = sorted(s.step for s in state.store if s.committed and str(s.step) not in state.damaged)
+    if step not in here and step not in there:
+        known = f"complete here {_numbers(here)}, stored {_numbers(there)}"
+        return state, [say("rollback", f"Step {step} is not to be had: {known}. Nothing was changed.", "error")]
+    if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
+        return state, [say("rollback", "The daemon is about to end: nothing was changed.", "error")]
+    state = replace(forgiven(state), override=True, asked_step=step, wanted=True, exit_code=None, exit_said=False)
+    state = replace(state, left_higher=False)
+    state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
+    if state.live or state.mode == "stopping":
+        return with_all(claim, stop(state, "restart", f"Going back to step {step}{by}."))
+    return survey(state, claim, f"Going back to step {step}{by}; looking for it.")
+
+
+def _numbers(steps: list[int]) -> str:
+    return ", ".join(map(str, steps)) or "none"
 
 
 def _attempt_started(state: State, fact: f.AttemptStarted) -> tuple[State, Actions]:

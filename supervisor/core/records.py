@@ -6,6 +6,7 @@ The next attempt, the next daemon and the next pod begin with them. They name no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -24,3 +25,16 @@ class Learned:
     """Times by name: ``step``, ``resume`` (launch to first new step), and ``role/phase`` for each phase of a role."""
 
     phases: dict[str, PhaseTimes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Something that leaves steps of a run, or takes one back; ``wall`` is Unix time.
+
+    rollback: all steps above ``step`` are left (-1: all); quarantine: ``step`` is; take: a person wants it after all.
+    """
+
+    kind: Literal["rollback", "quarantine", "take"]
+    step: int
+    wall: float
+    why: str = ""

@@ -13,17 +13,23 @@ def next_to_publish(state: State) -> int | None:
     good = state.good_local()
     if not good:
         return None
-    # Not those above the pointer: what nobody would resume from is published for nobody.
-    above = max(state.good_stored(), default=None)
-    return good[-1] if above is None or good[-1] > above else None
+    # Not against those that were left: what nobody would resume from is published for nobody.
+    stored = state.good_stored()
+    latest = state.store_latest
+    if not stored or good[-1] > stored[-1]:
+        return good[-1]
+    # Its publish died between manifest and pointer: once more, which sends nothing and moves the pointer.
+    return good[-1] if latest is not None and good[-1] == stored[-1] > latest else None
 
 
 def safe_locally(state: State, keep: int) -> list[int]:
     """Local steps that may be deleted, oldest first: published ones, and ones below a newer published one.
 
-    Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published,
-    or anything at or above the newest published step that is not itself published.
+    Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published or
+    that a person asked to go back to, or anything at or above the newest published step that is not itself published.
     """
+    if state.fence.lost:
+        return []  # what the store holds is another pod's now: nothing of it makes a step here superfluous
     stored = set(state.good_stored())
     newest_stored = max(stored, default=None)
     if newest_stored is None:
@@ -33,6 +39,7 @@ def safe_locally(state: State, keep: int) -> list[int]:
         kept.add(state.resume_step)  # a job that is loading it still reads it
     if state.busy.publish is not None:
         kept.add(state.busy.publish)
+    kept |= _asked_for(state)
     last_good = max(state.good_local(), default=-1)
     return sorted(
         s.step
@@ -67,16 +74,58 @@ def disk_short(state: State) -> bool:
 
 
 def victims_in_store(state: State) -> list[int]:
-    """Stored steps beyond retention, oldest first; at least two good ones always remain."""
+    """Stored steps beyond retention, oldest first, then unfinished ones; at least two good ones always remain.
+
+    Kept: the last N good ones, every M-th, what the pointer names, what this attempt resumed from, pinned steps, what
+    somebody is restoring or asked to go back to, and the newest one whose bytes were seen to be right. Damaged and
+    quarantined steps are a person's to delete. While nobody knows what is pinned nothing goes.
+    """
     settings = state.settings
-    if len(state.store) <= max(2, settings.keep_last):
+    if state.pins_reason:
         return []
     good = state.good_stored()
-    kept = set(good[-max(2, settings.keep_last) :])
+    kept = {*good[-max(2, settings.keep_last) :], *state.pinned, *state.reading}
+    kept |= {int(step) for step in state.pin_wishes}
+    kept |= _asked_for(state)
     if settings.keep_every:
         kept |= {step for step in good if step % settings.keep_every == 0}
     if state.store_latest is not None:
         kept.add(state.store_latest)
     if state.resume_step is not None:
         kept.add(state.resume_step)
-    return [step for step in good if step not in kept]
+    verified = [step for step in state.verified if step in good]
+    kept.update(verified[-1:])
+    beyond = [step for step in good if step not in kept] if len(state.store) > max(2, settings.keep_last) else []
+    # Last, so that one which the store does not let go keeps no other from going.
+    return [*beyond, *(step for step in _unfinished(state) if step not in kept)]
+
+
+def _asked_for(state: State) -> set[int]:
+    """The step that a person wants to go on at, until that is done: stopping the job first may take minutes."""
+    pinned = state.settings.pin_step if state.override else None
+    return {step for step in (state.asked_step, pinned) if step is not None}
+
+
+def _unfinished(state: State) -> list[int]:
+    """Stored steps that are half-deleted, or half-sent and passed by: billed, and nobody can restore them.
+
+    Not those above the newest good one: a publish goes on with them. One without a manifest may also be a whole step
+    of the original scripts, once the pointer is no longer theirs; they came before every step of ours. So below our
+    oldest step only what this run is known to have touched itself is taken.
+    """
+    good = state.good_stored()
+    if not good or state.store_latest is None:
+        return []
+    oldest = min((s.step for s in state.store if s.committed and not s.legacy), default=good[-1])
+    spare = {state.busy.publish, next_to_publish(state)}
+    return sorted(
+        s.step
+        for s in state.store
+        if not s.committed
+        and not s.manifest  # with one it is damaged
+        and not s.legacy
+        and s.step < min(good[-1], state.store_latest)
+        and (s.step > oldest or s.step in state.begun)
+        and s.step not in spare
+        and str(s.step) not in state.damaged
+    )

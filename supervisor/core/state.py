@@ -7,7 +7,7 @@ from typing import Literal
 
 from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Learned
+from supervisor.core.records import Happened, Learned
 from supervisor.core.worth import Worth
 
 Mode = Literal[
@@ -235,6 +235,21 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Fence:
+    """Which pod holds the run: this one while ``generation`` is set and not ``lost``."""
+
+    asked: bool = False
+    generation: int | None = None  # claimed by this daemon
+    once: int | None = None  # the highest that this journal ever held
+    lost: bool = False  # another pod took it over
+    by: str = ""  # the other pod, by its host name
+    by_generation: int = 0
+    reason: str = ""  # why it is not claimed, a sentence
+    permanent: bool = False
+    unswept: bool = False  # another pod wrote before this one, and what it left half-sent is still there
+
+
+@dataclass(frozen=True)
 class Busy:
     """Effects under way, one of a kind. Values are step or attempt numbers."""
 
@@ -245,6 +260,7 @@ class Busy:
     prune_store: int | None = None
     restore: int | None = None
     hook: str | None = None
+    lineage: int | None = None  # number of entries that are being written down
 
 
 @dataclass(frozen=True)
@@ -310,9 +326,20 @@ class State:
     store_t: float = -1.0
     published: int | None = None  # highest step this run is known to have in the store
     quarantined: dict[str, float] = field(default_factory=dict)  # step -> Unix time since when
+    begun: tuple[int, ...] = ()  # steps that this run's own publishes or deletes touched, newest last, few
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
+    doubted: tuple[int, ...] = ()  # those of them that only a listing says so: a later one may know better
+    pinned: tuple[int, ...] = ()  # steps that a person keeps in the store
+    pin_wishes: dict[str, bool] = field(default_factory=dict)  # step -> pinned or not: not in the store yet
+    reading: tuple[int, ...] = ()  # stored steps that somebody was restoring at the last look
+    pins_reason: str = ""  # why the store's pins cannot be read
+    verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
+    fence: Fence = field(default_factory=Fence)
+    lineage: tuple[Happened, ...] = ()  # what left steps of the run, as the store tells it
+    happened: tuple[Happened, ...] = ()  # what is not written down in the store yet
+    lineage_after: float = 0.0
     publish_after: float = 0.0
     publish_failures: int = 0
     publish_reason: str = ""
@@ -343,6 +370,8 @@ class State:
     incidents: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most
     incident_count: int = 0
     override: bool = False  # --fresh or --step was given and not acted upon yet
+    asked_step: int | None = None  # the step of a rollback that was not acted upon yet
+    left_higher: bool = False  # what is above it is left already, and it is being restored
     exit_code: int | None = None
     exit_said: bool = False
     spared: str = ""  # the cause that observing kept us from acting on
@@ -363,14 +392,27 @@ class State:
         """Complete local steps that may be resumed from, ascending."""
         return sorted(s.step for s in self.local if s.state == "complete" and str(s.step) not in self.quarantined)
 
+    def spoiled(self) -> dict[int, str]:
+        """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.
+
+        They were published once. Nobody resumes from them, and they are no reason to believe that nothing was.
+        """
+        return {
+            s.step: s.problem or "its files are not those of its manifest"
+            for s in self.store
+            if s.manifest and not s.committed and not s.left and str(s.step) not in {*self.damaged, *self.quarantined}
+        }
+
     def good_stored(self) -> list[int]:
         """Committed stored steps that may be resumed from, ascending."""
-        # A committed step above the pointer is not offered: the pointer goes back only when a step is no good.
-        limit = self.store_latest
+        # A publish may have died between manifest and pointer, so a step above the pointer counts; those that the run
+        # went back behind are left by name. Only the original scripts know no other way back than their pointer.
+        limit = next((s.step for s in self.store if s.legacy and s.step == self.store_latest), None)
         return sorted(
             s.step
             for s in self.store
             if s.committed
+            and not s.left
             and str(s.step) not in self.quarantined
             and str(s.step) not in self.damaged
             and (limit is None or s.step <= limit)

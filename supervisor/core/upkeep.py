@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
+from supervisor.core import fencing
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
+from supervisor.core.observe_steps import begun
 from supervisor.core.retention import (
     disk_critical,
     disk_over,
@@ -31,7 +33,12 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     """Publish, prune, keep the store small: one effect of a kind at a time."""
     state, acts = _engine(state, watch)
     busy = state.busy
-    may_publish = watch.over(state.publish_after, 0.0)
+    may_publish = watch.over(state.publish_after, 0.0) and fencing.may_write(state)
+    state, lineage = fencing.keep_lineage(state, watch)
+    acts += lineage
+    if not fencing.may_write(state) and not state.store_reason:
+        state, claim = fencing.ask_to_publish(state, next_to_publish(state))
+        acts += claim
     if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
         step = next_to_publish(state)
         if step is not None and not state.exit_said:
@@ -40,13 +47,15 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
                 steps = ", ".join(map(str, skipped))
                 acts.append(say("skipped", f"Steps complete faster than the link carries them: {steps} skipped."))
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
-            acts.append(a.Publish(step, back))
-            state = replace(state, busy=replace(state.busy, publish=step))
+            acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
+            state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
     full = disk_over(state) or disk_critical(state) or disk_short(state)
     if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
-    if state.settings.has_store and busy.prune_store is None and not state.store_reason and state.busy.publish is None:
+    # Beside a publish that has only just begun, too: where steps come faster than the link carries them, one follows
+    # another without a pause, and a store in which nothing is ever deleted grows until its cap is reached.
+    if state.settings.has_store and busy.prune_store is None and not state.store_reason and busy.publish is None:
         victims = victims_in_store(state)
         if victims and may_publish and watch.over(state.prune_store_after, 0.0):
             acts.append(a.PruneStore(victims[0]))
@@ -68,6 +77,8 @@ def _engine(state: State, watch: Watch) -> tuple[State, Actions]:
 def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
     """What the run learned and what it cost goes to the store: after each publish, now and then, and at the end."""
     if not state.settings.has_store or state.store_reason or state.mode == "new" or not state.journal:
+        return state, []
+    if not fencing.may_write(state):
         return state, []
     last = state.exit_code is not None and state.records_t < state.since
     if not last and not watch.over(state.records_t, RECORDS_S):
@@ -125,12 +136,17 @@ def leave(state: State) -> tuple[State, Actions]:
         state.busy.publish is not None
         or listing
         or engine
-        or (next_to_publish(state) is not None and state.publish_failures == 0 and not state.store_reason)
+        or (
+            next_to_publish(state) is not None
+            and state.publish_failures == 0
+            and not state.store_reason
+            and fencing.may_write(state)
+        )
     )
     limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
     if waiting and (state.settings.has_store or engine) and state.now - state.since < limit:
         return state, []
-    return replace(state, exit_said=True), [a.Exit(state.exit_code, state.why)]
+    return replace(state, exit_said=True), [*fencing.release(state), a.Exit(state.exit_code, state.why)]
 
 
 def can_free(state: State) -> bool:

@@ -1,6 +1,8 @@
-"""Durations and sizes as people read them."""
+"""Durations, sizes and lists of steps as people read them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def span(seconds: float) -> str:
@@ -25,3 +27,10 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit in ("B", "KiB") or abs(count) >= 100 else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.2f} TiB"
+
+
+def numbers(steps: Iterable[int], most: int = 10) -> str:
+    """Steps for a sentence: ``370, 380, 390 and 12 older``; ``none`` when there is none."""
+    ordered = sorted(steps)
+    older = len(ordered) - most
+    return (", ".join(map(str, ordered[-most:])) or "none") + (f" and {older} older" if older > 0 else "")

@@ -1,16 +1,15 @@
-"""Carry out the core's actions, and report what came of each as a fact.
+"""Carry out the core's actions, and report what came of each as a fact: here, what concerns this machine.
 
-One lane a kind (start, stop and evidence share one, in order). Every action is idempotent: a daemon that died in the
-middle asks for it again, and what was done already is found done.
+What concerns the store is in ``store_work``, an inference server of its own in ``own_engine``. One lane a kind (start,
+stop and evidence share one, in order). Every action is idempotent: a daemon that died in the middle asks for it again,
+and what was done already is found done.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -21,23 +20,20 @@ from typing import Any
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import aside, observing, run_records
-from supervisor.effects.attempts import attempt_dir, digest, last_attempt, read_snapshot, take_snapshot
-from supervisor.effects.evidence import collect, tail_of, trace_command
+from supervisor.effects import aside, observing
+from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
+from supervisor.effects.evidence import collect, trace_command
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
 from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.stop import stop_attempt
+from supervisor.effects.store_work import StoreWork
 from supervisor.effects.survivors import Belongings, Identity, records
-from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
-from supervisor.storage.base import StoreError
 
 Post = Callable[[f.Fact], None]
-CATALOGUE_FRESH_S = 60.0
-CATALOGUE_STALL_S = 120.0
-LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
+MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
@@ -67,8 +63,6 @@ class Effects:
         """
         self.run_file = run_file
         self.job: Job | None = None
-        self.journal = ""  # identity of this daemon's journal
-        self.transfers = Transfers(environ, run_file.store.stall_s)
         self._post = post
         self._environ = dict(environ)
         self._gpu_free = gpu_free
@@ -80,14 +74,19 @@ class Effects:
         self._observed = observed
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
-        self._catalogue_t = 0.0
-        self._records_read = False
-        self._kept = threading.Event()
-        self._kept.set()
         self._opening = threading.Lock()
         self._setup_runs = False
-        self._described = ""  # digest of the run's files that are in the store
         self._state_dir = run_file.state_dir
+        self.store = StoreWork(
+            lambda: self.run_file,
+            post,
+            self._lanes,
+            environ=environ,
+            present=lambda: self.job,
+            job=self._need_job,
+            wandb_id=wandb_id,
+            log_files=log_files,
+        )
         self.engine = OwnEngine(
             lambda: self.run_file,
             post,
@@ -109,7 +108,7 @@ class Effects:
         match action:
             case a.Survey():
                 self._lanes.put("scan", self.scan)
-                self.catalogue()
+                self.store.catalogue()
             case a.Start():
                 self.engine.forget_weights()  # the job hands them over itself, once it is up
                 self._lanes.put("job", lambda: self._start(action))
@@ -123,22 +122,31 @@ class Effects:
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
                 self._lanes.put("job", lambda: self._evidence(action))
+            case a.Claim():
+                self.store.claim(action)
+            case a.Release():
+                self.store.release()
+            case a.Sweep():
+                self._lanes.put("publish", self.store.sweep)  # no upload of our own is under way on this lane
+            case a.KeepLineage():
+                self._lanes.put("publish", lambda: self.store.keep_lineage(action))
             case a.Publish():
-                self._lanes.put("publish", lambda: self._publish(action))
+                self._lanes.put("publish", lambda: self.store.publish(action))
             case a.PruneLocal():
                 self._lanes.put("prune", lambda: self._prune_local(action))
             case a.PruneStale():
                 self._lanes.put("prune", lambda: self._prune_stale(action))
             case a.PruneStore():
-                self._lanes.put("prune-store", lambda: self._prune_store(action))
+                self._lanes.put("prune-store", lambda: self.store.prune(action))
+            case a.Pin():
+                self._lanes.put("pin", lambda: self.store.pin(action))
             case a.Restore():
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
-                self._lanes.put("setup" if self.job is None else "restore", lambda: self._restore(action))
+                self._lanes.put("setup" if self.job is None else "restore", lambda: self.store.restore(action))
             case a.RunHook():
                 self._lanes.put("hook", lambda: self._hook(action))
             case a.KeepRecords():
-                self._kept.clear()
-                self._lanes.put("records", lambda: self._keep_records(action))
+                self.store.keep_records(action)
             case a.Setup():
                 self._setup_runs = True
                 self._lanes.put("setup", self._setup)
@@ -153,33 +161,11 @@ class Effects:
 
     def close(self) -> None:
         """End transfers (they resume where they were) and let each lane finish what it does."""
-        self._kept.wait(LAST_RECORDS_S)
-        self.transfers.close()
+        self.store.close()
         self._lanes.close(timeout_s=2.0)
 
     def _crashed(self, lane: str, error: BaseException) -> None:
         self._post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
-
-    # ------------------------------------------------------------ looks that need the disk or the network
-
-    def upload_logs(self, attempt: int) -> None:
-        """Queue an upload of the ends of the attempt's logs: the next pod's owner wants to know how this one ended."""
-        if self._lanes.idle("logs"):
-            self._lanes.put("logs", lambda: self._upload_logs(attempt))
-
-    def _upload_logs(self, attempt: int) -> None:
-        texts = {
-            f"log-{attempt:04d}-{role}.txt": tail_of(path).decode(errors="replace")
-            for role, path in self._log_files().items()
-        }
-        if not texts:
-            return
-        with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self._put(texts)
-
-    def _put(self, texts: Mapping[str, str]) -> None:
-        files = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-        self.transfers.run(self._ask("put-run-files", files=files), stall_s=CATALOGUE_STALL_S)
 
     def _need_job(self) -> Job:
         """The job, opened when it was not yet. Raises SupervisorError."""
@@ -205,53 +191,6 @@ class Effects:
             return
         found = tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps)
         self._post(f.LocalSteps(found, settled=True))
-
-    def catalogue(self, *, force: bool = False) -> None:
-        """List the store, unless that was done a moment ago."""
-        if not force and time.monotonic() - self._catalogue_t < CATALOGUE_FRESH_S:
-            return
-        if self._lanes.idle("catalogue"):
-            self._lanes.put("catalogue", self._catalogue)
-
-    def _catalogue(self) -> None:
-        try:
-            answer = self.transfers.run(self._ask("catalogue"), stall_s=CATALOGUE_STALL_S)
-        except StoreError as error:
-            self._catalogue_t = 0.0
-            self._post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
-            return
-        self._catalogue_t = time.monotonic()
-        steps = tuple(f.StoredStep(int(s["step"]), bool(s["committed"]), int(s["size_bytes"])) for s in answer["steps"])
-        latest = answer.get("latest") or {}
-        self._post(f.StoreSteps(steps, latest.get("step"), wandb_id=str(latest.get("wandb_run_id") or "")))
-        if not self._records_read:
-            self._read_records()
-
-    def _read_records(self) -> None:
-        """Tell the core, once, what other pods left about this run."""
-        try:
-            answer = self.transfers.run(self._ask("get-records"), stall_s=CATALOGUE_STALL_S)
-        except StoreError:
-            return  # the next look at the store tries again, and says so when the store is away
-        self._records_read = True
-        found = {str(name): base64.b64decode(text) for name, text in answer["records"].items()}
-        learned, ledgers = run_records.of_others(found, self.journal, time.time())
-        if learned is not None:
-            self._post(f.StoreRecords(learned, ledgers))
-
-    def _keep_records(self, action: a.KeepRecords) -> None:
-        record = run_records.Record(action.journal, action.learned, action.ledger)
-        try:
-            text = base64.b64encode(run_records.to_bytes(record)).decode()
-            asked = self._ask("put-record", journal=action.journal, record=text)
-            with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
-                self.transfers.run(asked, stall_s=CATALOGUE_STALL_S)
-        finally:
-            if self._lanes.idle("records"):
-                self._kept.set()
-
-    def _ask(self, do: str, **more: Any) -> dict[str, Any]:
-        return request(self.run_file, do, **more)
 
     # ------------------------------------------------------------ the job
 
@@ -306,8 +245,10 @@ class Effects:
             raise ConfigError("The job has no component to start.")
         if moved:
             # Rollouts and broadcasts are called step_N too: with their folder's name, none is taken for the checkpoint.
-            names = ", ".join(sorted({f"{path.parent.name}/{path.name}" for path in moved}))
-            self._post(f.Remark("set-aside", f"Set aside under {job.output_dir / aside.ASIDE}: {names}."))
+            names = sorted({f"{path.parent.name}/{path.name}" for path in moved})
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            told = f"Set aside under {job.output_dir / aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
+            self._post(f.Remark("set-aside", told))
         return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
 
     @staticmethod
@@ -324,7 +265,9 @@ class Effects:
         return [*moved, *aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop(self, action: a.Stop) -> None:
-        self._post(self._stop_processes(action.attempt, action.budget_s))
+        stopped = self._stop_processes(action.attempt, action.budget_s)
+        self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
+        self._post(stopped)
 
     def _stop_processes(self, attempt: int, budget_s: float = 60.0) -> f.AttemptStopped:
         folder = attempt_dir(self._state_dir, attempt)
@@ -352,59 +295,7 @@ class Effects:
             collect(target, action.reason, self._log_files(), self._explain(), pids, trace=how)
             self._post(f.Remark("evidence", f"What the job said and did until then is kept in {target}."))
 
-    # ------------------------------------------------------------ checkpoints
-
-    def _publish(self, action: a.Publish) -> None:
-        job, began = self.job, time.monotonic()
-        if job is None:
-            self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
-            return
-        try:
-            check = job.check_step(action.step, settled=True)
-            if check.state != "complete":
-                raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
-            self._describe(job)
-            facts = job.facts()
-            asked = self._ask(
-                "publish",
-                step=action.step,
-                files=[{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
-                wandb_run_id=self._wandb_id(),
-                writer=f"{socket.gethostname()}:{_machine_id()}",
-                allow_back=action.back,
-                state_dir=str(self._state_dir / "publish"),
-                extra={
-                    "dialect": facts.name,
-                    "revision": facts.revision,
-                    "config_sha256": self._described.split("/")[0],
-                    "step_base": facts.first_step,
-                },
-            )
-            answer = self.transfers.run(asked, what="publish")
-        except StoreError as error:
-            changed = error.kind == "changed"
-            permanent = error.kind in ("permanent", "quota")
-            self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
-            return
-        except OSError as error:
-            self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
-            return
-        seconds = time.monotonic() - began
-        sent = int(answer.get("sent_bytes", 0))
-        self._post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
-
-    def _describe(self, job: Job) -> None:
-        """Put the run's settings and the trainer's configuration beside its steps, so that the next pod has them."""
-        newest = sorted((self._state_dir / "attempts").glob("[0-9]*/config.json"))
-        configs = read_snapshot(newest[-1].parent) if newest else {path: path for path in job.config_files()}
-        mark = f"{digest(configs)}/{self.run_file.model_dump_json()}"
-        if mark == self._described:
-            return
-        files = {f"config-{number}-{path.name}": copy for number, (path, copy) in enumerate(configs.items())}
-        texts = {name: copy.read_text(errors="replace") for name, copy in files.items()}
-        texts["run.json"] = self.run_file.model_dump_json(indent=1)
-        self._put(texts)
-        self._described = mark
+    # ------------------------------------------------------------ local checkpoints
 
     def _prune_local(self, action: a.PruneLocal) -> None:
         def delete(job: Job) -> int:
@@ -426,44 +317,6 @@ class Effects:
             self._post(f.PruneFailed(step, "local", str(error)))
             return
         self._post(f.Pruned(step, "local", freed))
-
-    def _prune_store(self, action: a.PruneStore) -> None:
-        try:
-            answer = self.transfers.run(self._ask("delete", step=action.step), stall_s=CATALOGUE_STALL_S)
-        except StoreError as error:
-            self._post(f.PruneFailed(action.step, "store", str(error)))
-            return
-        self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
-
-    def _restore(self, action: a.Restore) -> None:
-        began = time.monotonic()
-        try:
-            job = self._need_job()
-            primary = job.place(action.step, "x").parent
-            asked = self._ask(
-                "restore",
-                step=action.step,
-                output_dir=str(job.output_dir),
-                place={"primary": primary.as_posix()},
-            )
-            job.output_dir.mkdir(parents=True, exist_ok=True)
-            answer = self.transfers.run(asked, what="restore")
-            check = job.check_step(action.step, settled=True)
-            aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
-        except StoreError as error:
-            damaged = error.kind in ("damaged", "missing")
-            self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
-            return
-        except (SupervisorError, OSError) as error:
-            permanent = isinstance(error, (ConfigError, UnknownDialectError))
-            self._post(f.RestoreFailed(action.step, str(error), permanent=permanent))
-            return
-        if check.state != "complete":
-            reason = f"it came whole from the store and is not loadable: {check.reason}"
-            self._post(f.RestoreFailed(action.step, reason, damaged=True))
-            return
-        seconds = time.monotonic() - began
-        self._post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
 
     # ------------------------------------------------------------ people's own commands
 
@@ -512,17 +365,3 @@ class Effects:
                 child.wait()
                 return f"{command!r} took longer than {timeout_s:.0f} s; its output is in {log}."
         return "" if code == 0 else f"{command!r} ended with exit code {code}; its output is in {log}."
-
-
-def whole(step: Mapping[str, Any], latest: Mapping[str, Any]) -> bool:
-    """Was this stored step published to its end? The original scripts left no manifest, but moved the pointer last."""
-    if step["committed"]:
-        return True
-    return bool(step.get("legacy") and latest.get("legacy") and int(step["step"]) <= int(latest["step"]))
-
-
-def _machine_id() -> str:
-    for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
-        with contextlib.suppress(OSError):
-            return Path(path).read_text().strip()[:32]
-    return "unknown"

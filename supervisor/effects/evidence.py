@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 TAIL_BYTES = 256 << 10
+MOST_BUNDLES = 5  # of one attempt's incidents that leave the pod
 
 
 def collect(
@@ -38,6 +39,16 @@ def trace_command(journal: Path, incident: int) -> str:
         f"What was observed around it: rl-supervisor trace {journal} --incident {incident} "
         f"-o incident-{incident}.jsonl.gz\n"
     )
+
+
+def log_ends(logs: Mapping[str, Path], attempt: Path) -> dict[str, bytes]:
+    """By name: the ends of the logs, and of what the newest bundles in the attempt's folder say besides."""
+    ends = {f"{role}.log": tail_of(path) for role, path in logs.items()}
+    for bundle in sorted(attempt.glob("incident-*"))[-MOST_BUNDLES:]:
+        for name in ("reason.txt", "explain.json", "processes.txt"):
+            if (bundle / name).is_file():
+                ends[f"{bundle.name}-{name}"] = tail_of(bundle / name)
+    return ends
 
 
 def tail_of(path: Path) -> bytes:

@@ -9,7 +9,18 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 
-ALLOWED = (a.Survey, a.Publish, a.KeepRecords, a.CollectEvidence, a.Say, a.Exit)
+ALLOWED = (
+    a.Claim,
+    a.Release,
+    a.Sweep,
+    a.Survey,
+    a.Publish,
+    a.KeepRecords,
+    a.CollectEvidence,
+    a.Pin,
+    a.Say,
+    a.Exit,
+)
 """None of these signals a process, or moves or deletes a file of the job."""
 _NUMBERS = ("attempt", "step", "engine")
 

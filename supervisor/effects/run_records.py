@@ -83,6 +83,7 @@ def _ledger(value: Any, now_wall: float) -> Ledger:
         wall=wall,
         last=str(last),
         spans=tuple(_span(one) for one in _list(table.get("spans"), g.MOST_SPANS)),
+        starts=tuple(_start(one, now_wall) for one in _list(table.get("starts", []), g.MOST_STARTS)),
         floor=None if floor is None else _whole(floor, least=g.FROM_SCRATCH),
         timed_s=_number(table.get("timed_s"), MOST_SECONDS),
         upload_s=_number(table.get("upload_s"), MOST_SECONDS),
@@ -92,6 +93,9 @@ def _ledger(value: Any, now_wall: float) -> Ledger:
     )
     lows = [first for first, _, _ in ledger.spans]
     kept = ledger.seconds.get(g.PRODUCTIVE, 0.0)
+    walls, resumed = [wall for wall, _ in ledger.starts], [step for _, step in ledger.starts]
+    if walls != sorted(walls) or resumed != sorted(set(resumed)):
+        raise _WrongError("starts that contradict each other")
     if lows != sorted(lows) or sum(took for _, _, took in ledger.spans) > kept + 1 or ledger.kept < 0:
         raise _WrongError("steps that contradict each other")
     return ledger
@@ -106,6 +110,11 @@ def _span(value: Any) -> g.Span:
     if span[1] < span[0] - 1:
         raise _WrongError("steps that run backwards")
     return span
+
+
+def _start(value: Any, now_wall: float) -> g.Start:
+    wall, step = _list(value, 2, exactly=True)
+    return _number(wall, now_wall + CLOCKS_APART_S), _whole(step, least=g.FROM_SCRATCH)
 
 
 def _outage(value: Any, now_wall: float) -> Outage:

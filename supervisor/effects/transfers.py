@@ -13,13 +13,15 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.checkpoints.claims import FencedError
+from supervisor.checkpoints.progress import RecentRate
 from supervisor.config import RunFile
 from supervisor.storage.base import StoreError
 
-LINE_LIMIT = 8 << 20
+LINE_LIMIT = 32 << 20  # bytes; a log of 4 MiB has six times that, where JSON escapes each byte
 
 
 def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
@@ -27,27 +29,41 @@ def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
     store = run_file.store
     place = {
         "url": run_file.store_url,
-        "realm": store.realm,
+        "realm": store.service,
+        "region": store.region,
         "streams": store.streams,
         "part_size": store.part_size,
+        "limit_mbit": store.limit_mbit,
     }
     return {"do": do, "run_id": run_file.run.id, "store": place, **more}
 
 
 @dataclass
 class Moving:
-    """How far a transfer is. ``rate`` in bytes a second over its whole life."""
+    """How far a transfer is in its present phase (hashing, sending, fetching)."""
 
     what: str
     bytes: int = 0
     total: int = 0
-    started: float = 0.0
+    phase: str = ""
+    recent: RecentRate = field(default_factory=RecentRate)
+    cancelled: str = ""  # why it was, a sentence
+    pid: int = 0  # of the child
+
+    def saw(self, said: Mapping[str, Any], now: float) -> bool:
+        """Take in what the child said; True when bytes moved."""
+        phase, moved = str(said.get("phase", "")), int(said.get("bytes", 0))
+        if phase != self.phase:
+            self.recent = RecentRate()
+        progressed = (phase, moved) != (self.phase, self.bytes)
+        self.phase, self.bytes, self.total = phase, moved, int(said.get("total", 0))
+        self.recent.saw(moved, now)
+        return progressed
 
     @property
     def rate(self) -> float:
-        """Bytes a second since it began."""
-        seconds = time.monotonic() - self.started
-        return self.bytes / seconds if seconds > 0 else 0.0
+        """Bytes a second over about the last half minute."""
+        return self.recent.bytes_per_s(time.monotonic())
 
     @property
     def remaining_s(self) -> float | None:
@@ -69,7 +85,7 @@ class Transfers:
 
     def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
         """Carry out one request; returns the child's ``ok`` object. Raises StoreError."""
-        moving = Moving(what, started=time.monotonic())
+        moving = Moving(what)
         with self._lock:
             if self._closed:
                 raise StoreError("transient", "The daemon is ending: no new transfer is begun.")
@@ -83,6 +99,7 @@ class Transfers:
             )
             self._children[child.pid] = child
             if what:
+                moving.pid = child.pid
                 self.moving[what] = moving
         try:
             return self._talk(child, asked, moving, stall_s or self._stall_s)
@@ -102,6 +119,7 @@ class Transfers:
         self, child: subprocess.Popen[bytes], asked: Mapping[str, Any], moving: Moving, stall_s: float
     ) -> dict[str, Any]:
         answer: dict[str, Any] = {}
+        entries: dict[str, dict[str, Any]] = {}  # of the answer's fields that come line by line
         complaint = bytearray()
         last = [time.monotonic()]
 
@@ -113,10 +131,13 @@ class Transfers:
                 except ValueError:
                     continue
                 if "progress" in said:
-                    if said["progress"].get("bytes", 0) != moving.bytes:
-                        last[0] = time.monotonic()
-                    moving.bytes = int(said["progress"].get("bytes", 0))
-                    moving.total = int(said["progress"].get("total", 0))
+                    now = time.monotonic()
+                    if moving.saw(said["progress"], now):
+                        last[0] = now
+                elif "entry" in said:
+                    entry = said["entry"]
+                    entries.setdefault(entry["field"], {})[entry["name"]] = entry["value"]
+                    last[0] = time.monotonic()
                 else:
                     answer.update(said)
 
@@ -148,9 +169,14 @@ class Transfers:
         for thread in threads:
             thread.join(5)
         if "ok" in answer:
-            return dict(answer["ok"])
+            return {**answer["ok"], **entries}
+        if "error" in answer and answer["error"].get("kind") == "fenced":
+            told = answer["error"]
+            raise FencedError(str(told.get("sentence")), str(told.get("by")), int(told.get("generation", 0)))
         if "error" in answer:
             raise StoreError(answer["error"].get("kind", "transient"), answer["error"].get("sentence", "unknown error"))
+        if moving.cancelled:
+            raise StoreError("transient", moving.cancelled)
         tail = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
         raise StoreError(
             "transient", f"The transfer process ended with status {child.returncode} without an answer: {tail[0]}"
@@ -169,6 +195,14 @@ class Transfers:
         """Pids of the transfers under way."""
         with self._lock:
             return list(self._children)
+
+    def cancel(self, what: str, why: str) -> None:
+        """Kill the transfer that is told as ``what``, if it is under way; its ``run`` raises kind "transient"."""
+        with self._lock:
+            moving = self.moving.get(what)
+            if moving is not None:
+                moving.cancelled = why
+                self._children[moving.pid].kill()
 
     def close(self) -> None:
         """Kill what is under way (nothing is lost by that) and begin no more."""

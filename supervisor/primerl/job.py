@@ -68,6 +68,7 @@ class PrimeRlJob:
             async_level=self._async_level(),
             run_name=run.run.id,
             quiet_s=run.supervision.quiet,
+            also=frozenset(run.store.also),
         )
 
     def _async_level(self) -> int:

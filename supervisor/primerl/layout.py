@@ -6,6 +6,7 @@ orchestrator/utils.py (get_weight_dir) and trainer/weights.py, at the commits na
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ class Layout:
     """Up to 2025-11-18: how many older weights a resume needs besides the step's own."""
     run_name: str
     quiet_s: float
+    also: frozenset[str] = frozenset()
+    """Of ``weights``, ``broadcasts`` and ``traces``: what is published besides."""
 
     # ---------------------------------------------------------------- folders
 
@@ -87,6 +90,16 @@ class Layout:
         if not self.weights_on_disk or self.dialect.startup_broadcast:
             return []
         return [self.orchestrator_dir / "broadcasts" / f"step_{step}"]
+
+    def _besides(self, step: int) -> list[Path]:
+        """Folders of a step that no resume needs, and that were asked for."""
+        parents = {
+            "weights": [self.run_dir / "weights"],
+            "broadcasts": [self.orchestrator_dir / "broadcasts"],
+            "traces": self._rollout_parents(),
+        }
+        trees = [parent / f"step_{step}" for word in sorted(self.also) for parent in parents[word]]
+        return [tree for tree in trees if not tree.is_symlink() and tree not in self._parts(step)]
 
     # ---------------------------------------------------------------- what grows
 
@@ -145,12 +158,17 @@ class Layout:
     # ---------------------------------------------------------------- files and trees
 
     def step_files(self, step: int) -> list[StepFile]:
-        """What is published: the whole primary folder, and of the others what resuming needs."""
+        """What is published: the whole primary folder, of the others what resuming needs, and what was asked for.
+
+        Nothing proves that those last ones are whole, so what was written lately is left out: a file that changes while
+        it is sent would stop the step.
+        """
         primary = self._primary(step)
+        besides = self._besides(step)
         files = []
-        for tree in self._parts(step):
+        for tree in (*self._parts(step), *besides):
             for path in files_below(tree):
-                if path.name.endswith(".tmp"):
+                if path.name.endswith(".tmp") or (tree in besides and not self._quiet(path)):
                     continue
                 if tree == primary:
                     name = path.relative_to(primary).as_posix()
@@ -159,6 +177,12 @@ class Layout:
                 files.append(StepFile(path, name))
         return files
 
+    def _quiet(self, path: Path) -> bool:
+        try:
+            return time.time() - path.stat().st_mtime >= self.quiet_s
+        except FileNotFoundError:
+            return False
+
     def place(self, step: int, name: str) -> Path:
         """Where the stored file ``name`` goes, relative to ``output_dir``. ValueError when that is not in the step."""
         path = safe_name(name)
@@ -166,7 +190,8 @@ class Layout:
             target = self._primary(step) / path
         else:
             inner = self.run_dir.joinpath(*path.parts[1:])
-            if not any(inner.is_relative_to(tree) and inner != tree for tree in self._parts(step)[1:]):
+            trees = (*self._parts(step)[1:], *self._besides(step))
+            if not any(inner.is_relative_to(tree) and inner != tree for tree in trees):
                 raise ValueError(
                     f"{name!r} is no part of a step of {self.dialect.name}: the run was published by another version"
                 )

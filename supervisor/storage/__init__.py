@@ -1,4 +1,4 @@
-"""Object stores: ``open_store`` picks the backend by URL. b2sdk is imported only when a B2 store is opened."""
+"""Object stores: ``open_store`` picks the backend by URL. b2sdk or botocore are imported only when one is opened."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ def open_store(
     part_size: int | None = None,
     *,
     retry: Retry | None = None,
+    limit_mbit: float | None = None,
+    region: str | None = None,
 ) -> Store:
-    """Open ``file:///folder`` or ``b2://bucket[/prefix]``.
+    """Open ``file:///folder``, ``b2://bucket[/prefix]`` or ``s3://bucket[/prefix]``.
 
-    ``realm`` is B2's realm name or the URL of another B2 server; ``environ`` holds the keys or names the folder of
-    systemd credentials; ``part_size`` in bytes overrules what the server recommends. A B2 store is reached at once:
-    raises StoreError "permanent" (key, bucket) or "transient" (network).
+    ``realm`` is B2's realm name or the URL of another B2 server, or of an S3 service; ``region`` is S3's; ``environ``
+    holds the keys or names the folder of systemd credentials; ``part_size`` in bytes overrules what the server
+    recommends. A bucket is reached at once: raises StoreError "permanent" (key, bucket) or "transient" (network).
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -39,6 +41,7 @@ def open_store(
         return FileStore(Path(folder), streams=streams, part_size=part_size)
     if parts.scheme == "b2":
         from supervisor.storage.b2 import B2Store
+        from supervisor.storage.b2client import B2Client
         from supervisor.storage.keys import keys_from
 
         prefix = parts.path.strip("/")
@@ -49,14 +52,61 @@ def open_store(
                 f"the store {url!r} cannot be used ({problem or 'write b2://bucket or b2://bucket/prefix'})",
             )
         key_id, key = keys_from(environ)
-        return B2Store(
+        client = B2Client(
             bucket=parts.netloc,
             prefix=f"{prefix}/" if prefix else "",
             key_id=key_id,
             key=key,
             realm=realm,
             streams=streams,
-            part_size=part_size,
             retry=retry or Retry(),
+            limit_bytes_per_s=limit_mbit * 1e6 / 8 if limit_mbit else None,
         )
-    raise StoreError("permanent", f"the store {url!r} is neither b2://bucket[/prefix] nor file:///folder")
+        return B2Store(client=client, streams=streams, part_size=part_size)
+    if parts.scheme == "s3":
+        return _open_s3(url, realm, region, environ, streams, part_size, retry or Retry())
+    raise StoreError(
+        "permanent", f"the store {url!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder"
+    )
+
+
+def _open_s3(  # noqa: PLR0917
+    url: str,
+    endpoint: str | None,
+    region: str | None,
+    environ: Mapping[str, str],
+    streams: int,
+    part_size: int | None,
+    retry: Retry,
+) -> Store:
+    parts = urlsplit(url)
+    prefix = parts.path.strip("/")
+    problem = name_problem(prefix) if prefix else None
+    if not parts.netloc or problem or parts.query or parts.fragment:
+        raise StoreError(
+            "permanent",
+            f"the store {url!r} cannot be used ({problem or 'write s3://bucket or s3://bucket/prefix'})",
+        )
+    try:
+        from supervisor.storage.s3 import S3Store
+        from supervisor.storage.s3client import S3Client, region_of
+    except ImportError as error:
+        if not (error.name or "").startswith("botocore"):
+            raise
+        raise StoreError(
+            "permanent", f"the store {url!r} needs botocore, which is not installed: pip install 'rl-supervisor[s3]'"
+        ) from error
+    from supervisor.storage.keys import s3_keys_from
+
+    key_id, secret, token = s3_keys_from(environ)
+    client = S3Client(
+        bucket=parts.netloc,
+        endpoint=endpoint,
+        region=region_of(endpoint, region, environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")),
+        key_id=key_id,
+        secret=secret,
+        token=token,
+        streams=streams,
+        retry=retry,
+    )
+    return S3Store(client=client, prefix=f"{prefix}/" if prefix else "", streams=streams, part_size=part_size)

@@ -2,7 +2,7 @@
 
 b2sdk's own transfers are not used (b2sdk 2.13.1): uploads are retried without any pause, downloads of large files are
 not verified, a full disk hangs them, and a lost answer to the last request fails a file that exists. Every part that
-is sent carries its SHA-1, which B2 checks on arrival; what was sent before a kill is found again by part hashes.
+is sent carries its SHA-1, which B2 checks on arrival.
 """
 
 from __future__ import annotations
@@ -10,73 +10,47 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
-import requests
-from b2sdk.v3 import B2Api, B2HttpApiConfig, InMemoryAccountInfo
-from b2sdk.v3 import exception as b2
-from requests.adapters import HTTPAdapter
-
-from supervisor import __version__
-from supervisor.storage import b2errors, hashing
-from supervisor.storage.base import Part, Progress, StoredFile, StoreError
-from supervisor.storage.keys import MAKE_A_KEY
-from supervisor.storage.names import name_problem
-from supervisor.storage.retry import Retry
+from supervisor.storage import hashing
+from supervisor.storage.b2_composing import B2Composer
+from supervisor.storage.b2_large import CONTENT_TYPE, LargeFiles, hasher_of
+from supervisor.storage.b2client import B2Client, plain_sha1
+from supervisor.storage.b2http import Download
+from supervisor.storage.base import (
+    Composer,
+    Finishing,
+    Part,
+    Progress,
+    Sink,
+    StoredFile,
+    StoreError,
+    known_part,
+    unheard,
+)
+from supervisor.storage.bucket import Bucket
 from supervisor.storage.source import SourceRange
 
-T = TypeVar("T")
-CONTENT_TYPE = "application/octet-stream"
-DIGEST_KEY = "rl_parts"
-"""fileInfo key of ``hashing.parts_digest``. It names the content, so an unfinished upload that carries it can only be
-continued by the same bytes, and a finished one is known again although B2 forgets part hashes at the end."""
 LARGEST_REQUEST = 5_000_000_000  # bytes, one part or one small file
 REFETCHES = 5
 
 
 class B2Store:
-    """The objects of one bucket below ``prefix`` (empty, or ending in '/'). Authorises at once."""
+    """The objects of one bucket below the client's prefix."""
 
-    def __init__(
-        self,
-        *,
-        bucket: str,
-        prefix: str,
-        key_id: str,
-        key: str,
-        realm: str | None,
-        streams: int,
-        part_size: int | None,
-        retry: Retry,
-    ) -> None:
-        self.url = f"b2://{bucket}/{prefix}".rstrip("/")
+    def __init__(self, *, client: B2Client, streams: int, part_size: int | None) -> None:
+        self.url = client.url
         self.streams = streams
-        self._bucket = bucket
-        self._prefix = prefix
-        self._key_id = key_id
-        self._retry = retry
+        self._client = client
+        self._part_size = min(max(part_size or client.recommended_part_bytes, client.least_part_bytes), LARGEST_REQUEST)
         self._sent = 0
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=streams, thread_name_prefix="b2")
-        info = InMemoryAccountInfo()
-        config = B2HttpApiConfig(
-            http_session_factory=lambda: _session(streams),
-            user_agent_append=f"rl-supervisor/{__version__}",
-            decode_content=True,  # keeps the factory's adapter; nothing is ever compressed (Accept-Encoding)
-        )
-        self._api = B2Api(info, api_config=config)
-        with self._explain(f"sign in to B2 for the bucket {bucket}"):
-            self._api.authorize_account(key_id, key, realm=realm or "production")
-            self._bucket_id: str = self._api.get_bucket_by_name(bucket).id_
-        allowed = info.get_allowed()
-        self._capabilities = frozenset(allowed["capabilities"])
-        self._key_prefix: str = allowed["namePrefix"] or ""
-        least = int(info.get_absolute_minimum_part_size())
-        wanted = part_size or int(info.get_recommended_part_size())
-        self._part_size = min(max(wanted, least), LARGEST_REQUEST)
+        self._large = LargeFiles(client, self._pool, self._count)
+        self._composer = B2Composer(client, self._large, self)
 
     def sent_bytes(self) -> int:
         return self._sent
@@ -87,160 +61,124 @@ class B2Store:
     # ------------------------------------------------------------ listing
 
     def list(self, prefix: str) -> Sequence[StoredFile]:
-        full = self._reach(prefix, "listFiles", "list", folder=True)
+        full = self._client.reach(prefix, "listFiles", "list", folder=True)
         found: list[StoredFile] = []
         start: str | None = None
         while True:
-            with self._explain(f"list {self.url}/{prefix}"):
-                page = self._session.list_file_names(
-                    self._bucket_id, start_file_name=start, max_file_count=1000, prefix=full
+            with self._client.explained(f"list {self.url}/{prefix}"):
+                page = self._client.session.list_file_names(
+                    self._client.bucket_id, start_file_name=start, max_file_count=1000, prefix=full
                 )
-            found += [self._stored(entry) for entry in page["files"] if entry["action"] == "upload"]
+            found += [self._client.stored(entry) for entry in page["files"] if entry["action"] == "upload"]
             start = page["nextFileName"]
             if start is None:
                 return found
 
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        return [file for file, kind in self._all_versions(prefix) if kind == "seen"]
+
+    def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
+        found = list(self._all_versions(prefix))
+        return [file for file, kind in found if kind == "hidden"], [file for file, kind in found if kind == "marker"]
+
+    def _all_versions(self, prefix: str) -> Iterator[tuple[StoredFile, Literal["seen", "hidden", "marker"]]]:
+        full = self._client.reach(prefix, "listFiles", "list", folder=True)
+        hidden: set[str] = set()
+        name: str | None = None
+        file_id: str | None = None
+        while True:
+            with self._client.explained(f"list the versions of {self.url}/{prefix}"):
+                page = self._client.session.list_file_versions(
+                    self._client.bucket_id,
+                    start_file_name=name,
+                    start_file_id=file_id,
+                    max_file_count=1000,
+                    prefix=full,
+                )
+            for entry in page["files"]:  # newest first: what is older than a hide marker was deleted by somebody
+                if entry["action"] == "hide":
+                    hidden.add(entry["fileName"])
+                    yield self._client.stored({**entry, "contentLength": 0}), "marker"
+                elif entry["action"] == "upload":
+                    yield self._client.stored(entry), "hidden" if entry["fileName"] in hidden else "seen"
+            name, file_id = page["nextFileName"], page["nextFileId"]
+            if name is None:
+                return
+
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        full = self._client.reach(name, "readFiles", "read")
+        try:
+            with self._client.explained(f"look at {self.url}/{name}"):
+                entry = self._client.session.get_file_info_by_id(file_id)
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+            return None
+        return self._client.stored(entry) if entry["action"] == "upload" and entry["fileName"] == full else None
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """B2's native interface has no conditional write, and its S3 face refuses one (NotImplemented)."""
+        return None
+
     # ------------------------------------------------------------ sending
 
-    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
-        full = self._reach(name, "writeFiles", "write")
+    def put_file(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
+        full = self._client.reach(name, "writeFiles", "write")
         if len(parts) <= 1:
-            part = parts[0] if parts else Part(0, 0, hashing.EMPTY_SHA1)
-            stored = self._pool.submit(self._send_small, name, full, path, part).result()
+            stored = self._pool.submit(self._send_small, name, full, path, parts, progress).result()
         else:
-            stored = self._send_large(name, full, path, parts, progress)
+            stored = self._large.send(name, full, path, parts, progress, finishing)
         if stored.size != size:
             raise StoreError("transient", f"{self.url} holds {stored.size} bytes of {name} after {size} were sent")
-        if len(parts) <= 1:
-            progress(size)
         return stored
 
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
-        full = self._reach(name, "writeFiles", "write")
+        full = self._client.reach(name, "writeFiles", "write")
         return self._upload(name, full, io.BytesIO(data), len(data), hashing.sha1(data))
 
-    def _send_small(self, name: str, full: str, path: Path, part: Part) -> StoredFile:
-        with SourceRange(path, part) as stream:
-            return self._upload(name, full, stream, part.size, part.sha1)
+    def _send_small(self, name: str, full: str, path: Path, parts: Sequence[Part], progress: Progress) -> StoredFile:
+        part = known_part(parts, 0) if parts else Part(0, 0, hashing.EMPTY_SHA1)
+        with SourceRange(path, part, hasher_of(parts, 0), progress) as stream:
+            stored = self._upload(name, full, stream, part.size, "" if part.size else hashing.EMPTY_SHA1)
+            stream.arrived()
+        return stored
 
     def _upload(self, name: str, full: str, stream: Any, size: int, sha1: str) -> StoredFile:
-        def attempt() -> StoredFile:
-            with self._sending(name, stream):
-                body = stream if size else b""  # requests would send an empty stream in chunks, which B2 refuses
-                answer = self._session.upload_file(self._bucket_id, full, size, CONTENT_TYPE, sha1, {}, body)
-            return self._stored(answer)
+        """Send a body in one request. Of a ``SourceRange`` that is not empty the hash may be found on the way."""
 
-        stored = self._retry.call(attempt)
-        if stored.sha1 != sha1:
+        def attempt() -> StoredFile:
+            with self._client.sending(name, stream):
+                body = stream if size else b""  # requests would send an empty stream in chunks, which B2 refuses
+                answer = self._client.session.upload_file(
+                    self._client.bucket_id, full, size, CONTENT_TYPE, sha1, {}, body
+                )
+            return self._client.stored(answer)
+
+        stored = self._client.retry.call(attempt)
+        if stored.sha1 != (sha1 or stream.sha1):
             raise StoreError("transient", f"{self.url} confirmed another SHA-1 for {name} than was sent")
         self._count(size)
         return stored
 
-    def _send_large(self, name: str, full: str, path: Path, parts: Sequence[Part], progress: Progress) -> StoredFile:
-        info = {DIGEST_KEY: hashing.parts_digest(parts)}
-        file_id, there = self._unfinished(name, full, info, parts)
-        if file_id is None:
-            with self._explain(f"start the upload of {self.url}/{name}"):
-                file_id = self._session.start_large_file(self._bucket_id, full, CONTENT_TYPE, info)["fileId"]
-        progress(sum(parts[number - 1].size for number in there))
-        stop = threading.Event()
-
-        def send(number: int, part: Part) -> None:
-            self._send_part(name, path, file_id, number, part, stop)
-            progress(part.size)
-
-        todo = [(number, part) for number, part in enumerate(parts, 1) if number not in there]
-        jobs = [self._pool.submit(send, number, part) for number, part in todo]
-        _wait_for(jobs, stop)
-        return self._finish(name, file_id, sum(part.size for part in parts), parts)
-
-    def _send_part(  # noqa: PLR0917
-        self, name: str, path: Path, file_id: str, number: int, part: Part, stop: threading.Event
-    ) -> None:
-        with SourceRange(path, part) as stream:
-
-            def attempt() -> None:
-                if stop.is_set():
-                    raise StoreError(
-                        "changed", f"the upload of {name} was given up"
-                    )  # the first failure is what counts
-                with self._sending(name, stream):
-                    answer = self._session.upload_part(file_id, number, part.size, part.sha1, stream)
-                if answer["contentSha1"] != part.sha1:
-                    raise StoreError("transient", f"{self.url} confirmed another SHA-1 for part {number} of {name}")
-
-            self._retry.call(attempt)
-        self._count(part.size)
-
-    def _finish(self, name: str, file_id: str, size: int, parts: Sequence[Part]) -> StoredFile:
-        """Make one object of the parts. An error may only mean that the answer was lost, so look before failing."""
-        try:
-            with self._explain(f"finish the upload of {self.url}/{name}"):
-                return self._stored(self._session.finish_large_file(file_id, [part.sha1 for part in parts]))
-        except StoreError as failure:
-            try:
-                with self._explain(f"look at {self.url}/{name}"):
-                    answer = self._session.get_file_info_by_id(file_id)
-            except StoreError:
-                raise failure from None
-            if answer["action"] == "upload" and answer["contentLength"] == size:
-                return self._stored(answer)
-            raise
-
-    def _unfinished(
-        self, name: str, full: str, info: Mapping[str, str], parts: Sequence[Part]
-    ) -> tuple[str | None, set[int]]:
-        """The unfinished upload of exactly this content that is furthest, and the part numbers it holds."""
-        best: tuple[str | None, set[int]] = (None, set())
-        if "listFiles" not in self._capabilities:
-            return best
-        for entry in self._all_unfinished(full, name):
-            if entry["fileName"] != full or entry["fileInfo"] != info:
-                continue
-            there = self._parts_there(entry["fileId"], name, parts)
-            if there is not None and (best[0] is None or len(there) > len(best[1])):
-                best = (entry["fileId"], there)
-        return best
-
-    def _all_unfinished(self, full_prefix: str, what: str) -> Iterator[dict[str, Any]]:
-        start: str | None = None
-        while True:
-            with self._explain(f"list unfinished uploads of {self.url}/{what}"):
-                page = self._session.list_unfinished_large_files(
-                    self._bucket_id, start_file_id=start, max_file_count=100, prefix=full_prefix
-                )
-            yield from page["files"]
-            start = page["nextFileId"]
-            if start is None:
-                return
-
-    def _parts_there(self, file_id: str, name: str, parts: Sequence[Part]) -> set[int] | None:
-        """Numbers of the parts that arrived, or None when one of them is not what we would send."""
-        there: set[int] = set()
-        start: int | None = None
-        while True:
-            with self._explain(f"list the parts of {self.url}/{name}"):
-                page = self._session.list_parts(file_id, start, 1000)
-            for entry in page["parts"]:
-                number = entry["partNumber"]
-                if number > len(parts):
-                    return None
-                part = parts[number - 1]
-                if entry["contentLength"] != part.size or entry["contentSha1"] != part.sha1:
-                    return None
-                there.add(number)
-            start = page["nextPartNumber"]
-            if start is None:
-                return there
+    def composer(self) -> Composer | None:
+        return self._composer
 
     # ------------------------------------------------------------ fetching
 
     def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
-        full = self._reach(name, "readFiles", "read")
+        full = self._client.reach(name, "readFiles", "read")
         if file_id is None:
-            url = self._api.get_download_url_for_file_name(self._bucket, full)
+            url = self._client.api.get_download_url_for_file_name(self._client.bucket, full)
         else:
-            url = self._api.get_download_url_for_fileid(file_id)
+            url = self._client.api.get_download_url_for_fileid(file_id)
 
         def attempt() -> tuple[bytes, str]:
             pieces: list[bytes] = []
@@ -248,26 +186,26 @@ class B2Store:
                 if int(response.headers.get("Content-Length", 0)) > limit:
                     raise StoreError("damaged", f"{self.url}/{name} has more than the {limit} bytes it may have")
                 for piece in self._pieces(response, name):
-                    pieces.append(piece)
+                    pieces.append(bytes(piece))
                     if sum(map(len, pieces)) > limit:
                         raise StoreError("damaged", f"{self.url}/{name} has more than the {limit} bytes it may have")
-            return b"".join(pieces), _plain_sha1(response.headers.get("X-Bz-Content-Sha1")) or ""
+            return b"".join(pieces), plain_sha1(response.headers.get("X-Bz-Content-Sha1")) or ""
 
         for number in range(1, REFETCHES + 1):
-            data, sha1 = self._retry.call(attempt)
+            data, sha1 = self._client.retry.call(attempt)
             if not sha1 or hashing.sha1(data) == sha1:
                 return data
-            self._retry.sleep(self._retry.pause(number))
+            self._client.retry.sleep(self._client.retry.pause(number))
         raise StoreError("damaged", f"{self.url}/{name} came back {REFETCHES} times with bytes that its SHA-1 denies")
 
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         pieces: list[bytes] = []
-        self.read_range(file, offset, size, pieces.append)
+        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
         return b"".join(pieces)
 
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
-        self._reach(file.name, "readFiles", "read")
-        url = self._api.get_download_url_for_fileid(file.file_id)
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
+        self._client.reach(file.name, "readFiles", "read")
+        url = self._client.api.get_download_url_for_fileid(file.file_id)
         got = 0
 
         def attempt() -> None:
@@ -277,6 +215,11 @@ class B2Store:
             with self._response(url, (offset + got, offset + size - 1), file.name) as response:
                 if response.status_code != 206 and (offset + got > 0 or size != file.size):
                     raise StoreError("transient", f"{self.url}/{file.name}: the server answered without a range")
+                there = _whole_size(response.headers.get("Content-Range"))
+                if there is not None and there < offset + size:
+                    raise StoreError(
+                        "damaged", f"{self.url}/{file.name} has {there} bytes, and {offset + size} were expected"
+                    )
                 for piece in self._pieces(response, file.name):
                     if len(piece) > size - got:
                         raise StoreError("transient", f"{self.url}/{file.name}: more bytes came than were asked for")
@@ -289,22 +232,25 @@ class B2Store:
                 raise StoreError("transient", f"{self.url}/{file.name} broke off after {got} of {size} bytes")
 
         try:
-            self._retry.call(attempt)
+            self._client.retry.call(attempt)
         except _SinkError as failed:
             raise failed.error from None
 
     @contextlib.contextmanager
-    def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[requests.Response]:
-        with self._explain(f"read {self.url}/{name}"):
-            manager = self._session.download_file_from_url(url, range_=range_)
-        with manager as response, contextlib.closing(response):
-            yield response
+    def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[Download]:
+        with self._client.explained(f"read {self.url}/{name}"):
+            answer = self._client.session.download_file_from_url(url, range_=range_)
+        with answer:
+            yield answer
 
-    def _pieces(self, response: requests.Response, name: str) -> Iterator[bytes]:
-        """The body; only the network's errors are translated here, not those of whoever takes the pieces."""
-        pieces = response.iter_content(hashing.CHUNK_BYTES)
+    def _pieces(self, response: Download, name: str) -> Iterator[memoryview]:
+        """The body; only the network's errors are translated here, not those of whoever takes the pieces.
+
+        A piece is good only until the next one is asked for.
+        """
+        pieces = response.blocks()
         while True:
-            with self._explain(f"read {self.url}/{name}"):
+            with self._client.explained(f"read {self.url}/{name}"):
                 piece = next(pieces, None)
             if piece is None:
                 return
@@ -313,84 +259,42 @@ class B2Store:
     # ------------------------------------------------------------ deleting
 
     def delete(self, file: StoredFile) -> None:
-        full = self._reach(file.name, "deleteFiles", "delete")
+        full = self._client.reach(file.name, "deleteFiles", "delete")
         try:
-            with self._explain(f"delete {self.url}/{file.name}"):
-                self._session.delete_file_version(file.file_id, full)
+            with self._client.explained(f"delete {self.url}/{file.name}"):
+                self._client.session.delete_file_version(file.file_id, full)
         except StoreError as error:
             if error.kind != "missing":
                 raise
 
-    def sweep(self, prefix: str) -> int:
-        full = self._reach(prefix, "writeFiles", "clean", folder=True)
-        count = 0
-        for entry in list(self._all_unfinished(full, prefix)):
-            try:
-                with self._explain(f"cancel an unfinished upload below {self.url}/{prefix}"):
-                    self._session.cancel_large_file(entry["fileId"])
-                count += 1
-            except StoreError as error:
-                if error.kind != "missing":
-                    raise
-        return count
+    def sweep(
+        self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
+    ) -> int:
+        full = self._client.reach(prefix, "writeFiles", "clean", folder=True)
+        return self._large.cancel_below(prefix, full, spare, fence)
 
-    # ------------------------------------------------------------ helpers
+    # ------------------------------------------------------------ what a person is told before a run
 
-    @property
-    def _session(self) -> Any:
-        return self._api.session
+    def bucket(self) -> Bucket:
+        """What the key may, and what the bucket does by itself (unknown to a key without listBuckets)."""
+        rules = None
+        if "listBuckets" in self._client.capabilities:
+            with self._client.explained(f"ask B2 for the rules of the bucket {self._client.bucket}"):
+                found = self._client.api.list_buckets(bucket_name=self._client.bucket)
+            rules = [dict(rule) for one in found for rule in one.lifecycle_rules or ()]
+        return Bucket(self._client.key_id[-4:], self._client.capabilities, rules)
 
-    def _reach(self, name: str, capability: str, verb: str, *, folder: bool = False) -> str:
-        """The name in the bucket, when the key may ``verb`` it; else one sentence, before any request is made."""
-        plain = name.removesuffix("/") if folder else name
-        problem = None if folder and not plain else name_problem(plain)
-        if problem:
-            raise StoreError("permanent", f"{name!r} cannot be a name in {self.url}: {problem}")
-        if capability not in self._capabilities:
-            raise StoreError(
-                "permanent",
-                f"could not {verb} {self.url}/{name}: the application key ...{self._key_id[-4:]} lacks the capability "
-                f"{capability}. {MAKE_A_KEY}",
-            )
-        full = self._prefix + name
-        if not full.startswith(self._key_prefix):
-            raise StoreError(
-                "permanent",
-                f"could not {verb} {self.url}/{name}: the application key ...{self._key_id[-4:]} only reaches names "
-                f"that start with {self._key_prefix!r}. Correct store.url or run.id, or: {MAKE_A_KEY}",
-            )
-        return full
+    def cancels_unfinished(self, name: str) -> bool | None:
+        rules = self.bucket().rules
+        if rules is None:
+            return None
+        full = self.full_name(name)
+        days = "daysFromStartingToCancelingUnfinishedLargeFiles"
+        return any(rule.get(days) and full.startswith(str(rule.get("fileNamePrefix") or "")) for rule in rules)
 
-    @contextlib.contextmanager
-    def _explain(self, tried: str) -> Iterator[None]:
-        try:
-            yield
-        except b2errors.CATCH as error:
-            raise b2errors.explain(error, tried, self._bucket, self._key_id) from error
-
-    @contextlib.contextmanager
-    def _sending(self, name: str, stream: Any) -> Iterator[None]:
-        """As ``_explain``; when B2 denies a part's SHA-1, tells a changed file from bytes that broke on the way."""
-        try:
-            with self._explain(f"send {self.url}/{name}"):
-                yield
-        except StoreError as error:
-            if isinstance(stream, SourceRange) and stream.failure is not None:
-                raise stream.failure from None  # b2sdk makes an unknown error of what the stream raised
-            if isinstance(stream, SourceRange) and isinstance(error.__cause__, b2.BadRequest):
-                stream.check()
-            raise
-
-    def _stored(self, entry: Mapping[str, Any]) -> StoredFile:
-        name = str(entry["fileName"])
-        return StoredFile(
-            name=name.removeprefix(self._prefix),
-            size=int(entry["contentLength"]),
-            file_id=str(entry["fileId"]),
-            sha1=_plain_sha1(entry.get("contentSha1")),
-            uploaded_at=float(entry.get("uploadTimestamp") or 0) / 1000,
-            parts_digest=(entry.get("fileInfo") or {}).get(DIGEST_KEY),
-        )
+    def full_name(self, name: str) -> str:
+        """A name as it is in the bucket."""
+        return self._client.prefix + name
 
     def _count(self, size: int) -> None:
         with self._lock:
@@ -405,33 +309,7 @@ class _SinkError(Exception):
         self.error = error
 
 
-def _plain_sha1(value: object) -> str | None:
-    """B2 says "none" for a large file, and "unverified:HASH" where the sender did not want the check."""
-    text = str(value or "").removeprefix("unverified:")
-    return text if len(text) == 40 else None
-
-
-def _wait_for(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
-    done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    stop.set()
-    for job in waiting:
-        job.cancel()
-    wait(jobs)
-    for job in done:
-        job.result()
-
-
-def _session(streams: int) -> requests.Session:
-    """A connection for each stream, and reads of 1 MiB: requests' own ten connections would be dropped and remade."""
-    session = requests.Session()
-    adapter = _WideAdapter(pool_connections=4, pool_maxsize=streams + 4)
-    session.mount("https://", adapter)
-    session.mount("http://", adapter)
-    session.headers["Accept-Encoding"] = "identity"
-    return session
-
-
-class _WideAdapter(HTTPAdapter):
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, blocksize=hashing.CHUNK_BYTES, **kwargs)
+def _whole_size(content_range: str | None) -> int | None:
+    """Bytes of the whole object, as the answer to a range tells them: "bytes 0-99/1234"."""
+    total = (content_range or "").rpartition("/")[2]
+    return int(total) if total.isdecimal() else None

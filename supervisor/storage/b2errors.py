@@ -6,6 +6,7 @@ The classes are b2sdk 2.13.1's (``b2sdk.v3.exception``). Texts of the SDK are qu
 from __future__ import annotations
 
 import re
+import textwrap
 
 import requests
 import urllib3
@@ -15,7 +16,11 @@ from supervisor.storage.base import Kind, StoreError
 from supervisor.storage.keys import MAKE_A_KEY
 
 NETWORK_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-CATCH = (b2.B2Error, *NETWORK_ERRORS)
+CATCH = (b2.B2Error, *NETWORK_ERRORS, AssertionError, ValueError)
+"""``interpret_b2_error`` asserts what the texts of two codes look like (auth_token_limit, source_too_large).
+
+b2sdk hands a server's Retry-After to ``time.sleep`` unread, which refuses a negative one with ValueError.
+"""
 
 _KEY_REFUSED = (b2.InvalidAuthToken, b2.Unauthorized, b2.CapabilityNotAllowed, b2.AccessDenied)
 _ACCOUNT = (b2.NoPaymentHistory, b2.EmailNotVerified)
@@ -54,16 +59,22 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
             f"{could_not}: the bucket {bucket} does not exist in the account of the {key}. Make the bucket, or correct "
             f"store.url",
         )
+    if isinstance(error, b2.InvalidAuthToken) and error.code == "expired_auth_token":
+        # b2sdk signs in anew once and then gives up; with a key that B2 refuses, that sign-in would have failed
+        return say("transient", f"{could_not}: B2 says of an authorization just given that it has expired")
     if isinstance(error, _KEY_REFUSED):
         return say("permanent", f"{could_not}: B2 refuses the {key} ({_text(error)}). {MAKE_A_KEY}")
     if isinstance(error, _ACCOUNT):
         return say("permanent", f"{could_not}: B2 wants something done for the account first ({_text(error)})")
-    if isinstance(error, (b2.ClockSkew, b2.BadDateFormat)):
-        return say("permanent", f"{could_not}: this machine's clock is wrong ({_text(error)}). Set it (ntp, chrony)")
     if isinstance(error, b2.PotentialS3EndpointPassedAsRealm):
         return say("permanent", f"{could_not}: store.realm names an S3 endpoint; B2's own API has the realm production")
-    if isinstance(error, b2.FileNotPresent) or type(error).__name__ == "ResourceNotFound":  # which v3 does not export
+    if isinstance(error, b2.FileNotPresent):
         return say("missing", f"{could_not}: there is no such file in the bucket {bucket}")
+    if type(error).__name__ == "ResourceNotFound":  # which v3 does not export
+        # B2 says not_found of a file that it lacks; any other 404 is the page of something between us and B2
+        return say("transient", f"{could_not}: a 404 came that is not B2's own. Is there a proxy on the way?")
+    if isinstance(error, b2.UnsatisfiableRange):
+        return say("damaged", f"{could_not}: the file in the bucket {bucket} ends before the bytes that were expected")
     if isinstance(error, b2.UnusableFileName):
         return say("permanent", f"{could_not}: B2 does not take that name ({_text(error)})")
     if isinstance(error, b2.TooManyRequests):
@@ -92,4 +103,4 @@ def _text(error: Exception) -> str:
     reason, host = _ERRNO.search(text), _HOST.search(text)
     if reason:
         return f"no connection{f' to {host[1]}:{host[2]}' if host else ''} ({reason[1]})"
-    return text[:200] or type(error).__name__
+    return textwrap.shorten(text, 200, placeholder=" ...") or type(error).__name__

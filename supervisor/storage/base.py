@@ -6,14 +6,15 @@ Names are POSIX paths below the store's root (its prefix is the backend's busine
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, overload
 
 from supervisor.errors import SupervisorError
 
-Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed"]
+Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
 
 
 class StoreError(SupervisorError):
@@ -21,7 +22,8 @@ class StoreError(SupervisorError):
 
     transient: back off and try again; permanent: a person must act (key, bucket); quota: likewise, after cleaning;
     missing: no such object, an expected answer; damaged: bytes that came back are not those that were sent;
-    changed: the local source vanished or changed during the transfer.
+    changed: the local source vanished or changed during the transfer; fenced: another pod holds the run now, so
+    nothing more is written or deleted by this one.
     """
 
     def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
@@ -39,7 +41,6 @@ class StoredFile:
     file_id: str
     sha1: str | None = None  # whole-object SHA-1 where the store knows it (small objects)
     uploaded_at: float = 0.0  # Unix time
-    parts_digest: str | None = None  # ``hashing.parts_digest`` of what was sent, where the store keeps it
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,117 @@ class Part:
     sha1: str
 
 
+class Hasher(Protocol):
+    """As hashlib's objects: bytes in order, then one hash of them."""
+
+    def update(self, data: memoryview, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
+class Cut(Sequence[Part]):
+    """The parts of a local file whose hashes are found when they are asked for, one by one, by whichever thread asks.
+
+    So the first part is on its way while the last one has not been read. Asking again costs nothing.
+    """
+
+    ranges: Sequence[tuple[int, int]]
+    """(offset, size) of each part: what is known without reading the file."""
+
+    @abstractmethod
+    def part(self, index: int) -> Part:
+        """The part with its SHA-1. Raises kind "changed" when the file vanished or became shorter."""
+
+    @abstractmethod
+    def known(self, index: int) -> str:
+        """The SHA-1 of a part if it is known already, else nothing: then whoever reads it anyway can find it out."""
+
+    @abstractmethod
+    def hasher(self, index: int) -> Hasher:
+        """For whoever reads the whole part anyway: its ``hexdigest`` is the SHA-1, which is known from then on."""
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    @overload
+    def __getitem__(self, index: int) -> Part: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Part]: ...
+
+    def __getitem__(self, index: int | slice) -> Part | Sequence[Part]:
+        if isinstance(index, slice):
+            return [self.part(number) for number in range(*index.indices(len(self)))]
+        return self.part(range(len(self))[index])
+
+
+def ranges_of(parts: Sequence[Part]) -> Sequence[tuple[int, int]]:
+    """(offset, size) of each part, without asking a ``Cut`` for any hash."""
+    return parts.ranges if isinstance(parts, Cut) else [(part.offset, part.size) for part in parts]
+
+
+def known_part(parts: Sequence[Part], index: int) -> Part:
+    """A part with its SHA-1 if that is known already, else with none ("")."""
+    return Part(*parts.ranges[index], parts.known(index)) if isinstance(parts, Cut) else parts[index]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of a new object: bytes to send, or (``copied``) bytes that another object has at the same offset."""
+
+    part: Part
+    copied: bool
+
+
+Sink = Callable[[bytes | memoryview], None]
+"""Takes the next bytes of what is read. They are good only until it returns: the buffer is used again."""
+
 Progress = Callable[[int], None]
 """Called with the number of further bytes that the store confirmed (or that were verified on disk).
 
 Raising in it abandons the transfer.
 """
+
+Finishing = Callable[[str], None]
+"""Called before an object comes to be, with the id that it is about to have; raising in it leaves no object.
+
+A large file of B2 has its id beforehand, and all of it is confirmed then. Where a name keeps no versions, so that what
+is there is lost, it is called with "", as late as the store can: before a rename, the last request of a large upload,
+each try of a small one.
+"""
+
+
+def unheard(file_id: str) -> None:
+    """A ``Finishing`` for whoever need not know."""
+
+
+class Composer(Protocol):
+    """What some stores can do besides: make a new object of another one's bytes without their travelling again.
+
+    Where the other object is gone, its bytes are others, or the store refuses, the local file is sent instead: a
+    caller need not care. The result is an object of its own, which the other one's deletion does not touch.
+    """
+
+    least_bytes: int
+    """Of each piece but the last one of an object."""
+    most_pieces: int
+
+    def copy(self, name: str, path: Path, part: Part, base: StoredFile, progress: Progress) -> StoredFile:
+        """``name`` as a copy of the whole small object ``base``, which should have the bytes of ``part``."""
+
+    def compose(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        pieces: Sequence[Piece],
+        base: StoredFile,
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
+        """``name`` from two or more ``pieces``, which are the whole of the file at ``path``.
+
+        Resumes what a kill left of the same cut; every piece is verified, the copied ones too.
+        """
 
 
 class Store(Protocol):
@@ -74,8 +181,43 @@ class Store(Protocol):
     def list(self, prefix: str) -> Sequence[StoredFile]:
         """All current objects whose name starts with ``prefix`` (which ends in '/'), names relative to the root."""
 
-    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
-        """Send a local file in the given parts; resumes an unfinished upload whose parts match; verifies hashes."""
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        """Every version of all objects whose name starts with ``prefix``: a whole name, or a folder that ends in '/'.
+
+        In the order of names, and of one name the newest first, as the store itself orders them (by its own clock);
+        none that are older than a deletion of the name. A store without versions tells the one that there is.
+        A name that merely begins like ``prefix`` may be among them.
+        """
+
+    def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
+        """What ``list_versions`` leaves out and is billed: versions that are older than a deletion of their name, and
+        the markers of such deletions. While such a marker is the newest, deleting it brings the name back.
+        """
+
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        """Exactly this version, also while no listing shows it yet; None when there is none."""
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """Make the small object ``name`` unless there is one already, atomically: of any number of callers, one wins.
+
+        True: it is ours. False: there was one already; also after a lost answer, so look whose it is. None: this store
+        has no such operation, and nothing was written; ``checkpoints.claims`` then settles it by versions and time.
+        """
+
+    def put_file(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
+        """Send a local file in the given parts; resumes an unfinished upload of the same cut; verifies hashes.
+
+        A ``Cut`` is asked for the hash of a part when that part's turn has come. A part that is there already is not
+        sent again when it has that hash, and is replaced when it has another.
+        """
 
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
         """Send a small object; the newest becomes the current one."""
@@ -86,11 +228,20 @@ class Store(Protocol):
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         """Exactly ``size`` bytes of one object version, by its id."""
 
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         """The same in pieces, in order, each handed to ``sink`` once: memory stays small however large the part is."""
 
     def delete(self, file: StoredFile) -> None:
         """Delete exactly this version; deleting what is gone already is success."""
 
-    def sweep(self, prefix: str) -> int:
-        """Cancel unfinished uploads below ``prefix``; returns how many there were."""
+    def composer(self) -> Composer | None:
+        """How to make objects of others on the server; None where the store cannot, or where it would save nothing."""
+
+    def sweep(
+        self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
+    ) -> int:
+        """Cancel unfinished uploads below ``prefix``, but for those whose name ``spare`` takes; returns how many.
+
+        ``fence`` is called between the look and the first cancel and raises when they may be another's: what was seen
+        before we still held the run is nobody's else. A folder's writer is also known to live by its lock.
+        """

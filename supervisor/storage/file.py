@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.storage import hashing, source
-from supervisor.storage.base import Part, Progress, StoredFile, StoreError
+from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
 from supervisor.storage.names import name_problem
 
-INCOMING = ".incoming-"  # files that are not objects yet
+INCOMING = ".incoming-"  # files that are not objects yet, locked by whoever writes them
+ABANDONED_S = 3600.0
+"""Where nobody can lock: one that was not written to for so long is a dead writer's."""
 PART_BYTES = 64 << 20
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""What file systems without hard links say (vfat, some FUSE volumes)."""
 SYNC_BYTES = 8 << 20
 """Parts from this size on are brought to the disk one by one: one fsync of 40 GB at the end would look like a stall."""
 
@@ -67,7 +73,48 @@ class FileStore:
                         found.append(_stored(path.relative_to(self.root).as_posix(), status))
             return sorted(found, key=lambda file: file.name)
 
-    def put_file(self, name: str, path: Path, size: int, parts: Sequence[Part], progress: Progress) -> StoredFile:
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        if not prefix or prefix.endswith("/"):
+            return self.list(prefix)
+        with self._explain("list", prefix):
+            try:
+                status = self._path(prefix).lstat() if self._exists() else None
+            except (FileNotFoundError, NotADirectoryError):
+                status = None
+            return [_stored(prefix, status)] if status is not None and stat.S_ISREG(status.st_mode) else []
+
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        return next((file for file in self.list_versions(name) if file.file_id == file_id), None)
+
+    def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
+        return (), ()
+
+    def claim(self, name: str, data: bytes) -> bool | None:
+        """By a hard link, which no file system makes over a name that is taken, and which NFS makes atomically."""
+        target = self._path(name)
+        with self._explain("write", name):
+            try:
+                with self._incoming(target, claim=True) as incoming:
+                    _write_all(incoming, data)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                return None
+        with self._lock:
+            self._sent += len(data)
+        return True
+
+    def put_file(  # noqa: PLR0917
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        parts: Sequence[Part],
+        progress: Progress,
+        finishing: Finishing = unheard,
+    ) -> StoredFile:
         target = self._path(name)
         if self._holds(target, size, parts):
             progress(size)
@@ -76,19 +123,19 @@ class FileStore:
         try:
             if os.fstat(descriptor).st_size != size:
                 raise StoreError("changed", f"{path} has another size than when its hashes were taken")
-            with self._explain("write", name), self._incoming(target) as incoming:
+            with self._explain("write", name), self._incoming(target, finishing=finishing) as incoming:
                 for part in parts:
                     digest = hashlib.sha1(usedforsecurity=False)
                     for piece in source.read_pieces(descriptor, path, part.offset, part.size):
                         digest.update(piece)
                         _write_all(incoming, piece)
+                        progress(len(piece))
                     if digest.hexdigest() != part.sha1:
                         raise StoreError("changed", f"{path} changed after it was hashed (byte {part.offset} on)")
                     if part.size >= SYNC_BYTES:
                         os.fdatasync(incoming)
                     with self._lock:
                         self._sent += part.size
-                    progress(part.size)
         finally:
             os.close(descriptor)
         stored = self._current(name)
@@ -113,10 +160,10 @@ class FileStore:
 
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         pieces: list[bytes] = []
-        self.read_range(file, offset, size, pieces.append)
+        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
         return b"".join(pieces)
 
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Callable[[bytes], None]) -> None:
+    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         end = offset + size
         with self._opened(file.name, file.file_id) as descriptor:
             while offset < end:
@@ -145,17 +192,21 @@ class FileStore:
                 except OSError:  # not empty, or another writer is about to fill it
                     break
 
-    def sweep(self, prefix: str) -> int:
-        count = 0
+    def composer(self) -> None:
+        """Nothing to save: bytes only go from one disk to another, and all of them are read either way."""
+
+    def sweep(
+        self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
+    ) -> int:
         with self._explain("clean", prefix):
             if not self._exists():
                 return 0
-            for place, _folders, files in os.walk(self._path(prefix.rstrip("/")) if prefix else self.root):
-                for name in files:
-                    if name.startswith(INCOMING):
-                        Path(place, name).unlink(missing_ok=True)
-                        count += 1
-        return count
+            folders = os.walk(self._path(prefix.rstrip("/")) if prefix else self.root)
+            found = [Path(place, name) for place, _, names in folders for name in names if name.startswith(INCOMING)]
+            found = [path for path in found if not spare(path.relative_to(self.root).as_posix())]
+            if found:
+                fence()
+            return sum(_drop_if_dead(path) for path in found)
 
     # ------------------------------------------------------------ paths
 
@@ -210,22 +261,30 @@ class FileStore:
     # ------------------------------------------------------------ reading and writing
 
     @contextlib.contextmanager
-    def _incoming(self, target: Path) -> Iterator[int]:
-        """A descriptor to write to; becomes ``target`` when the block ends well."""
-        self._exists()
+    def _incoming(self, target: Path, *, claim: bool = False, finishing: Finishing = unheard) -> Iterator[int]:
+        """A descriptor to write to; becomes ``target`` when the block ends well, and ``finishing`` does.
+
+        Where there was no ``target`` at first, it does not replace one that came meanwhile: that is another writer's,
+        who holds the run now. Raises kind "transient" then; with ``claim`` FileExistsError, also for an older one, and
+        OSError where the file system has no links.
+        """
+        fresh = claim or not os.path.lexists(target)
+        if not self._exists():
+            self.root.mkdir(exist_ok=True)
+            _fsync_folder(self.root.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f"{INCOMING}{secrets.token_hex(8)}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        temporary, descriptor = _begin(target.parent)
         try:
-            try:
-                yield descriptor
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            temporary.rename(target)
+            yield descriptor
+            os.fsync(descriptor)
+            finishing("")
+            if not (fresh and _link(temporary, target, claim=claim)):
+                temporary.rename(target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(descriptor)  # not before it has its name: the lock goes with it
         for folder in target.parents:
             _fsync_folder(folder)
             if folder == self.root:
@@ -264,6 +323,62 @@ class FileStore:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return StoreError("permanent", f"{tried}. Give this user the right to write there, or name another folder")
         return StoreError("transient", tried)
+
+
+def _link(temporary: Path, target: Path, *, claim: bool) -> bool:
+    """Give it a name that nothing has; False where the file system has no links. Raises as ``_incoming``."""
+    try:
+        os.link(temporary, target, follow_symlinks=False)
+    except FileExistsError as error:
+        if claim:
+            raise
+        raise StoreError(
+            "transient", f"{target} came from another writer while it was written (does another pod have this run?)"
+        ) from error
+    except OSError as error:
+        if claim or error.errno not in NO_LINKS:
+            raise
+        return False
+    temporary.unlink()
+    return True
+
+
+def _begin(folder: Path) -> tuple[Path, int]:
+    """A new file to write to, locked as long as this process lives and has it open, and its descriptor."""
+    while True:
+        path = folder / f"{INCOMING}{secrets.token_hex(8)}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)  # swept before it was locked
+
+
+def _drop_if_dead(path: Path) -> bool:
+    """Delete what a dead process left unfinished; was it one? The lock of a living one is in the way."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # it is whole by now, or was swept
+        return False
+    try:
+        if not _is_dead(descriptor):
+            return False
+        path.unlink(missing_ok=True)
+        _fsync_folder(path.parent)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _is_dead(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # NFS grants this one to a descriptor that only reads
+    except BlockingIOError:
+        return False
+    except OSError:
+        return time.time() - os.fstat(descriptor).st_mtime > ABANDONED_S
+    return True
 
 
 def _stored(name: str, status: os.stat_result) -> StoredFile:

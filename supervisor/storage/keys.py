@@ -11,11 +11,17 @@ from pathlib import Path
 from supervisor.storage.base import StoreError
 
 NEEDED = ("listFiles", "readFiles", "writeFiles", "deleteFiles")
-"""Capabilities that publishing, restoring and pruning need together; listBuckets as well for an unrestricted key."""
+"""Capabilities that publishing, restoring and pruning need together; listBuckets as well for a key of all buckets."""
 
 MAKE_A_KEY = (
-    f"Make an application key for this bucket with {', '.join(NEEDED)} and set B2_APPLICATION_KEY_ID and "
-    f"B2_APPLICATION_KEY (or the systemd credentials b2_application_key_id and b2_application_key)"
+    f"Make an application key for this bucket with {', '.join(NEEDED)} (to look and to restore listFiles and readFiles "
+    "are enough; a key of all buckets needs listBuckets besides) and set B2_APPLICATION_KEY_ID and B2_APPLICATION_KEY "
+    "(or the systemd credentials b2_application_key_id and b2_application_key)"
+)
+MAKE_AN_S3_KEY = (
+    "Make an access key that may list this bucket and its unfinished uploads, and read, write and delete its objects "
+    "(to look and to restore, list and read), and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the systemd "
+    "credentials aws_access_key_id and aws_secret_access_key)"
 )
 
 
@@ -27,7 +33,28 @@ def keys_from(environ: Mapping[str, str]) -> tuple[str, str]:
     )
 
 
-def _secret(environ: Mapping[str, str], variable: str, credential: str) -> str:
+def s3_keys_from(environ: Mapping[str, str]) -> tuple[str, str, str | None]:
+    """Access key id, secret key and, for a temporary key, session token; else as ``keys_from``."""
+    return (
+        _secret(environ, "AWS_ACCESS_KEY_ID", "aws_access_key_id", MAKE_AN_S3_KEY),
+        _secret(environ, "AWS_SECRET_ACCESS_KEY", "aws_secret_access_key", MAKE_AN_S3_KEY),
+        _found(environ, "AWS_SESSION_TOKEN", "aws_session_token") or None,
+    )
+
+
+def _secret(environ: Mapping[str, str], variable: str, credential: str, advice: str = MAKE_A_KEY) -> str:
+    value = _found(environ, variable, credential)
+    if not value:
+        raise StoreError(
+            "permanent",
+            f"{variable} is not set, and there is no systemd credential {credential}. {advice}",
+        )
+    if any(not 32 < ord(letter) < 127 for letter in value):
+        raise StoreError("permanent", f"{variable} holds characters that no key has: copy it again, without quotes")
+    return value
+
+
+def _found(environ: Mapping[str, str], variable: str, credential: str) -> str:
     value = environ.get(variable, "").strip()
     folder = environ.get("CREDENTIALS_DIRECTORY")
     if not value and folder:
@@ -37,11 +64,4 @@ def _secret(environ: Mapping[str, str], variable: str, credential: str) -> str:
             value = ""
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError("permanent", f"the systemd credential {credential} cannot be read: {error}") from error
-    if not value:
-        raise StoreError(
-            "permanent",
-            f"{variable} is not set, and there is no systemd credential {credential}. {MAKE_A_KEY}",
-        )
-    if any(not 32 < ord(letter) < 127 for letter in value):
-        raise StoreError("permanent", f"{variable} holds characters that no B2 key has: copy it again, without quotes")
     return value

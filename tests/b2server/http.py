@@ -57,6 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         self.unread = int(self.headers.get("Content-Length") or 0)
         with self.server.counted():
             try:
+                self._moment("asked")
                 self._route()
             except Refusal as refusal:
                 self._refuse(refusal)
@@ -67,6 +68,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             finally:
                 self.state.write_journal(self.entry)
+
+    def _moment(self, which: str) -> None:
+        """A test may end its client here: "asked" before anything is done, "done" before the answer goes out."""
+        watch = self.state.watch
+        if watch is not None and not self.path.startswith("/_test/") and watch(which, self.entry):
+            self.entry["status"] = self.entry["status"] or f"client ended, {which}"
+            raise Cut
 
     def _route(self) -> None:
         url = urlsplit(self.path)
@@ -88,11 +96,13 @@ class Handler(BaseHTTPRequestHandler):
         self.entry["op"] = op
         body = b"".join(self._body())
         ask = json.loads(body) if body else {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
-        held = self.state.versions.get(str(ask.get("fileId")))
+        held = self.state.versions.get(str(ask.get("fileId") or ask.get("largeFileId")))
         self.entry["name"] = (
             ask.get("fileName") or ask.get("prefix") or ask.get("namePrefix") or (held.name if held else "")
         )
         self.entry["file_id"] = ask.get("fileId")
+        if "partNumber" in ask:
+            self.entry["part"] = ask["partNumber"]
         self._early_faults(op)
         base = self.server.url
         if op == "b2_authorize_account":
@@ -129,7 +139,8 @@ class Handler(BaseHTTPRequestHandler):
             name = unquote(self.headers["X-Bz-File-Name"])
         self.entry["name"] = name
         self._early_faults(op)
-        data = b"".join(self._body(state.fault(op, name, lambda fault: fault.cut_upload_after is not None)))
+        cut = state.fault(op, name, lambda fault: fault.cut_upload_after is not None)
+        data = b"".join(self._body(cut, self._drip(op, name)))
         claimed = self.headers["X-Bz-Content-Sha1"]
         if claimed == "hex_digits_at_end":
             data, claimed = data[:-40], data[-40:].decode()
@@ -191,6 +202,7 @@ class Handler(BaseHTTPRequestHandler):
             at = (fault.flip or 0) - first
             body = body[:at] + bytes([body[at] ^ 0xFF]) + body[at + 1 :]
         cut = state.fault(op, version.name, lambda fault: fault.cut_download_after is not None)
+        self._moment("done")
         self.entry["status"] = status
         self.state.write_journal(self.entry)
         self.send_response(status)
@@ -207,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         self.end_headers()
         if self.command != "HEAD":
-            self._send(body[: cut.cut_download_after] if cut else body)
+            self._send(body[: cut.cut_download_after] if cut else body, self._drip(op, version.name))
         if cut:
             self.entry["status"] = "cut"
             raise Cut
@@ -240,10 +252,10 @@ class Handler(BaseHTTPRequestHandler):
             headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
             raise Refusal(fault.status, fault.code, "as the test wished", headers)
 
-    def _body(self, cut: Fault | None = None) -> Iterator[bytes]:
+    def _body(self, cut: Fault | None = None, drip: float = 0.0) -> Iterator[bytes]:
         got = 0
         while self.unread:
-            want = min(PIECE, self.unread)
+            want = min(PIECE if not drip else 1000, self.unread)
             if cut is not None:
                 want = min(want, (cut.cut_upload_after or 0) - got)
                 if want <= 0:
@@ -254,21 +266,28 @@ class Handler(BaseHTTPRequestHandler):
                 raise ConnectionResetError
             self.unread -= len(piece)
             got += len(piece)
-            self._pace(len(piece))
+            self._pace(len(piece), drip)
             yield piece
 
-    def _send(self, body: bytes) -> None:
-        for start in range(0, len(body), PIECE):
-            piece = body[start : start + PIECE]
+    def _send(self, body: bytes, drip: float = 0.0) -> None:
+        size = PIECE if not drip else 1000
+        for start in range(0, len(body), size):
+            piece = body[start : start + size]
             self.wfile.write(piece)
             self.wfile.flush()
-            self._pace(len(piece))
+            self._pace(len(piece), drip)
 
-    def _pace(self, size: int) -> None:
-        if self.state.bytes_per_s:
-            time.sleep(size / self.state.bytes_per_s)
+    def _drip(self, op: str, name: str) -> float:
+        fault = self.state.fault(op, name, lambda fault: fault.drip > 0)
+        return fault.drip if fault else 0.0
+
+    def _pace(self, size: int, drip: float = 0.0) -> None:
+        if drip or self.state.bytes_per_s:
+            time.sleep(size / (drip or self.state.bytes_per_s))
 
     def _answer(self, answer: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> None:
+        if status == 200:
+            self._moment("done")
         self.entry["status"] = status
         self.state.write_journal(self.entry)
         body = json.dumps(answer).encode()

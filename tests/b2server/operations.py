@@ -45,7 +45,7 @@ def bucket_json(bucket: Bucket) -> Json:
         "bucketType": "allPrivate",
         "bucketInfo": {},
         "corsRules": [],
-        "lifecycleRules": [],
+        "lifecycleRules": bucket.lifecycle_rules,
         "options": [],
         "revision": 1,
         "defaultServerSideEncryption": {"isClientAuthorizedToRead": True, "value": {"algorithm": None, "mode": None}},
@@ -96,41 +96,61 @@ def _limit(ask: Json, field: str, default: int) -> int:
     return min(int(ask.get(field) or default), 10_000)
 
 
-def _no_delimiter(ask: Json) -> None:
-    if ask.get("delimiter"):
-        raise Refusal(400, "bad_request", "this server knows no delimiter")
+def _listed(version: Version) -> Json:
+    """Listings tell the size twice; rclone reads this one (rclone: backend/b2/api/types.go, ``File``)."""
+    return version.as_json() | {"size": len(version.data)}
+
+
+def _folded(files: list[Json], ask: Json) -> list[Json]:
+    """With a delimiter, what lies below a folder is listed as that folder, once."""
+    delimiter, prefix = ask.get("delimiter"), ask.get("prefix") or ""
+    if not delimiter:
+        return files
+    shown: list[Json] = []
+    folders: set[str] = set()
+    for file in files:
+        head, found, _ = str(file["fileName"])[len(prefix) :].partition(delimiter)
+        if not found:
+            shown.append(file)
+        elif head not in folders:
+            folders.add(head)
+            folder = {
+                "fileName": f"{prefix}{head}{delimiter}",
+                "action": "folder",
+                "fileId": None,
+                "contentLength": 0,
+                "size": 0,
+            }
+            shown.append(file | folder | {"contentSha1": None, "contentType": None, "uploadTimestamp": 0})
+    return shown
 
 
 def b2_list_file_names(state: State, key: Key, ask: Json, base: str) -> Json:
     bucket, prefix = state.bucket_by_id(ask["bucketId"]), ask.get("prefix") or ""
     state.need(key, "listFiles", bucket, prefix)
-    _no_delimiter(ask)
     start = ask.get("startFileName") or ""
-    found = [v for v in state.current(bucket, prefix) if v.name.encode() >= start.encode()]
+    current = [_listed(version) for version in state.current(bucket, prefix)]
+    found = [file for file in _folded(current, ask) if str(file["fileName"]).encode() >= start.encode()]
     limit = _limit(ask, "maxFileCount", 100)
-    return {
-        "files": [version.as_json() for version in found[:limit]],
-        "nextFileName": found[limit].name if len(found) > limit else None,
-    }
+    return {"files": found[:limit], "nextFileName": found[limit]["fileName"] if len(found) > limit else None}
 
 
 def b2_list_file_versions(state: State, key: Key, ask: Json, base: str) -> Json:
     bucket, prefix = state.bucket_by_id(ask["bucketId"]), ask.get("prefix") or ""
     state.need(key, "listFiles", bucket, prefix)
-    _no_delimiter(ask)
-    found = state.sorted_versions(bucket, prefix)
+    found = _folded([_listed(version) for version in state.sorted_versions(bucket, prefix)], ask)
     start, start_id = ask.get("startFileName"), ask.get("startFileId")
     if start is not None:
-        found = [v for v in found if v.name.encode() >= start.encode()]
-        ids = [v.file_id for v in found]
+        found = [file for file in found if str(file["fileName"]).encode() >= start.encode()]
+        ids = [file["fileId"] for file in found]
         if start_id in ids:
             found = found[ids.index(start_id) :]
     limit = _limit(ask, "maxFileCount", 100)
-    beyond: Version | None = found[limit] if len(found) > limit else None
+    beyond = found[limit] if len(found) > limit else {}
     return {
-        "files": [version.as_json() for version in found[:limit]],
-        "nextFileName": beyond.name if beyond else None,
-        "nextFileId": beyond.file_id if beyond else None,
+        "files": found[:limit],
+        "nextFileName": beyond.get("fileName"),
+        "nextFileId": beyond.get("fileId"),
     }
 
 

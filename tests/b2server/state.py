@@ -48,7 +48,7 @@ class Fault:
     ``status`` answers that error (with ``code`` and ``retry_after``) instead of doing anything; ``cut_upload_after``
     closes the connection after so many bytes of the request's body, ``cut_download_after`` of the answer's;
     ``flip`` inverts the bits of that byte of a download; ``lose_answer`` does the work and closes the connection;
-    ``delay_s`` waits first.
+    ``delay_s`` waits first; ``drip`` moves a body at no more than so many bytes a second.
     """
 
     op: str
@@ -63,6 +63,7 @@ class Fault:
     flip: int | None = None
     lose_answer: bool = False
     delay_s: float = 0.0
+    drip: float = 0.0
 
     def matches(self, op: str, name: str) -> bool:
         return self.times > 0 and re.fullmatch(self.op, op) is not None and re.search(self.name, name) is not None
@@ -72,6 +73,7 @@ class Fault:
 class Bucket:
     bucket_id: str
     name: str
+    lifecycle_rules: list[Json] = field(default_factory=list)
 
 
 @dataclass
@@ -129,6 +131,7 @@ class State:
         self.tokens: dict[str, Key] = {}
         self.upload_tokens: dict[str, tuple[Key, str]] = {}  # token -> key, bucket id or file id
         self.faults: list[Fault] = []
+        self.watch: Callable[[str, Json], bool] | None = None  # see ``Handler._moment``
         self.journal: list[Json] = []
         self._numbers = itertools.count(1)
         self._timestamp = 0

@@ -139,9 +139,11 @@ class Transfers:
 
     def ok(self, request: dict[str, Any], environ: dict[str, str] | None = None) -> dict[str, Any]:
         """Run one to its end, which must be a good one."""
-        code, last, _, err = self.start(request, environ).end()
+        code, last, lines, err = self.start(request, environ).end()
         assert (code, err, list(last)) == (0, "", ["ok"]), (last, err)
         answer: dict[str, Any] = last["ok"]
+        for entry in (line["entry"] for line in lines if "entry" in line):
+            answer[entry["field"]][entry["name"]] = entry["value"]
         return answer
 
     def error(self, request: dict[str, Any], environ: dict[str, str] | None = None) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,12 +66,12 @@ def test_a_damaged_manifest_or_pointer_is_a_sentence_and_not_a_crash(store: Stor
 
 def test_deleting_leaves_no_older_version_behind_and_no_unfinished_upload(b2: B2Server, tmp_path: Path) -> None:
     store = b2_store(b2)
-    for number in (10, 20):
+    for number in (10, 20, 30):
         publish(store, Step(tmp_path / str(number), number).fill().plan(tmp_path / "state"), quiet)
     b2.put(f"team/{RUN}/step_10/trainer/.metadata", b"a newer version of the same name")
     assert delete_step(store, RUN, 10) > 0
     assert not [v.name for v in b2.state.versions.values() if "/step_10/" in v.name]
-    assert list(list_steps(store, RUN).steps) == [20]
+    assert list(list_steps(store, RUN).steps) == [20, 30]
     assert delete_step(store, RUN, 10) == 0
 
 
@@ -88,3 +89,29 @@ def test_run_files_have_plain_names_and_a_limit(store: Store) -> None:
     store.put_bytes(f"{RUN}/run/deep/file", b"planted")
     with pytest.raises(StoreError, match="is no file of a run"):
         get_run_files(store, RUN)
+
+
+def test_deleting_a_step_leaves_nothing_that_is_billed_also_where_somebody_hid_files(
+    b2: B2Server, tmp_path: Path
+) -> None:
+    """rclone and the web page delete by hiding: the bytes stay behind a marker, and B2 bills them."""
+    store = b2_store(b2)
+    for number in (10, 20, 30):
+        publish(store, Step(tmp_path / "pod-a", number).fill().plan(tmp_path / "state"), quiet)
+    bucket, folder = next(iter(b2.state.buckets.values())), f"team/{RUN}/step_10/"
+    names = [version.name for version in b2.state.sorted_versions(bucket, folder)]
+    for name in names[1:]:
+        b2.state.add(bucket, name, "hide", "application/x-bz-hide-marker", {})
+    b2.state.store(bucket, names[-1], b"sent again after it was hidden", "application/octet-stream", {})
+    assert len(b2.state.sorted_versions(bucket, folder)) == 2 * len(names)
+    lit: list[str] = []
+
+    def watch(op: str, request: dict[str, Any]) -> bool:
+        with b2.state.lock:
+            lit.extend(version.name for version in b2.state.current(bucket, folder) if version.name in names[1:-1])
+        return False
+
+    b2.state.watch = watch
+    assert delete_step(store, RUN, 10) > 0
+    assert b2.state.sorted_versions(bucket, folder) == []
+    assert not lit, "nothing that was hidden came to light on the way"

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.checkpoints.catalogue import list_steps
+from supervisor.checkpoints import blocks
+from supervisor.checkpoints.catalogue import keep_lineage, list_steps
+from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.manifest import Latest, parse_manifest
 from supervisor.checkpoints.placement import Place
+from supervisor.checkpoints.pointer import point_away
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
 from supervisor.checkpoints.records import read_latest
 from supervisor.checkpoints.restore import restore
+from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
-from tests.checkpoints_store.conftest import RUN, Step, b2_store, quiet, tree
+from tests.checkpoints_store.conftest import QUICK, RUN, Step, b2_store, quiet, tree
 
 
 def test_a_step_comes_back_byte_for_byte_on_another_pod(store: Store, step: Step, tmp_path: Path) -> None:
@@ -29,7 +33,7 @@ def test_a_step_comes_back_byte_for_byte_on_another_pod(store: Store, step: Step
     back = restore(store, RUN, 20, Place("checkpoints/step_20"), other, quiet)
     assert tree(other) == step.content()
     assert (back.verified, back.size_bytes, back.fetched_bytes, back.dialect) == (True, size, size, "prime-rl v0.6")
-    assert list((tmp_path / "state").iterdir()) == []
+    assert [path.name for path in (tmp_path / "state").iterdir()] == [f"published-{RUN}-step_20.json"]
 
 
 def test_step_files_stay_plain_files_so_that_a_sync_by_hand_still_works(
@@ -58,8 +62,9 @@ def test_the_manifest_follows_all_files_and_the_pointer_is_the_last_thing_writte
 ) -> None:
     publish(b2_store(b2), step.plan(tmp_path / "state"), quiet)
     writes = [e["name"] for e in b2.journal("b2_upload_file|b2_finish_large_file") if e["status"] == 200]
-    assert writes[-2:] == [f"team/{RUN}/step_20/manifest.json", f"team/{RUN}/latest.json"]
-    assert sorted(writes[:-2]) == sorted(f"team/{RUN}/step_20/{name}" for name in step.files)
+    records = ["step_20/manifest.blocks", "step_20/manifest.json", "latest.json"]
+    assert writes[-3:] == [f"team/{RUN}/{name}" for name in records]
+    assert sorted(writes[:-3]) == sorted(f"team/{RUN}/step_20/{name}" for name in step.files)
 
 
 def test_publishing_again_sends_nothing_even_when_the_local_plan_is_lost(
@@ -88,8 +93,8 @@ def test_other_bytes_under_the_same_step_are_uncommitted_before_any_file_is_repl
         for e in b2.journal("b2_upload_.*|b2_delete_file_version|b2_start_large_file")
         if e["n"] >= start
     ]
-    assert acts[0] == ("b2_delete_file_version", "manifest.json")
-    assert acts[1] == ("b2_delete_file_version", "only_before")
+    first = ["latest.json", "manifest.json", "only_before"]
+    assert acts[:3] == [("b2_delete_file_version", name) for name in first]
     restore(store, RUN, 20, Place("checkpoints/step_20"), tmp_path / "pod-b", quiet)
     assert tree(tmp_path / "pod-b") == again.content()
 
@@ -218,3 +223,138 @@ def test_a_run_id_cannot_lead_out_of_the_store(store: Store, step: Step, tmp_pat
 def test_latest_says_what_a_person_needs() -> None:
     assert Latest(20, RUN).legacy
     assert not Latest(20, RUN, manifest_sha256="0" * 64).legacy
+
+
+# ---------------------------------------------------------------- the first byte, and hashing beside sending
+
+
+def test_the_first_part_is_on_its_way_before_the_rest_of_the_file_was_read(
+    b2: B2Server, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived_at_read: list[int] = []
+    real = blocks.PartHasher.found
+
+    def found(hasher: blocks.PartHasher) -> tuple[str, bytes]:
+        arrived_at_read.append(len([e for e in b2.journal("b2_upload_part") if e.get("accepted")]))
+        return real(hasher)
+
+    monkeypatch.setattr(blocks.PartHasher, "found", found)
+    store = open_store("b2://the-bucket/team", b2.url, b2.environ(), streams=1, retry=QUICK)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    assert arrived_at_read[-1] >= 5  # when the last part is read, those before it are there
+    assert len(arrived_at_read) == 5 + 3 + 4  # each part of the two large files and of four small ones, once
+
+
+def test_small_files_arrive_before_large_ones_are_begun(b2: B2Server, step: Step, tmp_path: Path) -> None:
+    publish(
+        open_store("b2://the-bucket/team", b2.url, b2.environ(), streams=1, retry=QUICK),
+        step.plan(tmp_path / "state"),
+        quiet,
+    )
+    begun = [e["name"].rpartition("/")[2] for e in b2.journal("b2_upload_file|b2_start_large_file")]
+    assert sorted(begun[:4]) == [".metadata", "STABLE", "empty", "progress.pt"]
+    assert sorted(begun[4:6]) == ["__0_0.distcp", "__1_0.distcp"]
+
+
+def killed_at(b2: B2Server, step: Step, state: Path, op: str) -> None:
+    """Publish until ``op``, which is carried out over there and answered with silence; then the pod is gone."""
+    b2.fail(op, lose_answer=True, times=10_000)
+    b2.fail("b2_get_file_info", status=503, times=10_000)
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(StoreError):
+        patched.setattr("time.sleep", lambda _: None)  # b2sdk tries again by itself
+        publish(b2_store(b2), step.plan(state), quiet)
+    b2.state.faults.clear()
+    b2.wait_idle()
+
+
+def test_what_was_finished_in_the_moment_of_a_kill_is_known_again_by_its_id(
+    b2: B2Server, step: Step, tmp_path: Path
+) -> None:
+    killed_at(b2, step, tmp_path / "state", "b2_finish_large_file")
+    finished = [v for v in b2.state.versions.values() if v.name.endswith(".distcp") and v.action == "upload"]
+    assert finished
+    start = len(b2.state.journal)
+    publish(b2_store(b2), step.plan(tmp_path / "state"), quiet)
+    again = {e["name"] for e in b2.journal("b2_upload_part|b2_start_large_file") if e["n"] >= start}
+    assert not again & {version.name for version in finished}
+
+
+def test_a_lost_local_plan_costs_sending_again_and_nothing_worse(b2: B2Server, step: Step, tmp_path: Path) -> None:
+    killed_at(b2, step, tmp_path / "state", "b2_finish_large_file")
+    publish(b2_store(b2), step.plan(tmp_path / "another-state"), quiet)
+    restore(b2_store(b2), RUN, 20, Place("checkpoints/step_20"), tmp_path / "pod-b", quiet)
+    assert tree(tmp_path / "pod-b") == step.content()
+
+
+def test_a_source_that_changes_while_it_is_sent_leaves_no_finished_file(
+    b2: B2Server, step: Step, tmp_path: Path
+) -> None:
+    victim = step.files["trainer/__1_0.distcp"]
+
+    def touch(moved: Moved) -> None:
+        if moved.phase == "sending" and moved.bytes > 20_000:
+            os.utime(victim, ns=(1, 1))
+
+    with pytest.raises(StoreError, match=r"__1_0\.distcp was rewritten") as caught:
+        publish(b2_store(b2), step.plan(tmp_path / "state"), touch)
+    assert caught.value.kind == "changed"
+    assert not [name for name in b2.objects() if name.endswith(("__1_0.distcp", "manifest.json", "latest.json"))]
+
+
+# ---------------------------------------------------------------- a step that is reached again
+
+
+def test_the_pointer_leaves_a_step_before_its_files_are_replaced(b2: B2Server, tmp_path: Path) -> None:
+    store = b2_store(b2)
+    for number in (20, 40):
+        publish(store, Step(tmp_path / f"pod-{number}", number).fill().plan(tmp_path / "state"), quiet)
+    again, start = Step(tmp_path / "again", 40).fill(seed=1), len(b2.state.journal)
+    done = publish(store, again.plan(tmp_path / "state"), quiet)
+    acts = [
+        e["name"].removeprefix(f"team/{RUN}/")
+        for e in b2.journal("b2_upload_file|b2_delete_file_version|b2_finish_large_file")
+        if e["n"] >= start
+    ]
+    assert acts[:2] == ["latest.json", "step_40/manifest.json"]
+    assert done.pointer_moved
+    latest = read_latest(store, RUN)
+    assert latest is not None and latest.step == 40
+
+
+def test_a_kill_after_the_pointer_left_its_step_is_healed(b2: B2Server, tmp_path: Path) -> None:
+    store = b2_store(b2)
+    for number in (20, 40):
+        publish(store, Step(tmp_path / f"pod-{number}", number).fill().plan(tmp_path / "state"), quiet)
+    again = Step(tmp_path / "again", 40).fill(seed=1)
+    b2.fail("b2_delete_file_version", status=403, code="access_denied", times=10_000)
+    with pytest.raises(StoreError):
+        publish(store, again.plan(tmp_path / "state"), quiet)
+    b2.state.faults.clear()
+    latest = read_latest(store, RUN)
+    assert latest is not None and (latest.step, latest.wandb_run_id) == (20, "w7")
+    assert list_steps(store, RUN).steps[40].committed  # the old one, whole
+    assert publish(store, again.plan(tmp_path / "state"), quiet).pointer_moved
+    latest = read_latest(store, RUN)
+    assert latest is not None and latest.step == 40
+
+
+def test_the_pointer_goes_back_to_no_step_that_was_left(store: Store, tmp_path: Path) -> None:
+    for number in (20, 40, 60):
+        publish(store, Step(tmp_path / f"pod-{number}", number).fill().plan(tmp_path / "state"), quiet)
+    keep_lineage(store, RUN, [Entry("quarantine", 40, 1.0)], generation=0, writer="pod-a", fence=lambda: None)
+    wanted = point_away(store, Latest(60, RUN), lambda: None)
+    latest = read_latest(store, RUN)
+    assert latest is not None and latest.step == 20
+    assert (wanted.step, wanted.wandb_run_id) == (60, "w7")
+
+
+def test_without_another_good_step_there_is_no_pointer_until_the_step_is_committed_again(
+    store: Store, step: Step, tmp_path: Path
+) -> None:
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    point_away(store, Latest(20, RUN), lambda: None)
+    assert read_latest(store, RUN) is None
+    again = Step(tmp_path / "again").fill(seed=1)
+    assert publish(store, again.plan(tmp_path / "state"), quiet).pointer_moved
+    restore(store, RUN, 20, Place("checkpoints/step_20"), tmp_path / "pod-b", quiet)
+    assert tree(tmp_path / "pod-b") == again.content()

@@ -34,6 +34,7 @@ def record(journal: str = ONE, wall: float = NOW - 500) -> Record:
         mark=9999.0,
         spans=((1, 10, 2000.0), (11, 11, 200.0), (12, 11, 90.5)),
         floor=g.FROM_SCRATCH,
+        starts=((wall - 4530, g.FROM_SCRATCH), (wall - 200, 10)),
         steps=12,
         steps_lost=1,
         timed=11,
@@ -146,6 +147,7 @@ def test_the_longest_record_that_a_run_can_have_fits() -> None:
         wall=NOW,
         last=g.OTHER,
         spans=tuple((10**6 + n, 10**6 + n, 1e5 / 3) for n in range(g.MOST_SPANS)),
+        starts=tuple((1789999999.123456 + n, 10**6 + n) for n in range(g.MOST_STARTS)),
         outages=(outage,) * g.MOST_OUTAGES,
     )
     assert len(to_bytes(Record(ONE, Learned(phases), ledger))) < RECORD_LIMIT
@@ -183,6 +185,9 @@ def test_the_longest_record_that_a_run_can_have_fits() -> None:
         changed(ledger__spans=[[1, 1, 0.1]] * 1000),
         changed(ledger__outages=[{"cause": "\x1b[2J"}]),
         changed(ledger__floor=-7),
+        changed(ledger__starts=[[NOW, 9], [NOW, 1]]),
+        changed(ledger__starts=[[NOW, 1], [NOW - 5, 9]]),
+        changed(ledger__starts=[[NOW + n, n] for n in range(100)]),
         changed(learned__phases={"a b": {}}),
         changed(learned__phases={"step": {"seconds": [1] * 1000, "count": 1}}),
         changed(learned__phases={"step": {"seconds": [0.0], "count": 1}}),
@@ -212,6 +217,14 @@ def test_whatever_stands_in_a_record_what_is_taken_from_it_is_bounded(field: str
         assert 0 <= run.total_s < 1e11
         assert 0 <= run.share(g.PRODUCTIVE) <= 1
         assert len(to_bytes(found)) < RECORD_LIMIT
+
+
+def test_a_record_of_before_starts_were_kept_is_still_read() -> None:
+    old = json.loads(to_bytes(record()))
+    del old["ledger"]["starts"], old["ledger"]["held"]
+    found = parse(ONE, json.dumps(old).encode(), NOW)
+    assert found is not None
+    assert g.all_starts(found.ledger) == ((found.ledger.began_wall, g.FROM_SCRATCH),)
 
 
 def test_the_newest_of_the_others_is_learned_from_and_ones_own_comes_from_ones_own_journal() -> None:

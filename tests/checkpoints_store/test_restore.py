@@ -70,6 +70,17 @@ def test_a_file_that_is_gone_from_the_store_makes_the_step_damaged(store: Store,
     assert caught.value.kind == "damaged"
 
 
+@pytest.mark.parametrize("code", ["not_found", "nginx"])
+def test_a_file_that_is_not_found_for_a_moment_damages_nothing(
+    b2: B2Server, step: Step, tmp_path: Path, code: str
+) -> None:
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    b2.fail("download", name="metadata", status=404, code=code, times=2)
+    assert fetch(store, tmp_path / "pod-b").verified
+    assert tree(tmp_path / "pod-b") == step.content()
+
+
 def test_a_truncated_file_in_the_store_makes_the_step_damaged(store: Store, step: Step, tmp_path: Path) -> None:
     publish(store, step.plan(tmp_path / "state"), quiet)
     (whole,) = [file for file in store.list(f"{RUN}/step_20/") if file.name.endswith("__0_0.distcp")]
@@ -170,13 +181,42 @@ def test_a_staged_part_that_rotted_meanwhile_is_not_believed(b2: B2Server, step:
     assert tree(tmp_path / "pod-b") == step.content()
 
 
-def test_half_a_fetch_of_another_step_is_cleared_away(store: Store, step: Step, tmp_path: Path) -> None:
-    publish(store, step.plan(tmp_path / "state"), quiet)
-    left = tmp_path / "pod-b/checkpoints/.restoring-step_10"
-    left.mkdir(parents=True)
-    (left / "shard").write_bytes(b"x" * 1000)
+def test_half_a_fetch_of_another_step_is_cleared_away_and_a_persons_folder_is_not(store: Store, tmp_path: Path) -> None:
+    for number in (10, 20):
+        publish(store, Step(tmp_path / f"pod-{number}", number).fill().plan(tmp_path / "state"), quiet)
+
+    def pull_the_plug(moved: Moved) -> None:
+        if moved.phase == "fetching" and moved.bytes > 50_000:
+            raise StoreError("transient", "the plug was pulled")
+
+    place = Place("checkpoints/step_10")
+    with pytest.raises(StoreError, match="plug"):
+        restore(store, RUN, 10, place, tmp_path / "pod-b", pull_the_plug)
+    beside = tmp_path / "pod-b/checkpoints"
+    assert {path.name for path in beside.iterdir()} == {".restoring-step_10", ".restoring-step_10.journal"}
+    (beside / ".restoring-the-old-way").mkdir()
+    (beside / ".restoring-the-old-way/mine").write_bytes(b"a person's")
     fetch(store, tmp_path / "pod-b")
-    assert tree(tmp_path / "pod-b") == step.content()
+    assert {path.name for path in beside.iterdir()} == {".restoring-the-old-way", "step_20"}
+    assert (beside / ".restoring-the-old-way/mine").read_bytes() == b"a person's"
+
+
+def test_a_second_restore_into_a_folder_does_not_touch_what_the_first_one_fetches(store: Store, tmp_path: Path) -> None:
+    for number in (10, 20):
+        publish(store, Step(tmp_path / f"pod-{number}", number).fill().plan(tmp_path / "state"), quiet)
+    told: list[StoreError] = []
+
+    def another_comes(moved: Moved) -> None:
+        if moved.phase == "fetching" and moved.bytes > 50_000 and not told:
+            with pytest.raises(StoreError, match="another restore to that folder is under way") as caught:
+                restore(store, RUN, 10, Place("checkpoints/step_10"), tmp_path / "pod-b", quiet)
+            told.append(caught.value)
+
+    done = restore(store, RUN, 20, PLACE, tmp_path / "pod-b", another_comes)
+    assert done.verified
+    assert [error.kind for error in told] == ["transient"]
+    restore(store, RUN, 10, Place("checkpoints/step_10"), tmp_path / "pod-b", quiet)
+    assert {path.name for path in (tmp_path / "pod-b/checkpoints").iterdir()} == {"step_10", "step_20"}
 
 
 # ---------------------------------------------------------------- the original scripts
@@ -219,8 +259,19 @@ def test_a_step_that_was_never_committed_is_not_taken_for_one_of_the_original_sc
     write_legacy(store, step, latest=10)
     with pytest.raises(StoreError, match="never published to the end") as caught:
         fetch(store, tmp_path / "pod-b")
-    assert caught.value.kind == "damaged"
+    assert caught.value.kind == "missing"
     assert fetch(store, tmp_path / "pod-b", allow_unverified=True).verified is False
+
+
+def test_what_an_old_listing_lacks_is_missing_and_not_damaged(b2: B2Server, step: Step, tmp_path: Path) -> None:
+    """Who asks for it has seen it listed: it looks again, instead of giving the step up for good."""
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    b2.state.stale_s = 30
+    with pytest.raises(StoreError) as caught:
+        fetch(store, tmp_path / "pod-b")
+    assert caught.value.kind == "missing"
+    assert tree(tmp_path / "pod-b") == {}
 
 
 def test_no_such_step_is_missing(store: Store, step: Step, tmp_path: Path) -> None:

@@ -65,14 +65,17 @@ def test_publish_catalogue_restore_and_delete_through_the_process(
     assert (back["verified"], back["dialect"], back["revision"]) == (True, "prime-rl v0.6", "abc")
     assert tree(tmp_path / "pod-b") == first.content()
 
-    kind, sentence = transfers.error({"do": "delete", "run_id": RUN, "step": 40} | store, environ)
-    assert (kind, sentence) == ("permanent", f"step 40 of {RUN} is not deleted: latest.json names it")
+    kind, sentence = transfers.error({"do": "delete", "run_id": RUN, "step": 20} | store, environ)
+    assert (kind, sentence) == ("permanent", f"step 20 of {RUN} is not deleted: it is one of the last 2 good steps")
+    transfers.ok(Step(tmp_path / "pod-a3", 60).fill().request(tmp_path / "state") | store, environ)
+    kind, sentence = transfers.error({"do": "delete", "run_id": RUN, "step": 60} | store, environ)
+    assert (kind, sentence) == ("permanent", f"step 60 of {RUN} is not deleted: latest.json names it")
     freed = transfers.ok({"do": "delete", "run_id": RUN, "step": 20} | store, environ)
     assert freed["freed_bytes"] > first.files["trainer/__0_0.distcp"].stat().st_size
-    deletions = [e["name"] for e in b2.journal("b2_delete_file_version")]
-    assert deletions[0].endswith("step_20/manifest.json") and len(deletions) == 7
+    deletions = [e["name"] for e in b2.journal("b2_delete_file_version", "/step_20/")]
+    assert deletions[0].endswith("step_20/manifest.json") and len(deletions) == 8
     found = transfers.ok({"do": "catalogue", "run_id": RUN} | store, environ)
-    assert [s["step"] for s in found["steps"]] == [40]
+    assert [s["step"] for s in found["steps"]] == [40, 60]
 
 
 def test_kill_9_in_the_middle_of_a_publish_sends_no_verified_byte_twice(
@@ -149,7 +152,7 @@ def test_a_new_pod_without_the_local_plan_also_sends_nothing_twice(
         ("b2://the-bucket", Key("0000master01", "K000wrong"), "refuses the application key ...er01"),
         ("b2://no-such-bucket", None, "the bucket no-such-bucket does not exist"),
         ("b2://the-bucket", Key("0000narrow01", "K000n"), "only reaches names that start with 'other/'"),
-        ("s3://bucket", None, "neither b2://bucket[/prefix] nor file:///folder"),
+        ("gs://bucket", None, "none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder"),
     ],
 )
 def test_what_a_person_must_mend_is_one_sentence(

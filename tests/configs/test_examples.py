@@ -22,7 +22,7 @@ def test_there_is_one_for_each_case_that_the_readme_names() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_loads_and_publishes_to_a_store_that_outlives_the_pod(name: str) -> None:
     run_file = load(EXAMPLES[name])
-    assert run_file.store_url.startswith("b2://")
+    assert run_file.store_url.startswith(("b2://", "s3://"))
     assert run_file.output_dir.is_absolute()
 
 

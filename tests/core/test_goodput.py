@@ -336,6 +336,125 @@ def test_a_step_under_way_on_a_lost_pod_is_wasted_when_the_next_one_does_it_agai
     assert (run.steps, run.kept) == (6, 6)
 
 
+# ---------------------------------------------------------------- a pod that comes back
+
+
+class Journal:
+    """What one pod's journal books: attempts that go on at a step, and steps of ten seconds each."""
+
+    def __init__(self, began: float) -> None:
+        self.ledger = Ledger(began_wall=began, wall=began, last=g.PRODUCTIVE)
+
+    def trains(self, wall: float, resumed: int, to: int, held: int | None = None) -> Journal:
+        """The pod goes on at ``resumed`` and trains up to step ``to``. What was before it was no pod of ours."""
+        one = g.book(self.ledger, {g.INFRASTRUCTURE: wall - self.ledger.wall, g.PRODUCTIVE: 10.0 * (to - resumed)})
+        one = g.resumed(one, resumed, wall, held)
+        for step in range(resumed + 1, to + 1):
+            one = replace(one, spans=g.with_span(one.spans, (step, step, 10.0), one.starts))
+        self.ledger = replace(one, wall=wall + 10.0 * (to - resumed), steps=one.steps + to - resumed)
+        assert len(one.spans) <= g.MOST_SPANS
+        assert len(one.starts) <= g.MOST_STARTS
+        return self
+
+
+def told(**journals: Journal) -> tuple[Ledger, dict[str, int]]:
+    """The run's ledger and the steps that stayed, by pod. Every second is where it was, and somewhere."""
+    ledgers = {name: one.ledger for name, one in journals.items()}
+    run = g.merged(ledgers)
+    walls = [(one.began_wall or 0.0, one.wall) for one in ledgers.values()]
+    gaps = sum(max(0.0, began - max(until for _, until in walls[:n])) for n, (began, _) in enumerate(walls) if n)
+    assert run.total_s == pytest.approx(sum(until - began for began, until in walls) + gaps)
+    assert run.seconds[g.PRODUCTIVE] == pytest.approx(10.0 * run.kept)
+    assert run.seconds[g.WASTED] == pytest.approx(10.0 * run.steps_lost)
+    return run, {name: one.kept for name, one in g.across(ledgers).items()}
+
+
+def test_one_pod_after_another_keeps_what_the_second_did_not_do_again() -> None:
+    run, kept = told(a=Journal(0).trains(0, 0, 51), b=Journal(1000).trains(1000, 40, 106))
+    assert kept == {"a": 40, "b": 66}
+    assert (run.kept, run.steps_lost) == (106, 11)
+
+
+def test_a_pod_that_comes_back_keeps_the_steps_that_it_did_since() -> None:
+    a = Journal(0).trains(0, 0, 51).trains(3000, 92, 286)
+    run, kept = told(a=a, b=Journal(1000).trains(1000, 40, 106))
+    assert kept == {"a": 40 + 194, "b": 52}
+    assert (run.kept, run.steps_lost) == (286, 11 + 14)
+
+
+def test_two_pods_that_take_turns_lose_only_what_the_other_did_again() -> None:
+    a = Journal(0).trains(0, 0, 51).trains(3000, 92, 286)
+    b = Journal(1000).trains(1000, 40, 106).trains(9000, 250, 400)
+    run, kept = told(a=a, b=b)
+    assert kept == {"a": 40 + 158, "b": 52 + 150}
+    assert (run.kept, run.steps_lost) == (400, 11 + 14 + 36)
+
+
+def test_a_pod_that_goes_back_further_than_the_other_began_replaces_all_of_it() -> None:
+    a = Journal(0).trains(0, 0, 51).trains(3000, 20, 60)
+    run, kept = told(a=a, b=Journal(1000).trains(1000, 40, 106))
+    assert kept == {"a": 60, "b": 0}
+    assert run.kept == 60
+
+
+def test_a_pod_that_went_on_after_it_was_replaced_did_that_for_nothing() -> None:
+    run, kept = told(a=Journal(0).trains(0, 0, 300), b=Journal(1000).trains(1000, 40, 106))
+    assert kept == {"a": 40, "b": 66}
+    assert run.kept == 106
+
+
+def test_a_record_of_before_starts_were_kept_counts_from_its_begin() -> None:
+    old = Journal(0).trains(0, 0, 51)
+    old.ledger = replace(old.ledger, starts=(), held=None)
+    new = Journal(1000).trains(1000, 40, 106)
+    _, kept = told(a=old, b=new)
+    assert kept == {"a": 40, "b": 66}
+    _, kept = told(a=old.trains(3000, 92, 286), b=new)
+    assert kept == {"a": 234, "b": 52}, "a journal that an older version began"
+
+
+def test_a_restart_under_the_same_claim_is_no_start_of_its_own() -> None:
+    a = Journal(0).trains(0, 0, 51, held=1)
+    for number in range(200):
+        a.trains(1000 + 100 * number, 50 + number, 51 + number, held=1)
+    assert a.ledger.starts == ((0, 0),)
+    assert a.trains(90_000, 250, 260, held=3).ledger.starts == ((0, 0), (90_000, 250))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 90)), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_whoever_takes_turns_each_step_of_the_run_stays_once(turns: list[tuple[int, int]]) -> None:
+    pods = [Journal(0), Journal(0)]
+    wall, step = 0.0, 0
+    for number, (back, more) in enumerate(turns):
+        resumed = max(0, step - back)
+        step = resumed + more
+        pods[number % 2].trains(wall, resumed, step)
+        wall += 10.0 * more + 100
+    run, _ = told(a=pods[0], b=pods[1])
+    if len(turns) <= g.MOST_STARTS:
+        assert run.kept == pytest.approx(step, abs=1e-6)
+    assert 0 <= run.steps_lost <= run.steps
+
+
+def test_a_pod_that_takes_the_run_back_under_a_living_job_keeps_what_follows(world: World) -> None:
+    world.running_at(6)
+    world.see(f.Claimed(3))
+    world.step(7)
+    assert world.state.ledger.starts[-1] == (1.7e9 + world.t - 200, 6)
+    other = Journal(world.state.ledger.wall - 600).trains(world.state.ledger.wall - 600, 5, 12)
+    kept = g.across({"a": world.state.ledger, "b": other.ledger})
+    assert (kept["a"].kept, kept["b"].kept) == (6, 1), "its step 6 was the other's to do; from 7 on it has the run"
+
+
+def test_an_attempt_has_the_run_since_its_launch_and_not_since_its_first_step(world: World) -> None:
+    world.running_at(4)
+    assert len(world.state.ledger.starts) == 1
+    ((wall, step),) = world.state.ledger.starts
+    assert (wall, step) == (pytest.approx(1.7e9 + world.state.started), g.FROM_SCRATCH)
+    assert wall < world.state.ledger.wall - 4 * 200 + 1
+
+
 # ---------------------------------------------------------------- whatever happens
 
 

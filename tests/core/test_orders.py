@@ -227,10 +227,14 @@ def test_a_fresh_run_that_dies_before_its_first_checkpoint_begins_again(world: W
 
 
 def test_a_step_above_the_pointer_hides_no_newer_work(world: World) -> None:
-    """Left by a rollback on an earlier pod, or by a publish that died between manifest and pointer."""
-    world.stored, world.latest = {20: GIB, 45: GIB}, 20
-    world.local = {20: "complete"}
+    """Left by a rollback on an earlier pod."""
+    world.local, world.answer = {20: "complete"}, False
     world.boot()
+    world.see(f.LocalSteps((f.LocalStep(20, "complete", "", GIB),), settled=True))
+    left = f.StoredStep(45, True, GIB, left="the run went back to step 20")
+    world.see(f.StoreSteps((f.StoredStep(20, True, GIB), left), 20))
+    world.answer = True
+    world.see(f.AttemptStarted(1, 20, 110, "rl"))
     world.job_up()
     for step in range(21, 31):
         world.step(step)
@@ -289,3 +293,26 @@ def test_an_orchestrators_finish_and_exit_zero_do_not_finish_a_run_whose_trainer
     world.see(f.ComponentExited(1, "launcher", 0))
     world.after(30)
     assert [start.step for start in world.asked(a.Start)] == [5]
+
+
+def test_a_whole_step_above_the_pointer_is_resumed_from(world: World) -> None:
+    """Its publish died between manifest and pointer, and then the pod."""
+    world.stored, world.latest = {10: GIB, 40: GIB}, 10
+    world.boot()
+    assert [restore.step for restore in world.asked(a.Restore)] == [40]
+    sentence = "Step 40 is the last good step, and it is in the store only. latest.json is behind: it names step 10."
+    assert world.said("restoring") == [sentence]
+    world.after(5)
+    assert [publish.step for publish in world.asked(a.Publish)] == [40], "the pointer is moved, and nothing sent"
+    assert world.latest == 40
+    world.after(60)
+    assert len(world.asked(a.Publish)) == 1
+
+
+def test_a_pointer_that_the_original_scripts_moved_back_is_followed(world: World) -> None:
+    """They keep no list of what they left: a step of ours above it may be one that they went back behind."""
+    world.answer = False
+    world.boot()
+    world.see(f.LocalSteps((), settled=True))
+    world.see(f.StoreSteps((f.StoredStep(50, True, GIB, legacy=True), f.StoredStep(60, True, GIB)), 50))
+    assert [restore.step for restore in world.asked(a.Restore)] == [50]

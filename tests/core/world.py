@@ -45,8 +45,11 @@ class World:
         self.local_reason = ""
         self.answer = True  # effects answer
         self.suppress = False  # the run is only observed
+        self.pinned: set[int] = set()
+        self.pin_problem = ""
         self.publish_works = True
         self.damaged: set[int] = set()
+        self.spoiled: dict[int, str] = {}  # stored steps of which the listing shows that something is wrong
         self.memory = {"GPU-0": 70 * GIB, "GPU-1": 60 * GIB}
         self.shared = False
 
@@ -101,6 +104,12 @@ class World:
                 self.see(f.Pruned(action.step, "local", GIB))
             case a.PruneStale():
                 self.see(f.Pruned(-1, "local", 0))
+            case a.Pin():
+                if self.pin_problem:
+                    self.see(f.PinKept(action.step, action.pinned, self.pin_problem))
+                else:
+                    self.pinned = self.pinned | {action.step} if action.pinned else self.pinned - {action.step}
+                    self.see(f.PinKept(action.step, action.pinned))
             case a.PruneStore():
                 self.stored.pop(action.step, None)
                 self.see(f.Pruned(action.step, "store", GIB))
@@ -129,8 +138,12 @@ class World:
         if self.store_reason:
             self.see(f.StoreSteps(reason=self.store_reason, permanent=self.store_permanent))
         else:
-            stored = tuple(f.StoredStep(step, True, size) for step, size in sorted(self.stored.items()))
-            self.see(f.StoreSteps(stored, self.latest))
+            stored = [f.StoredStep(step, True, size) for step, size in self.stored.items()]
+            stored += [
+                f.StoredStep(step, False, GIB, manifest=f"m{step}", problem=what) for step, what in self.spoiled.items()
+            ]
+            stored.sort(key=lambda one: one.step)
+            self.see(f.StoreSteps(tuple(stored), self.latest, pinned=tuple(sorted(self.pinned))))
 
     # ------------------------------------------------------------ the job
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import errors
+from supervisor.cli import ctl, main
 from supervisor.config import RunFile
 
 ROOT = Path(__file__).parents[2]
@@ -23,9 +25,10 @@ def test_the_settings_are_those_of_the_models() -> None:
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.replaced(README) == README, "run: python docs/settings.py --write"
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert script.replaced(page) == page, "run: python docs/settings.py --write"
     for section in RunFile.model_fields:
-        assert f"**`[{section}]`**" in README
+        assert f"**`[{section}]`**" in page
 
 
 @pytest.mark.parametrize(("program", "module"), [("rl-supervisor", "main"), ("supervisorctl", "ctl")])
@@ -38,6 +41,23 @@ def test_every_command_is_in_the_table_and_every_command_of_the_table_exists(pro
     shown = set(re.findall(r"(?m)^\| `(\w+)", table))
     assert known
     assert shown == known
+
+
+@pytest.mark.parametrize(("program", "parser"), [("rl-supervisor", main._parser()), ("supervisorctl", ctl._parser())])
+def test_every_option_is_in_the_row_of_its_command(program: str, parser: argparse.ArgumentParser) -> None:
+    said_below = {"--help", "--run", "--socket", "--store", "--run-id", "--endpoint", "--region", "--realm"}
+    said_below |= {"--json"} if program == "supervisorctl" else {"--foreground"}
+    table = README.partition(f"\n`{program}`")[2].partition("| --- | --- |")[2].partition("\n\n")[0]
+    verbs = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name, sub in verbs.choices.items():
+        rows = " ".join(line for line in table.splitlines() if re.match(rf"\| `{name}\b", line))
+        spellings = [set(action.option_strings) for action in sub._actions if action.option_strings]
+        missing = [
+            words
+            for words in spellings
+            if not words & said_below and not any(re.search(rf"(?<![\w-]){word}(?![\w-])", rows) for word in words)
+        ]
+        assert not missing, f"{program} {name}: {missing} is not in the table of README.md"
 
 
 def test_the_first_commands_are_make_targets() -> None:
@@ -57,7 +77,9 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/operations.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/architecture.md", "docs/operations.md", "docs/vault.md", "docs/settings.md"]
+)
 def test_every_link_leads_somewhere(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())

@@ -56,7 +56,10 @@ def refused(pod: Pod, *sentences: str) -> str:
         ),
         (lambda text: text + 'WANDB_API_KEY = "x"\n', "secret"),
         (lambda text: text.encode() + b"\xff\xfe", "run.toml"),
-        (lambda text: text.replace("file:///", "s3://bucket/"), "is neither b2://bucket[/prefix] nor file:///folder"),
+        (
+            lambda text: text.replace("file:///", "gs://bucket/"),
+            "is none of b2://bucket[/prefix], s3://bucket[/prefix]",
+        ),
     ],
     ids=["missing", "not TOML", "wrong type", "unknown key", "bad id", "secret", "not text", "unknown store"],
 )
@@ -181,6 +184,7 @@ def test_a_full_disk_silences_nobody_and_costs_the_job_nothing(new_pod: NewPod) 
     assert pod.latest()["step"] == "step_14"
 
 
+@pytest.mark.soak
 def test_without_a_driver_the_gpus_are_unknown_and_a_dead_engine_is_healed_all_the_same(new_pod: NewPod) -> None:
     faults = [{"kind": "engine-exit-0", "at_step": 5}]
     pod = new_pod(environ={"LD_LIBRARY_PATH": "/nonexistent"}, faults=faults, max_steps=10, step_s=0.6)

@@ -45,7 +45,7 @@ def send_to_steppers(pod: Pod, number: int) -> None:
             os.kill(pid, number)
 
 
-@pytest.mark.parametrize("era", ["2026-01-06", "v0.6"])
+@pytest.mark.parametrize("era", [pytest.param("2026-01-06", marks=pytest.mark.soak), "v0.6"])
 def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_dies(
     era: str, tmp_path: Path, pods: list[Pod]
 ) -> None:
@@ -159,6 +159,7 @@ def test_a_run_that_is_only_observed_starts_nothing_and_deletes_nothing(tmp_path
     assert len(pod.practice.starts()) == 1
 
 
+@pytest.mark.soak
 def test_pause_suspends_acting_and_not_looking(tmp_path: Path, pods: list[Pod]) -> None:
     pod = Pod(tmp_path, "v0.6", faults=[{"kind": "engine-exit-0", "at_step": 14}], max_steps=18, step_s=0.6)
     pods.append(pod)

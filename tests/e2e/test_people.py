@@ -7,6 +7,8 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,7 +137,9 @@ def test_stopped_stays_stopped_under_a_new_daemon_until_start(new_pod: NewPod) -
 
 
 def test_paused_nothing_is_done_about_a_dead_engine_and_resumed_it_is_healed(new_pod: NewPod) -> None:
-    pod = running(new_pod(faults=[{"kind": "engine-exit-0", "at_step": 6}], max_steps=10))
+    pod = new_pod(faults=[{"kind": "engine-exit-0", "at_step": 8}], max_steps=12)
+    pod.start()
+    pod.wait_for(lambda: pod.sentences("launched"), "the job is launched")  # long before its eighth step
     assert pod.ctl("pause").returncode == 0
     pod.wait_for(lambda: pod.said_so("suspect", "Paused, so nothing is done about it: vLLM died"), "the death is seen")
     shown = pod.ctl("status")
@@ -150,7 +154,7 @@ def test_paused_nothing_is_done_about_a_dead_engine_and_resumed_it_is_healed(new
     assert pod.wait_exit() == 0, pod.story()
     assert "vLLM died silently" in pod.sentences("verdict")[0]
     assert len(pod.practice.starts()) == 2
-    assert pod.latest()["step"] == "step_10"
+    assert pod.latest()["step"] == "step_12"
 
 
 def test_a_changed_config_is_reported_left_alone_and_taken_when_asked_for(new_pod: NewPod) -> None:
@@ -223,6 +227,53 @@ def test_publish_by_hand_leaves_a_run_alone_that_a_daemon_has(new_pod: NewPod) -
     assert "A daemon watches run practice" in busy.stderr, busy
 
 
+def test_a_dead_pods_store_is_all_that_a_person_needs(new_pod: NewPod, tmp_path: Path) -> None:
+    pod = new_pod(max_steps=8, step_s=0.2, faults=[{"kind": "engine-exit-0", "at_step": 5}])
+    pod.start()
+    assert pod.wait_exit() == 0, pod.story()
+    kept = pod.step_bytes(8)
+    pod.vanish()
+    pod.run_file.unlink()
+    there = ("--store", pod.store, "--run-id", "practice")
+
+    def anywhere(verb: str, *words: str) -> str:
+        command = [sys.executable, "-m", "supervisor.cli.main", verb, *there, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    listed = anywhere("logs")
+    assert {line.split()[0] for line in listed.splitlines()[1:]} == {"1", "2"}, listed
+    first = anywhere("logs", "--attempt", "1")
+    assert "vLLM died silently" in first, "the evidence of the incident"
+    assert "Step 4" in first, "and how the trainer's log ended"
+    assert "Restored step 8" in anywhere("restore", "--to", "here")
+    restored = {path.read_bytes() for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    assert set(kept.values()) <= restored
+    assert "Step 8 is good" in anywhere("verify", "--deep", "100")
+    assert "effective training" in anywhere("report")
+
+
+def test_orders_about_a_step_are_refused_when_there_is_no_such_step(new_pod: NewPod) -> None:
+    pod = running(new_pod(), 5)
+    pod.wait_for(pod.stored, "a step is stored")
+    pod.wait_for(lambda: pod.status().get("published_step"), "and known to be")
+    stored = str(pod.stored()[-1])
+    for verb in ("rollback", "pin"):
+        refused = pod.ctl(verb, "9999")
+        assert refused.returncode == 1
+        assert "Step 9999 is neither here nor in the store" in refused.stderr
+        assert pod.ctl(verb, "newest").returncode == 2
+    assert pod.ctl("pin", stored).returncode == 0
+    pod.wait_for(lambda: int(stored) in pod.status()["pinned"], "it is pinned")
+    assert "pinned" in pod.ctl("checkpoints").stdout
+    assert pod.ctl("unpin", stored).returncode == 0
+    pod.wait_for(lambda: int(stored) not in pod.status()["pinned"], "it is pinned no more")
+    # A listing that was begun before may tell of the pin once more.
+    pod.wait_for(lambda: pod.ctl("unpin", stored).returncode == 1, "what is not pinned cannot be unpinned")
+    assert len(pod.practice.starts()) == 1, "the job was left alone"
+
+
 def test_publish_restore_and_prune_by_hand(new_pod: NewPod, tmp_path: Path) -> None:
     pod = new_pod("2026-01-06", max_steps=8, step_s=0.15)
     pod.start()
@@ -245,11 +296,11 @@ def test_publish_restore_and_prune_by_hand(new_pod: NewPod, tmp_path: Path) -> N
 
     missing = pod.by_hand("restore", "--step", "5", "--to", str(tmp_path / "there"))
     assert missing.returncode == 1
-    assert "Step 5 is not in file:///" in missing.stderr
+    assert "Step 5 is not in run practice in file:///" in missing.stderr
 
     again = pod.by_hand("publish", "--step", "8")
     assert again.returncode == 0, again
-    assert "Published step 8" in again.stdout
+    assert re.match(r"Step 8 \(.*\) is published already, in file:///", again.stdout), again
     never = pod.by_hand("publish", "--step", "7")
     assert never.returncode == 1
     assert "There is no step 7 to publish" in never.stderr

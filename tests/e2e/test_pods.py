@@ -48,7 +48,14 @@ def at_night(practice: Practice) -> Practice:
     return dataclasses.replace(practice, config=config)
 
 
+def impatient(options: dict[str, Any]) -> dict[str, Any]:
+    """A pod that vanishes gives nothing back: the next one waits until its heartbeat is this old, in seconds."""
+    settings = options.get("settings", {})
+    return {**settings, "store": {"take_over_after": 4, **settings.get("store", {})}}
+
+
 def first_pod(folder: Path, era: str, **options: Any) -> Pod:
+    options["settings"] = impatient(options)
     knobs = {key: options.pop(key) for key in list(options) if key in ("max_steps", "step_s", "checkpoint_bytes")}
     practice = at_night(
         make_practice(folder / "practice", era, interval=2, **{"max_steps": 20, "step_s": 0.6, **knobs})
@@ -76,7 +83,8 @@ def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any
     install = f"{sys.executable} -m supervisor.simulator.install {shlex.quote(str(home))} --era {practice.era.name}"
     repository = Path(__file__).parents[2]
     command = setup if setup is not None else f"cd {shlex.quote(str(repository))} && {install}"
-    settings = {**options.pop("settings", {}), "setup": {"commands": [command]}}
+    settings = {**impatient(options), "setup": {"commands": [command]}}
+    options.pop("settings", None)
     options = {"store": before.store, "environ": before.environ, **options}
     return Pod(folder, practice=here, settings=settings, **options)
 
@@ -112,7 +120,9 @@ def identities(pod: Pod) -> list[Any]:
 # ---------------------------------------------------------------- a pod vanishes
 
 
-@pytest.mark.parametrize(("era", "place"), [("v0.6", "another"), ("2026-08-21", "the same")])
+@pytest.mark.parametrize(
+    ("era", "place"), [pytest.param("v0.6", "another", marks=pytest.mark.soak), ("2026-08-21", "the same")]
+)
 def test_a_pod_vanishes_and_another_resumes_the_newest_step_byte_for_byte(
     era: str, place: str, tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:
@@ -154,6 +164,7 @@ def damage(store: Path, step: int) -> Path:
     return victim
 
 
+@pytest.mark.soak
 def test_the_newest_stored_step_is_damaged_so_the_one_before_is_restored(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
     one = first_pod(tmp_path / "one", "2025-09-30", store=store)
@@ -225,6 +236,7 @@ def test_a_step_of_the_original_scripts_is_restored_and_resumed(tmp_path: Path, 
 # ---------------------------------------------------------------- a store that does not answer
 
 
+@pytest.mark.soak
 def test_a_store_that_cannot_be_listed_is_waited_for_and_never_taken_for_an_empty_one(
     tmp_path: Path, pods: list[Pod]
 ) -> None:
@@ -250,8 +262,9 @@ def test_a_store_that_cannot_be_listed_is_waited_for_and_never_taken_for_an_empt
     assert not two.practice.starts()
     assert two.daemon is not None and two.daemon.poll() is None, "it waits"
 
+    kept = ("buckets", "versions", "keys", "_numbers", "_timestamp")
     with B2Server(port=port) as b2:
-        b2.state.__dict__.update({k: v for k, v in stored.__dict__.items() if k in ("buckets", "versions", "keys")})
+        b2.state.__dict__.update({k: v for k, v in stored.__dict__.items() if k in kept})
         b2.bucket = stored.buckets["the-bucket"]
         two.wait_for(lambda: two.sentences("restored"), "the store answers, and the step is restored", 60)
         assert two.wait_exit() == 0, two.story()
@@ -285,6 +298,7 @@ def transfer_of(pod: Pod) -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.soak
 def test_the_transfer_is_killed_in_the_middle_of_a_publish_which_completes_all_the_same(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:

@@ -13,6 +13,7 @@ from tests.e2e.rig import Pod
 from tests.people.test_report import Answer
 
 STEPS = 24
+IMPATIENT = {"store": {"take_over_after": 4}}  # the first pod vanishes without giving the run back
 
 
 @pytest.fixture
@@ -27,9 +28,10 @@ def records(store: Path) -> list[Path]:
     return sorted((store / "practice" / "records").glob("*.json"))
 
 
+@pytest.mark.soak
 def test_two_pods_of_a_run_are_one_report_and_its_parts_are_all_the_time(tmp_path: Path, pods: list[Pod]) -> None:
     store = tmp_path / "store"
-    one = Pod(tmp_path / "one", store=store.as_uri(), max_steps=STEPS, step_s=0.5)
+    one = Pod(tmp_path / "one", store=store.as_uri(), max_steps=STEPS, step_s=0.5, settings=IMPATIENT)
     pods.append(one)
     one.start()
     one.wait_for(lambda: one.sentences("published") and records(store), "a step is published")
@@ -40,7 +42,7 @@ def test_two_pods_of_a_run_are_one_report_and_its_parts_are_all_the_time(tmp_pat
     one.wait_for(lambda: json.loads(records(store)[0].read_text())["ledger"]["uploads"], "a record after a publish")
     one.close()
 
-    two = Pod(tmp_path / "two", store=store.as_uri(), max_steps=STEPS, step_s=0.5)
+    two = Pod(tmp_path / "two", store=store.as_uri(), max_steps=STEPS, step_s=0.5, settings=IMPATIENT)
     pods.append(two)
     two.start("onstart")
     two.wait_for(lambda: (two.status().get("goodput") or {}).get("pods") == 2, "the new pod knows of the lost one")

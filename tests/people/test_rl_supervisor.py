@@ -14,6 +14,7 @@ from supervisor import __version__
 from supervisor.cli import terminal
 from supervisor.config import load
 from supervisor.errors import ConfigError, PodUnfitError, TryAgainError
+from supervisor.storage.base import StoreError
 
 PLAIN = """\
 [run]
@@ -180,6 +181,14 @@ def test_every_error_keeps_to_the_exit_contract(capsys: pytest.CaptureFixture[st
         assert terminal.run_cli(fail, "x", contract=True) == contract
         assert terminal.run_cli(fail, "x") == 1
     assert capsys.readouterr().err == "a\na\nb\nb\nc\nc\n"
+
+
+def test_a_clause_of_the_store_ends_as_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise StoreError("transient", "no connection to B2 (Connection refused)")
+
+    assert terminal.run_cli(fail, "x") == 1
+    assert capsys.readouterr().err == "No connection to B2 (Connection refused).\n"
 
 
 def test_a_crash_is_one_sentence_and_a_file_without_secrets(

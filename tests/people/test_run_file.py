@@ -76,7 +76,7 @@ mode = 660
 [logging]
 format = "prety"
 [store]
-url = "s3://bucket"
+url = "gs://bucket"
 stall_s = inf
 """
     assert mistakes(tmp_path, text) == ["run.toml line 25: [store] stall_s must be a finite number, not inf."]
@@ -103,8 +103,30 @@ stall_s = inf
             'run.toml line 22: [logging] format must be "auto", "journal", "pretty" or "json", not the text "prety"; '
             'did you mean "pretty"?'
         ),
-        "run.toml line 24: [store] url: 's3://bucket' is neither b2://bucket[/prefix] nor file:///folder.",
+        "run.toml line 24: [store] url: 'gs://bucket' is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder.",
     ]
+
+
+def test_an_s3_store_takes_an_endpoint_and_a_region_and_no_other_store_does(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    url, endpoint = 'url = "s3://my-bucket/runs"', 'endpoint = "https://minio.example:9000"\nregion = "eu-west-1"'
+    path.write_text(f"{GOOD}[store]\n{url}\n{endpoint}\n")
+    store = load(path).store
+    assert (store.service, store.region) == ("https://minio.example:9000", "eu-west-1")
+    path.write_text(f"{GOOD}[store]\n{url}\n")
+    assert load(path).store.service is None
+    for other in ('url = "b2://my-bucket"', 'url = "file:///data"'):
+        [sentence] = mistakes(tmp_path, f"{GOOD}[store]\n{other}\n{endpoint}\n")
+        assert sentence.endswith("has `endpoint` or `region`, which are for s3://bucket stores; B2 has `realm`.")
+
+
+@pytest.mark.parametrize("url", ['url = "s3://my-bucket/runs"', 'url = "file:///store"', ""])
+def test_a_limit_of_the_rate_is_refused_where_nothing_would_heed_it(tmp_path: Path, url: str) -> None:
+    [sentence] = mistakes(tmp_path, f"{GOOD}[store]\n{url}\nlimit_mbit = 100\n")
+    assert sentence.endswith("`limit_mbit`, which is for b2://bucket stores; no other transfer can be held back.")
+    path = tmp_path / "b2.toml"
+    path.write_text(f'{GOOD}[store]\nurl = "b2://my-bucket/runs"\nlimit_mbit = 100\n')
+    assert load(path).store.limit_mbit == 100
 
 
 def test_what_a_whole_section_lacks_names_the_sections_line(tmp_path: Path) -> None:

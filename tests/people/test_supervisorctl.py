@@ -77,13 +77,39 @@ def test_the_first_line_tells_the_morning_what_the_night_was(serve: Serve) -> No
     assert ctl().stdout == answer.stdout
 
 
+def test_a_step_that_was_left_is_no_step_that_the_store_holds() -> None:
+    went = "the run went back to step 10"
+    stored = [
+        {"step": step, "committed": True, "size_bytes": GIB, "left": went if step > 10 else ""} for step in (10, 20)
+    ]
+    now = FakeDesk(stored_steps=stored).now
+    assert any(line.startswith("  store ") and line.endswith(" holds step 10") for line in render.status_block(now))
+    assert any(re.match(rf"20 .* published .*left: {went}", line) for line in render.checkpoints(now))
+
+
+def test_a_step_that_is_not_whole_in_the_store_says_why() -> None:
+    stored = [{"step": 92, "committed": False, "size_bytes": GIB, "left": "", "problem": "step 92 lacks model.pt"}]
+    now = FakeDesk(stored_steps=stored).now
+    assert any(re.match(r"92 .* incomplete .*in the store: step 92 lacks model.pt", x) for x in render.checkpoints(now))
+    damaged = {**now, "damaged": {"92": "one byte differs"}}
+    assert any(line.endswith("damaged in the store: one byte differs") for line in render.checkpoints(damaged))
+
+
+def test_a_step_that_comes_from_the_store_is_shown_as_one() -> None:
+    moving = {"what": "restoring", "phase": "fetching", "step": 7, "bytes": 1 << 20, "total_bytes": 4 << 20}
+    block = render.status_block(FakeDesk(publishing={**moving, "rate": 0, "remaining_s": None}).now)
+    assert "  restoring     step 7, fetching 1.0 MiB of 4.0 MiB (25 %)" in block
+    assert render.transfer({"step": 7, "phase": "", "bytes": 0, "total_bytes": 0}) == "step 7, about to begin"
+
+
 def test_trouble_is_shown_where_it_is() -> None:
     desk = FakeDesk(
         paused=True, state="recovering", sentence="the job is starting", store_reason="the key is not valid",
         gpus=[], gpu_reason="the driver hangs", disk={"path": "/w", "reason": "statvfs hangs"}, exit_code=93,
         incident={"id": 2, "opened": 0.0, "cause": "engine-gone", "sentence": "vLLM is gone.", "seconds": 12.0},
         config_changed=["/w/rl.toml"], notes=["no W&B id in this era"], engine=None, last_incident=None,
-        publishing={"step": 420, "bytes": 12 * GIB, "total_bytes": 31 * GIB, "rate": 240 << 20, "remaining_s": 81.0},
+        publishing={"what": "publishing", "phase": "sending", "step": 420, "bytes": 12 * GIB,
+                    "total_bytes": 31 * GIB, "rate": 240 << 20, "remaining_s": 81.0},
     )  # fmt: skip
     block = "\n".join(render.status_block(desk.now, now=1e9))
     for told in (
@@ -93,7 +119,7 @@ def test_trouble_is_shown_where_it_is() -> None:
         "vLLM is gone, open for 12 s",
         "/w/rl.toml differs from what runs; take it with: supervisorctl restart --new-config",
         "no W&B id in this era",
-        "step 420, 12.0 GiB of 31.0 GiB at 240 MiB/s, about 81 s to go",
+        "publishing    step 420, sending 12.0 GiB of 31.0 GiB (38 %) at 240 MiB/s, about 81 s to go",
         "exit code     93",
     ):
         assert told in block

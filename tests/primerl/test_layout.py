@@ -294,3 +294,25 @@ def test_a_fresh_start_of_the_run_folder_era_moves_the_whole_run_folder(tmp_path
     assert job.above_trees(None) == []
     _folders(job.output_dir, "demo/logs/attempt_1", "other-run/checkpoints/step_5")
     assert job.above_trees(None) == [job.output_dir / "demo"]
+
+
+def test_what_was_asked_for_besides_is_published_and_has_its_place(tmp_path: Path) -> None:
+    plain = job_of(tmp_path, "559b44772")
+    job = job_of(tmp_path, "559b44772", store={"also": ["weights", "broadcasts", "traces"]})
+    write_step(job, 40)
+    run = job.output_dir / "demo"
+    for name in ("weights/step_40/model.safetensors", "broadcasts/step_40/STABLE", "rollouts/step_40/train/all.jsonl"):
+        for number in ("step_40", "step_41"):
+            path = run / name.replace("step_40", number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+    (run / "rollouts/step_40/link").symlink_to(tmp_path)
+    make_old(job.output_dir, 3600)
+    (run / "rollouts/step_40/still-written.jsonl").write_text("{")
+    besides = {file.name for file in job.step_files(40)} - {file.name for file in plain.step_files(40)}
+    assert besides == {
+        ".run/broadcasts/step_40/STABLE",
+        ".run/rollouts/step_40/train/all.jsonl",
+        ".run/weights/step_40/model.safetensors",
+    }
+    assert {job.place(40, name) for name in besides} == {Path("demo") / name.removeprefix(".run/") for name in besides}

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from supervisor import trace
 from supervisor.core import actions as a
 from supervisor.replaying import replay
@@ -46,16 +48,20 @@ def test_the_journal_of_a_real_run_with_an_engine_death_gives_the_same_decisions
     assert f"rl-supervisor trace {journal} --incident 1" in bundle
 
 
+@pytest.mark.soak
 def test_the_journal_of_two_daemons_the_first_of_them_killed_gives_the_same_decisions(tmp_path: Path) -> None:
     pod = Pod(tmp_path / "pod", max_steps=12, step_s=1.0)
     journal = pod.state_dir / "journal.db"
     try:
         pod.start()
         pod.wait_for(lambda: pod.sentences("published"), "something is published")
+        pod.practice.set_knobs(step_s=10)  # it is not to end while nobody watches
         pod.kill_daemon()
         for file in pod.state_dir.glob("journal.db*"):
             shutil.copy(file, tmp_path)  # as the kill left it
         pod.start()
+        pod.wait_for(lambda: pod.sentences("adopted"), "the next one took the job over")
+        pod.practice.set_knobs(step_s=0.5)
         assert pod.wait_exit() == 0
     finally:
         pod.close()

@@ -11,6 +11,7 @@ from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.source import hash_parts
 from tests.b2server import B2Server, Key
+from tests.b2server.http import Handler
 from tests.storage.conftest import QUICK
 
 DAEMON = ("listFiles", "readFiles", "writeFiles", "deleteFiles")
@@ -123,6 +124,38 @@ def test_an_unfinished_upload_of_other_bytes_is_not_continued(b2: B2Server, big:
     assert b2.objects() == {"run/big": bytes(data)}
 
 
+def test_a_part_that_is_there_with_other_bytes_is_replaced_under_its_number(
+    b2: B2Server, big: Path, tmp_path: Path
+) -> None:
+    store, size = opened(b2), big.stat().st_size
+    b2.fail("b2_upload_part", after=3, status=503, times=10_000)
+    with pytest.raises(StoreError):
+        send(store, big)
+    b2.state.faults.clear()
+    begun = {part for _, part in accepted(b2)}
+    first = min(begun)
+    with big.open("r+b") as file:
+        file.seek((first - 1) * 20_000)
+        file.write(b"other bytes")
+    told: list[int] = []
+    stored = store.put_file("run/big", big, size, hash_parts(big, size, 20_000), told.append)
+    assert (b2.objects()["run/big"], sum(told)) == (big.read_bytes(), size)
+    assert sorted(part for _, part in accepted(b2)) == sorted([*range(1, 6), first])
+    assert len(b2.journal("b2_start_large_file")) == 1 and list(b2.state.versions) == [stored.file_id]
+
+
+def test_the_id_is_told_when_all_parts_are_there_and_before_they_are_a_file(b2: B2Server, big: Path) -> None:
+    size = big.stat().st_size
+    told: list[tuple[str, int]] = []
+
+    def finishing(file_id: str) -> None:
+        told.append((file_id, len(accepted(b2))))
+        assert not b2.objects()
+
+    stored = opened(b2).put_file("run/big", big, size, hash_parts(big, size, 20_000), lambda _: None, finishing)
+    assert told == [(stored.file_id, 5)]
+
+
 def test_more_parts_than_streams_never_means_more_requests_at_a_time_than_streams(b2: B2Server, tmp_path: Path) -> None:
     path = tmp_path / "many"
     path.write_bytes(os.urandom(400_000))
@@ -151,7 +184,7 @@ def test_a_missing_key_says_which_variable_and_which_credential(b2: B2Server) ->
     with pytest.raises(StoreError, match="B2_APPLICATION_KEY_ID is not set, and there is no systemd") as caught:
         open_store("b2://the-bucket", b2.url, {})
     assert caught.value.kind == "permanent"
-    with pytest.raises(StoreError, match=r"B2_APPLICATION_KEY holds characters that no B2 key has"):
+    with pytest.raises(StoreError, match=r"B2_APPLICATION_KEY holds characters that no key has"):
         open_store("b2://the-bucket", b2.url, {"B2_APPLICATION_KEY_ID": "k", "B2_APPLICATION_KEY": "a b"})
 
 
@@ -176,7 +209,8 @@ def test_a_key_of_another_bucket_is_told_apart_from_a_missing_bucket(b2: B2Serve
     assert caught.value.kind == "permanent"
 
 
-def test_an_unreachable_server_is_transient_and_named() -> None:
+def test_an_unreachable_server_is_transient_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # b2sdk tries again by itself
     with B2Server() as gone:
         pass
     with pytest.raises(StoreError, match=r"no connection to 127\.0\.0\.1:\d+ \(Connection refused\)") as caught:
@@ -230,11 +264,17 @@ def test_a_cap_is_a_question_of_quota_and_is_not_retried(b2: B2Server, code: str
     assert len(b2.journal("b2_upload_file")) == 1
 
 
-def test_a_wrong_clock_is_said_to_be_one(b2: B2Server) -> None:
-    b2.state.skew_s = 3600
-    with pytest.raises(StoreError, match="this machine's clock is wrong") as caught:
-        opened(b2)
-    assert caught.value.kind == "permanent"
+@pytest.mark.parametrize("skew_s", [3600, -3600])
+def test_a_clock_that_is_wrong_stops_nothing(b2: B2Server, skew_s: int) -> None:
+    b2.state.skew_s = skew_s
+    store = opened(b2)
+    store.put_bytes("run/x", b"x")
+    assert store.get_bytes("run/x") == b"x" and [file.name for file in store.list("run/")] == ["run/x"]
+
+
+def test_an_answer_with_a_date_that_nobody_can_read_is_an_answer(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "date_time_string", lambda *_: "today")
+    assert opened(b2).list("run/") == []
 
 
 def test_the_part_size_is_never_below_what_the_server_takes(b2: B2Server) -> None:

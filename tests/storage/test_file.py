@@ -91,7 +91,7 @@ def _full_store() -> Store:
     return OnFullDisk(Path("/nowhere-in-particular"))
 
 
-@pytest.mark.parametrize("url", ["file://host/folder", "file:relative", "s3://bucket", "nonsense", "b2://"])
+@pytest.mark.parametrize("url", ["file://host/folder", "file:relative", "gs://bucket", "nonsense", "b2://"])
 def test_a_url_that_is_no_store_is_refused_with_the_right_form(url: str) -> None:
     with pytest.raises(StoreError, match=r"file:///|b2://bucket") as caught:
         open_store(url, None, {})

@@ -81,6 +81,8 @@ class Hands(Owner):
                 self._queue("prune-store", lambda done: self._prune_store(action.step, done))
             case a.KeepRecords():
                 self._queue("records", lambda done: self._keep(action, done))
+            case a.KeepLineage():
+                self._queue("publish", lambda done: self._then(1.0, f.LineageKept(len(action.happened)), done))
             case a.RunHook():
                 self._queue("hook", lambda done: self._then(1.0, f.HookDone(action.hook), done))
             case a.Setup():

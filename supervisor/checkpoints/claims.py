@@ -1,0 +1,309 @@
+"""Which pod holds a run: generations that are claimed in the store, so that of two pods only one writes.
+
+``{run}/writers/gen_00007.json`` is the claim of generation 7, ``gen_00007.beat.json`` its holder's heartbeat,
+``gen_00007.end.json`` its release. The highest generation that was ever claimed is the one that counts.
+
+Where the store can make an object only if there is none (``Store.claim``), the first one has it. Elsewhere (B2 has no
+conditional write) it is settled by time: whoever finds the run free writes its claim within half the settle time, waits
+the whole of it, and looks who is there; of several versions the oldest has it, where a store keeps only one, the last
+that was written. That is right as long as the upload hosts' clocks, and listings, are less than half the settle time
+apart; beyond that two pods may both think so for a moment, and the look before each manifest, pointer and delete tells
+one of them that it is fenced.
+
+Nobody's wall clock is ever compared with another's: a holder is gone when its heartbeat did not change for long enough
+on the clock of the pod that waits, which is that pod's own business (``supervisor.effects.claiming``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor.checkpoints.manifest import run_folder
+from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, read_latest
+from supervisor.storage.base import Store, StoredFile, StoreError
+
+WRITERS = "writers/"
+NAME = re.compile(r"gen_(\d{5,15})(\.beat|\.end)?\.json")
+WRITER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})/([0-9a-f]{8,64})/([0-9a-f]{4,64})")
+CLAIM_LIMIT = 4 << 10  # bytes
+LONGEST_SETTLE_S = 8.0
+MOST_GENERATIONS = 10**15
+KEPT_GENERATIONS = 8
+"""Older claims are deleted. One that is written late for a generation so far back is not the highest: no win."""
+LOOKED_LATELY_S = 20.0
+TRIES = 5
+
+
+class FencedError(StoreError):
+    """Another pod holds the run: this one writes and deletes nothing any more. ``by`` is that pod's host name."""
+
+    def __init__(self, sentence: str, by: str, generation: int) -> None:
+        super().__init__("fenced", sentence)
+        self.by = by
+        self.generation = generation
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Who holds the run, as the store tells it. ``generation`` 0: nobody ever did."""
+
+    generation: int = 0
+    writer: str = ""  # "" when its claim cannot be read
+    released: bool = False
+    mark: str = ""  # changes with each heartbeat, and means nothing else
+
+    @property
+    def free(self) -> bool:
+        """May anybody claim the next generation?"""
+        return self.generation == 0 or self.released
+
+
+def writer_name(host: str, journal: str, session: str) -> str:
+    """Who writes: the host for people, the journal that makes a pod, and one start of its daemon."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:100].lstrip("._-") or "pod"
+    return f"{plain}/{journal}/{session}"
+
+
+def host_of(writer: str) -> str:
+    """The host of a writer, for people."""
+    return writer.partition("/")[0] or "an unknown pod"
+
+
+def same_pod(one: str, other: str) -> bool:
+    """Have both the same journal? Then no other pod has written in between, and the later start goes on at once."""
+    first, second = WRITER.fullmatch(one), WRITER.fullmatch(other)
+    return first is not None and second is not None and first[2] == second[2]
+
+
+def settle_time(patience_s: float) -> float:
+    """How long a claim settles where the store cannot claim atomically, for a run with this patience (seconds)."""
+    return min(LONGEST_SETTLE_S, patience_s / 4)
+
+
+# ---------------------------------------------------------------- looking
+
+
+def look(store: Store, run_id: str) -> Standing:
+    """Who holds the run now. Two small requests. Raises StoreError when the store cannot tell."""
+    return _look(store, run_id)[0]
+
+
+def _look(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
+    """The standing, and every version of everything in the folder of the claims."""
+    folder = run_folder(run_id) + WRITERS
+    for number in range(TRIES):
+        time.sleep(SETTLE_S * number)
+        versions = [file for file in store.list_versions(folder) if NAME.fullmatch(file.name.removeprefix(folder))]
+        claims = [file for file in versions if _kind(file) == ""]
+        if not claims:
+            return Standing(), versions
+        highest = max(_generation(file) for file in claims)
+        of_it = [file for file in versions if _generation(file) == highest]
+        owner = [file for file in of_it if _kind(file) == ""][-1]  # newest first: the last is the oldest
+        beats = [file for file in of_it if _kind(file) == ".beat"]
+        released = any(_kind(file) == ".end" for file in of_it)
+        mark = beats[0].file_id if beats else owner.file_id
+        writer = _writer_of(store, owner)
+        if writer is not None:
+            return Standing(highest, writer, released, mark), versions
+    raise StoreError("transient", f"the claims of run {run_id} in {store.url} change while they are read; try again")
+
+
+def _writer_of(store: Store, file: StoredFile) -> str | None:
+    """Whose claim it is; "" when it is no claim of ours, None when it was withdrawn since it was listed."""
+    try:
+        value = json.loads(get_listed(store, file.name, CLAIM_LIMIT, file.file_id))
+    except StoreError as error:
+        if error.kind not in ("missing", "damaged"):
+            raise
+        return None if error.kind == "missing" else ""
+    except (ValueError, RecursionError):
+        return ""
+    writer = value.get("writer") if isinstance(value, dict) else None
+    return writer if isinstance(writer, str) and WRITER.fullmatch(writer) else ""
+
+
+def _kind(file: StoredFile) -> str:
+    match = NAME.fullmatch(file.name.rpartition("/")[2])
+    return (match[2] or "") if match else "?"
+
+
+def _generation(file: StoredFile) -> int:
+    match = NAME.fullmatch(file.name.rpartition("/")[2])
+    return int(match[1]) if match else 0
+
+
+def _name(run_id: str, generation: int, kind: str = "") -> str:
+    return f"{run_folder(run_id)}{WRITERS}gen_{generation:05d}{kind}.json"
+
+
+# ---------------------------------------------------------------- claiming
+
+
+def claim(
+    store: Store,
+    run_id: str,
+    writer: str,
+    settle_s: float,
+    *,
+    over: Standing | None = None,
+    take_over: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Standing:
+    """Try to hold the run; returns who does: us when ``writer`` is ours.
+
+    A run that another pod holds is claimed only when its standing is still ``over`` (its heartbeat has been seen to
+    stand still since), or with ``take_over``, by a person. Raises StoreError.
+    """
+    for _ in range(TRIES):
+        began = clock()
+        seen, _ = _look(store, run_id)
+        if seen.writer == writer and not seen.released:
+            target = seen.generation  # ours already: a try that was killed before it could tell
+            sleep(settle_s)
+        else:
+            if not (seen.free or take_over or same_pod(seen.writer, writer) or seen == over):
+                return seen
+            target = 1 + max(seen.generation, _pointed(store, run_id))
+            if target >= MOST_GENERATIONS:
+                raise StoreError(
+                    "permanent", f"{store.url} names a generation that no run has: look at {run_id}/writers"
+                )
+            data = _dump(writer, target)
+            made = store.claim(_name(run_id, target), data)
+            if made is None:
+                store.put_bytes(_name(run_id, target), data)
+                if clock() - began > settle_s / 2:
+                    _withdraw(store, run_id, target, writer)  # too late to be seen by whoever looked meanwhile
+                    continue
+                sleep(settle_s)
+        found, versions = _until_listed(store, run_id, target, sleep)
+        if found.generation == target and found.writer == writer:
+            _tidy(store, found, versions)
+        return found
+    raise StoreError("transient", f"{store.url} answers too slowly for a claim to settle in {settle_s:.1f} s")
+
+
+def _pointed(store: Store, run_id: str) -> int:
+    """The generation that the pointer names: the claims may have been deleted by hand."""
+    try:
+        latest = read_latest(store, run_id)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        return 0
+    return latest.generation if latest else 0
+
+
+def _until_listed(
+    store: Store, run_id: str, target: int, sleep: Callable[[float], None]
+) -> tuple[Standing, list[StoredFile]]:
+    for number in range(1, SETTLE_TRIES * 4 + 1):
+        found, versions = _look(store, run_id)
+        if found.generation >= target:
+            return found, versions
+        sleep(SETTLE_S * min(number, 8))
+    raise StoreError("transient", f"{store.url} does not list the claim of generation {target}, which it confirmed")
+
+
+def _withdraw(store: Store, run_id: str, generation: int, writer: str) -> None:
+    for file in store.list_versions(_name(run_id, generation)):
+        if file.name == _name(run_id, generation) and _writer_of(store, file) == writer:
+            store.delete(file)
+
+
+def _tidy(store: Store, held: Standing, versions: list[StoredFile]) -> None:
+    """Delete claims that came too late, and generations that are long over."""
+    late = [file for file in versions if _generation(file) == held.generation and _kind(file) == ""][:-1]
+    over = [file for file in versions if _generation(file) <= held.generation - KEPT_GENERATIONS]
+    delete_old(store, [*late, *over])
+
+
+# ---------------------------------------------------------------- holding
+
+
+def check(store: Store, run_id: str, generation: int, writer: str) -> Standing:
+    """Do we still hold the run? Asked right before each manifest, pointer and delete. Raises FencedError if not."""
+    return _check(store, run_id, generation, writer)[0]
+
+
+def _check(store: Store, run_id: str, generation: int, writer: str) -> tuple[Standing, list[StoredFile]]:
+    found, versions = _look(store, run_id)
+    if found.generation < generation:
+        raise StoreError(
+            "transient",
+            f"{store.url} does not list the claim of generation {generation} of run {run_id}, which this pod holds. If "
+            f"somebody deleted {run_id}/{WRITERS}, start the daemon anew",
+        )
+    if found.generation > generation or found.writer != writer:
+        raise FencedError(
+            f"pod {host_of(found.writer)} holds run {run_id} now (generation {found.generation}, this pod had "
+            f"{generation}): nothing more is written to or deleted from {store.url} here",
+            host_of(found.writer),
+            found.generation,
+        )
+    if found.released:
+        raise FencedError(
+            f"this pod has released run {run_id} (generation {generation}): nothing more is written to {store.url}",
+            host_of(writer),
+            generation,
+        )
+    return found, versions
+
+
+def beat(store: Store, run_id: str, generation: int, writer: str, count: int) -> Standing:
+    """Tell that the holder lives. ``count`` differs from the beat before. Raises FencedError when it holds no more."""
+    _, versions = _check(store, run_id, generation, writer)
+    earlier = [file for file in versions if _generation(file) == generation and _kind(file) == ".beat"]
+    put = store.put_bytes(_name(run_id, generation, ".beat"), _dump(writer, generation, count))
+    delete_old(store, earlier)
+    return Standing(generation, writer, released=False, mark=put.file_id)
+
+
+def release(store: Store, run_id: str, generation: int, writer: str) -> None:
+    """Give the run back: the next pod need not wait. Raises FencedError when it was not ours any more."""
+    _check(store, run_id, generation, writer)
+    store.put_bytes(_name(run_id, generation, ".end"), _dump(writer, generation))
+
+
+class Fence:
+    """The look before each act that could hurt another holder; ``generation`` None looks nowhere."""
+
+    def __init__(self, store: Store, run_id: str, generation: int | None, writer: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._generation = generation
+        self._writer = writer
+        self._looked = float("-inf")
+        self._since = 0.0
+
+    def __call__(self) -> None:
+        """Raise FencedError when another pod holds the run."""
+        if self._generation is not None:
+            began = time.clock_gettime(time.CLOCK_BOOTTIME)
+            _, versions = _check(self._store, self._run_id, self._generation, self._writer)
+            ours = [file for file in versions if _generation(file) == self._generation and _kind(file) == ""]
+            self._since = ours[-1].uploaded_at
+            self._looked = began
+
+    def nobody_elses(self, file: StoredFile) -> bool:
+        """Came this object after our claim, by the store's clock? Only then nobody may still be about to delete it.
+
+        A pod that fell asleep while it deleted a step goes on, when it wakes, with what it had listed.
+        """
+        return self._generation is None or file.uploaded_at > self._since
+
+    def lately(self, within_s: float = LOOKED_LATELY_S) -> None:
+        """The same, unless it was looked a moment ago. The clock goes on while the host sleeps."""
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - self._looked > within_s:
+            self()
+
+
+def _dump(writer: str, generation: int, count: int | None = None) -> bytes:
+    value = {"format": 1, "generation": generation, "writer": writer}
+    return json.dumps(value if count is None else value | {"beat": count}).encode() + b"\n"

@@ -1,0 +1,218 @@
+"""What keeps a step in the store: a person's pin, somebody who is restoring it, the pointer, and being one of two.
+
+``{run}/pins.json`` holds the pins, which survive pods. ``{run}/readers/`` holds a small object for each restore under
+way: whoever restores says so first, so that nobody deletes the step under it. One that a dead pod left counts for
+twelve hours and is then deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
+from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until
+from supervisor.storage.base import Store, StoredFile, StoreError
+
+PINS = "pins.json"
+PINS_LIMIT = 64 << 10  # bytes
+MOST_PINS = 1000
+READERS = "readers/"
+READER = re.compile(r"step_(\d{1,9})\.[0-9a-f]{16}\.json")
+READING_S = 12 * 3600.0
+LEAST_GOOD = 2
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Steps that may not go now. ``problem``: why the pins cannot be read; then nothing may go."""
+
+    pinned: tuple[int, ...] = ()
+    reading: tuple[int, ...] = ()
+    problem: str = ""
+
+
+def kept(store: Store, run_id: str) -> Kept:
+    """What keeps steps, as the store tells it. Some small requests. Raises StoreError when it cannot tell."""
+    reading = tuple(sorted({step for step, _, over in _readers(store, run_id) if not over}))
+    try:
+        return Kept(read_pins(store, run_id), reading)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        return Kept((), reading, str(error))
+
+
+# ---------------------------------------------------------------- pins
+
+
+def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
+    """The pinned steps, ascending. Raises kind "damaged" when the file is not one of ours."""
+    name = run_folder(run_id) + PINS
+    try:
+        data = get_listed(store, name, PINS_LIMIT)
+    except StoreError as error:
+        if error.kind == "missing":
+            return ()
+        raise
+    where = f"{store.url}/{name} is damaged"
+    advice = "Nothing is deleted from the store until it is mended: pin the steps again, or delete that file"
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise StoreError("damaged", f"{where}: it is no JSON. {advice}") from error
+    steps = value.get("steps") if isinstance(value, dict) and value.get("format") == FORMAT else None
+    right = isinstance(steps, list) and all(type(step) is int and 0 <= step < 10**9 for step in steps)
+    if not right or steps is None or len(steps) > MOST_PINS:
+        raise StoreError("damaged", f"{where}: it holds no list of at most {MOST_PINS} steps. {advice}")
+    return tuple(sorted(set(steps)))
+
+
+def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int, ...]:
+    """Pin or unpin a step; returns all pins. A file that cannot be read is replaced by pinning, not by unpinning."""
+    name = run_folder(run_id) + PINS
+    earlier = [file for file in store.list_versions(name) if file.name == name]
+    try:
+        before = read_pins(store, run_id)
+    except StoreError as error:
+        if error.kind != "damaged" or not pinned:
+            raise
+        before = ()
+    steps = {*before, step} if pinned else {*before} - {step}
+    if len(steps) > MOST_PINS:
+        raise StoreError("permanent", f"{run_id} has {len(before)} pinned steps already: unpin some first")
+    if steps == set(before) and before:
+        return before
+    data = json.dumps({"format": FORMAT, "steps": sorted(steps)}).encode() + b"\n"
+    if not steps and not before:
+        return ()
+    stored = store.put_bytes(name, data)
+    if store.get_bytes(name, stored.file_id, PINS_LIMIT) != data:
+        raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
+    # Not left to ``tidy``: had the store's clock gone back, an earlier version would count as the newer one.
+    delete_old(store, [file for file in earlier if file.file_id != stored.file_id])
+    until(  # or the next pin would be added to the pins without this one
+        lambda: read_pins(store, run_id) == tuple(sorted(steps)),
+        f"{store.url}/{name} does not show the pins that were just written; try again",
+    )
+    return tuple(sorted(steps))
+
+
+# ---------------------------------------------------------------- readers
+
+
+@contextmanager
+def reading(store: Store, run_id: str, step: int) -> Iterator[None]:
+    """Say that this step is being restored. A key that may only read restores all the same, unprotected."""
+    name = f"{run_folder(run_id)}{READERS}step_{step}.{secrets.token_hex(8)}.json"
+    said: StoredFile | None = None
+    with suppress(StoreError):
+        said = store.put_bytes(name, json.dumps({"step": step}).encode() + b"\n")
+    try:
+        yield
+    finally:
+        if said is not None:
+            with suppress(StoreError):  # it ends by itself after READING_S
+                store.delete(said)
+
+
+def _readers(store: Store, run_id: str) -> list[tuple[int, StoredFile, bool]]:
+    """The step that somebody restores, the object that says so, and whether it is so old that its pod must be dead.
+
+    How old is told by the store's clock alone, which need not agree with this pod's: by the newest that the run has
+    there (its holder's heartbeat, as a rule).
+    """
+    folder = run_folder(run_id) + READERS
+    matches = [(READER.fullmatch(file.name.removeprefix(folder)), file) for file in store.list(folder)]
+    found = [(int(match[1]), file) for match, file in matches if match]
+    if not found:
+        return []
+    newest = max((file.uploaded_at for file in store.list(run_folder(run_id))), default=0.0)
+    return [(step, file, newest - file.uploaded_at > READING_S) for step, file in found]
+
+
+# ---------------------------------------------------------------- before a delete
+
+
+def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
+    """Raises kind "permanent" with the reason when ``step`` has to stay; looks at the store anew."""
+    try:
+        latest = read_latest(store, run_id)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        raise StoreError(
+            "permanent", f"step {step} is not deleted while nobody knows what latest.json names: {error}"
+        ) from error
+    if latest is not None and latest.step == step:
+        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
+    keeps = kept(store, run_id)
+    if keeps.problem:
+        raise StoreError("permanent", f"step {step} is not deleted while nobody knows what is pinned: {keeps.problem}")
+    if step in keeps.pinned:
+        raise StoreError(
+            "permanent", f"step {step} of {run_id} is not deleted: it is pinned (supervisorctl unpin {step})"
+        )
+    if step in keeps.reading:
+        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: somebody is restoring it")
+    good = _committed(store, run_id)
+    if step in good and len(good) <= LEAST_GOOD:
+        raise StoreError(
+            "permanent", f"step {step} of {run_id} is not deleted: it is one of the last {LEAST_GOOD} good steps"
+        )
+
+
+def _committed(store: Store, run_id: str) -> set[int]:
+    folder = run_folder(run_id)
+    found = set()
+    for file in store.list(folder):
+        first, _, rest = file.name.removeprefix(folder).partition("/")
+        match = STEP.fullmatch(first)
+        if match and rest == MANIFEST:
+            found.add(int(match[1]))
+    return found
+
+
+def tidy(store: Store, run_id: str, steps: Iterable[int] = (), fence: Callable[[], None] = lambda: None) -> int:
+    """Delete versions that newer ones hide, and what dead readers left. Returns freed bytes.
+
+    Of records the newest version stays. Of a committed step's files every version stays that a manifest of it names,
+    and the newest; nobody may be publishing one of ``steps``. The pointer is ``settle_pointer``'s.
+    """
+    folder = run_folder(run_id)
+    freed = 0
+    delete_old(store, [file for _, file, over in _readers(store, run_id) if over])
+    for prefix in (PINS, "run/", "records/", "logs/"):
+        freed += _drop(store, _hidden(store.list_versions(folder + prefix)), fence)
+    for step in steps:
+        of_step = store.list_versions(step_folder(run_id, step))
+        hidden = _hidden(of_step)
+        manifests = [file for file in of_step if file.name == f"{step_folder(run_id, step)}{MANIFEST}"]
+        if not hidden or len({file.sha1 or file.file_id for file in manifests}) != 1:
+            continue  # which of several commits the step is the publisher's to settle; equal ones a lost answer left
+        manifest, _ = read_manifest(store, run_id, step, manifests[0].file_id)
+        named = {file.file_id for file in manifest.files}
+        freed += _drop(store, [file for file in hidden if file.file_id not in named], fence)
+    return freed
+
+
+def _hidden(versions: Sequence[StoredFile]) -> list[StoredFile]:
+    """All but the newest version of each name (they come newest first)."""
+    seen: set[str] = set()
+    hidden = []
+    for file in versions:
+        if file.name in seen:
+            hidden.append(file)
+        seen.add(file.name)
+    return hidden
+
+
+def _drop(store: Store, files: Sequence[StoredFile], fence: Callable[[], None]) -> int:
+    if files:
+        fence()
+    return delete_old(store, files)

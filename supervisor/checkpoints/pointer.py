@@ -1,0 +1,100 @@
+"""Moving ``latest.json``: up to a step that has just been committed, or away from one that is about to be replaced.
+
+Other programs read the pointer by its name, and then the files of the step that it names. So it never names a step
+whose files are being replaced: half of them would be another lineage's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from supervisor.checkpoints.catalogue import list_steps
+from supervisor.checkpoints.manifest import LATEST, LATEST_LIMIT, MANIFEST, Latest, now, run_folder, sha256, step_folder
+from supervisor.checkpoints.records import delete_versions, last_pointer, newest_manifest, read_latest
+from supervisor.storage.base import Store, StoreError
+
+
+def point(  # noqa: PLR0917
+    store: Store, wanted: Latest, manifest_id: str, manifest: bytes, allow_back: bool, fence: Callable[[], None]
+) -> tuple[bool, str]:
+    """Let ``latest.json`` name the step that ``wanted`` tells, unless it names a higher one. Returns (moved, note).
+
+    ``allow_back``: lower is meant, too. ``fence``: is the run still ours?
+    """
+    note = ""
+    try:
+        current = last = read_latest(store, wanted.run_id)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        current, note = None, f"{error}; it was replaced"
+        last = last_pointer(store, wanted.run_id)
+    lineage = max(wanted.lineage, last.lineage if last else 0)
+    back = allow_back or (current is not None and current.lineage < wanted.lineage)
+    if current is not None and current.step > wanted.step and back:
+        lineage = max(lineage, current.lineage + 1)  # or the step that is left would count for more
+    if current is not None and current.step > wanted.step and not back:
+        return False, f"latest.json stays at step {current.step}, which is higher than step {wanted.step}"
+    latest = replace(
+        wanted,
+        wandb_run_id=wanted.wandb_run_id or (last.wandb_run_id if last else ""),
+        lineage=lineage,
+        manifest_file_id=manifest_id,
+        manifest_sha256=sha256(manifest),
+    )
+    if current is not None and (current.step, current.manifest_file_id, current.wandb_run_id) == (
+        latest.step,
+        latest.manifest_file_id,
+        latest.wandb_run_id,
+    ):
+        return False, note
+    fence()
+    put_and_read_back(store, f"{run_folder(wanted.run_id)}{LATEST}", latest.to_bytes(), LATEST_LIMIT)
+    return True, note
+
+
+def point_away(store: Store, wanted: Latest, fence: Callable[[], None]) -> Latest:
+    """Before the step that ``wanted`` tells is un-committed: let ``latest.json`` name the newest other good step.
+
+    A step that was left or is quarantined is none. Where no other is good, there is no ``latest.json`` until the step
+    is committed again: who reads by name then finds nothing, which he notices, instead of a mixture, which he does not.
+    Returns ``wanted`` with the W&B run that the pointer told. A pointer of the original scripts stays as it is: a step
+    without a manifest is found by nothing else.
+    """
+    try:
+        current = read_latest(store, wanted.run_id)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        return wanted  # nobody can follow it
+    if current is None or current.legacy or current.step != wanted.step:
+        return wanted
+    known = replace(wanted, wandb_run_id=wanted.wandb_run_id or current.wandb_run_id)
+    steps = list_steps(store, wanted.run_id).steps.values()
+    good = [one.step for one in steps if one.committed and not one.left and not one.legacy and one.step != wanted.step]
+    name = f"{run_folder(wanted.run_id)}{LATEST}"
+    if not good:
+        delete_versions(store, name, {name}, fence)
+        return known
+    versions = store.list_versions(f"{step_folder(wanted.run_id, max(good))}{MANIFEST}")
+    file, _, data = newest_manifest(store, wanted.run_id, max(good), versions)
+    back = replace(
+        known,
+        step=max(good),
+        timestamp=now(),
+        lineage=max(wanted.lineage, current.lineage + 1),  # or the step that is left would count for more
+        manifest_file_id=file.file_id,
+        manifest_sha256=sha256(data),
+    )
+    fence()
+    put_and_read_back(store, name, back.to_bytes(), LATEST_LIMIT)
+    return known
+
+
+def put_and_read_back(store: Store, name: str, data: bytes, limit: int) -> str:
+    """Write a record, and look at it. Returns its id."""
+    stored = store.put_bytes(name, data)
+    if store.get_bytes(name, stored.file_id, limit) != data:
+        raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
+    return stored.file_id

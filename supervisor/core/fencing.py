@@ -1,0 +1,257 @@
+"""Two pods, one run, one writer: what this pod may do while it does not hold the run, and which steps are left.
+
+Whoever holds the run is settled in the store (``supervisor.checkpoints.claims``). Nothing is started or published until
+this pod has claimed it. A pod that loses it goes on with the job that it has, and keeps that job's checkpoints on its
+disk; it publishes and deletes nothing in the store any more, and starts nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.choose import Choice, choose
+from supervisor.core.evolve import replace
+from supervisor.core.records import Happened
+from supervisor.core.state import BEING_LISTED, Fence, State
+from supervisor.core.watch import Watch
+from supervisor.core.words import span
+
+NOT_SINCE = "not listed since this pod holds the run"
+LINEAGE_AGAIN_S = 20.0
+TAKE_OVER = "supervisorctl start --take-over"
+Actions = list[a.Action]
+
+
+def may_write(state: State) -> bool:
+    """May this pod publish, and delete in the store?"""
+    return not state.settings.fencing or (state.fence.generation is not None and not state.fence.lost)
+
+
+def held_back(state: State) -> Choice | None:
+    """Why nothing is started here although it may be known where to resume; None when nothing is in the way."""
+    fence = state.fence
+    if may_write(state) or state.settings.mode == "observe":
+        return None  # observing starts and restores nothing anyway
+    if fence.lost:
+        return Choice("wait", None, lost(state))
+    if fence.by:
+        return Choice("wait", None, fence.reason)
+    if not fence.reason:
+        return Choice("wait", None, "Asking the store whether another pod holds this run.")
+    choice = choose(state)
+    if choice.do in ("wait", "give-up") or state.override:
+        return choice  # the store cannot be listed either, which says more; or a person said where to begin
+    if fence.once is not None and choice.do == "start" and choice.step is not None:
+        # This journal held the run before, and its newest step is here. Nothing is written before it is claimed again.
+        return Choice("start", choice.step, f"{choice.sentence} The store cannot say who holds the run: {fence.reason}")
+    if fence.permanent:
+        sentence = f"This pod cannot claim the run: {fence.reason} Nothing is started; mend the store's settings."
+        return Choice("give-up", None, sentence)
+    return Choice("wait", None, f"The store cannot say yet whether another pod holds this run: {fence.reason}")
+
+
+def lost(state: State) -> str:
+    """The sentence of a pod that was fenced."""
+    fence = state.fence
+    return (
+        f"Pod {fence.by} has taken this run over (generation {fence.by_generation}): nothing is published, deleted or "
+        f"started here any more. Take it back with: {TAKE_OVER}"
+    )
+
+
+def note(state: State) -> str:
+    """What a person has to know of the run's holder whatever else is told; "" when this pod holds it."""
+    if may_write(state) or not state.fence.asked:
+        return ""
+    return lost(state) if state.fence.lost else state.fence.reason
+
+
+# ---------------------------------------------------------------- asking
+
+
+def ask(state: State, *, take_over: bool) -> tuple[State, Actions]:
+    """Ask for the run, before anything is started or published."""
+    if not state.settings.fencing:
+        return state, []
+    return replace(state, fence=_asking(state)), [a.Claim(take_over)]
+
+
+def _asking(state: State) -> Fence:
+    return Fence(asked=True, once=state.fence.once, unswept=state.fence.unswept)
+
+
+def begin(state: State) -> tuple[State, Actions]:
+    """A daemon begins. One that only observes starts nothing, so it asks once it has a step to publish."""
+    if state.settings.mode == "observe" and not state.settings.take_over:
+        return state, []
+    return ask(state, take_over=state.settings.take_over)
+
+
+def ask_again(state: State, *, take_over: bool) -> tuple[State, Actions]:
+    """A person wants the run to go on here: a pod that was fenced, or waits, asks for it anew."""
+    asked = state.fence.lost or (take_over and not may_write(state))
+    return ask(state, take_over=take_over) if asked else (state, [])
+
+
+def ask_to_publish(state: State, step: int | None) -> tuple[State, Actions]:
+    """Observing, and a person's job has written ``step``, which is not in the store: ask for the run to publish it.
+
+    It is given only when nobody holds it, or its holder's heartbeat has stood still for long enough.
+    """
+    if step is None or state.settings.mode != "observe" or state.fence.asked:
+        return state, []
+    return ask(state, take_over=False)
+
+
+def release(state: State) -> Actions:
+    """The daemon ends, and nothing of the run goes on here. (Beside an observer a person's job goes on.)"""
+    if not state.settings.fencing or not may_write(state) or state.settings.mode == "observe":
+        return []
+    return [a.Release(state.fence.generation or 0)]
+
+
+# ---------------------------------------------------------------- facts
+
+
+def _claimed(state: State, fact: f.Claimed) -> State:
+    alone = fact.generation == (state.fence.once or 0) + 1
+    # Ours of before is not swept: the next publish goes on with what was half-sent.
+    unswept = state.fence.unswept or not alone
+    fence = Fence(asked=True, generation=fact.generation, once=fact.generation, unswept=unswept)
+    state = replace(state, fence=fence)
+    # Another pod may have published since the store was listed, and what it published is what counts.
+    return state if alone else replace(state, store_reason=NOT_SINCE, store_t=-1.0)
+
+
+def _held(state: State, fact: f.ClaimHeld) -> State:
+    sentence = (
+        f"Pod {fact.by} holds this run (generation {fact.generation}, its heartbeat moved {span(fact.age_s)} ago): "
+        f"nothing is started here. It goes on here when that pod ends, or when its heartbeat stands still for "
+        f"{span(fact.patience_s)}; at once with: {TAKE_OVER}"
+    )
+    return replace(state, fence=replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence))
+
+
+def _failed(state: State, fact: f.ClaimFailed) -> State:
+    return replace(state, fence=replace(_asking(state), reason=fact.reason, permanent=fact.permanent))
+
+
+def _fenced(state: State, fact: f.Fenced) -> State:
+    fence = replace(state.fence, lost=True, by=fact.by, by_generation=fact.generation)
+    return replace(state, fence=fence)
+
+
+def _swept(state: State, fact: f.Swept) -> State:
+    return replace(state, fence=replace(state.fence, unswept=False))
+
+
+def _lineage_kept(state: State, fact: f.LineageKept) -> State:
+    kept, left = state.happened[: fact.count], state.happened[fact.count :]
+    latest = fact.pointer if fact.pointer is not None else state.store_latest
+    busy = replace(state.busy, lineage=None)
+    return replace(state, busy=busy, lineage=(*state.lineage, *kept), happened=left, store_latest=latest)
+
+
+def _lineage_failed(state: State, fact: f.LineageFailed) -> State:
+    return replace(state, busy=replace(state.busy, lineage=None), lineage_after=state.now + LINEAGE_AGAIN_S)
+
+
+TOLD = (f.Claimed, f.ClaimHeld, f.ClaimFailed, f.Fenced, f.Swept, f.LineageKept, f.LineageFailed)
+"""Facts that ``react`` has something to say of."""
+HANDLERS: dict[type, Callable[[State, Any], State]] = {
+    f.Claimed: _claimed,
+    f.ClaimHeld: _held,
+    f.ClaimFailed: _failed,
+    f.Fenced: _fenced,
+    f.Swept: _swept,
+    f.LineageKept: _lineage_kept,
+    f.LineageFailed: _lineage_failed,
+}
+
+
+def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
+    """What is said of it, and whether the checkpoints have to be looked at anew."""
+    match fact:
+        case f.Claimed():
+            acts: Actions = [_say("claimed", f"This pod holds the run now (generation {fact.generation}).")]
+            if state.fence.unswept:
+                acts.append(a.Sweep())
+            if state.mode != "surveying":
+                return state, acts
+            return replace(state, survey_asked=state.now, local_reason=BEING_LISTED), [*acts, a.Survey()]
+        case f.Swept() if fact.cancelled:
+            sentence = f"Cancelled {fact.cancelled} unfinished uploads that pods before this one left in the store."
+            return state, [_say("swept", sentence)]
+        case f.ClaimHeld() if (before.fence.by, before.fence.by_generation) != (fact.by, fact.generation):
+            going_on = "The job that runs here goes on, and nothing of it is published. " if state.live else ""
+            return state, [_say("claim-held", going_on + state.fence.reason, "warning")]
+        case f.ClaimFailed() if before.fence.reason != fact.reason:
+            return state, [_say("claim-failed", f"The run could not be claimed: {fact.reason}", "warning")]
+        case f.Fenced() if not before.fence.lost:
+            going_on = "The job goes on, and its checkpoints stay on this disk. " if state.live else ""
+            return state, [_say("fenced", going_on + lost(state), "error")]
+        case f.LineageKept():
+            back = f" latest.json went back to step {fact.pointer}." if fact.pointer is not None else ""
+            return state, [_say("lineage", f"The store knows which steps are left.{back}")]
+        case f.LineageFailed():
+            sentence = (
+                f"The store does not know yet which steps are left, and nothing is published before: {fact.reason}"
+            )
+            return state, [_say("lineage", sentence, "warning")]
+    return state, []
+
+
+def _say(event: str, sentence: str, level: str = "info") -> a.Say:
+    return a.Say(level, event, sentence)
+
+
+# ---------------------------------------------------------------- which steps are left
+
+
+def went_back(state: State, step: int | None) -> State:
+    """A person goes to ``step`` (None: a fresh start) on purpose; to be written down in the store."""
+    happened: tuple[Happened, ...] = (Happened("rollback", -1 if step is None else step, state.wall),)
+    stored_left = any(s.step == step and s.left for s in state.store)
+    if step is not None and (stored_left or str(step) in state.quarantined):
+        happened = (*happened, Happened("take", step, state.wall))
+    return replace(state, happened=(*state.happened, *happened))
+
+
+def keep_lineage(state: State, watch: Watch) -> tuple[State, Actions]:
+    """Write down what is not in the store yet. The effect puts it before any publish that follows."""
+    if not state.happened or state.busy.lineage is not None or not state.settings.has_store or not may_write(state):
+        return state, []
+    if state.settings.mode == "observe":
+        return state, []  # which steps the run leaves is decided where it is acted upon
+    if state.store_reason or not watch.over(state.lineage_after, 0.0):
+        return state, []
+    busy = replace(state.busy, lineage=len(state.happened))
+    return replace(state, busy=busy), [a.KeepLineage(state.happened)]
+
+
+def left_here(lineage: Iterable[Happened], local: Iterable[f.LocalStep]) -> Mapping[str, float]:
+    """Local steps that were written before the run went back behind them, perhaps on another pod: step -> since when.
+
+    The times are two pods' wall clocks: they only have to agree better than a run takes to reach a step anew.
+    """
+    happened = tuple(lineage)
+    found: dict[str, float] = {}
+    if not happened:
+        return found
+    for one in local:
+        since: float | None = None
+        for entry in happened:
+            if one.changed_wall > entry.wall:
+                continue
+            if entry.kind == "take" and entry.step == one.step:
+                since = None
+            elif (entry.kind == "rollback" and one.step > entry.step) or (
+                entry.kind == "quarantine" and one.step == entry.step
+            ):
+                since = entry.wall
+        if since is not None:
+            found[str(one.step)] = since
+    return found

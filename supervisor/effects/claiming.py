@@ -1,0 +1,201 @@
+"""Claim the run for this pod, keep its heartbeat moving, and give it back at the end.
+
+The store says who holds the run (``supervisor.checkpoints.claims``); how long another pod's heartbeat has stood still
+is measured here, on this machine's own clock that goes on while the host sleeps. The core asks for the claim and is
+told of each change; when to look again is no decision, and nobody's wall clock is compared with another's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.checkpoints.claims import FencedError, host_of, settle_time, writer_name
+from supervisor.core import facts as f
+from supervisor.storage.base import StoreError
+
+STALL_S = 120.0
+LONGEST_BEAT_S = 60.0
+SHORTEST_BEAT_S = 2.0
+LONGEST_LOOK_S = 15.0
+SHORTEST_LOOK_S = 0.5
+
+Answer = dict[str, Any]
+Run = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Carry out one request of ``supervisor.checkpoints.transfer`` for this run; raises StoreError."""
+
+
+def beat_time(patience_s: float) -> float:
+    """How long the holder waits between two heartbeats where others have this patience with it (seconds)."""
+    return min(LONGEST_BEAT_S, max(SHORTEST_BEAT_S, patience_s / 10))
+
+
+class Claiming:
+    """The claim of one daemon. ``tick`` is called about once a second, from any thread, and queues what is due."""
+
+    def __init__(
+        self,
+        run: Run,
+        post: Callable[[f.Fact], None],
+        queue: Callable[[str, Callable[[], None]], None],
+        patience_s: float,
+        *,
+        needed: bool = True,
+        listed: Callable[[], None] = lambda: None,
+        lost: Callable[[StoreError], None] = lambda error: None,
+        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``lost`` is called
+        when another pod holds the run; ``patience_s``: for so long another pod's heartbeat may stand still.
+        ``needed``: other pods reach the store, too.
+        """
+        self._run, self._post, self._queue = run, post, queue
+        self._patience_s = patience_s
+        self._needed = needed
+        self._listed = listed
+        self._lost = lost
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._session = secrets.token_hex(4)
+        self._wanted = False
+        self._take_over = False
+        self._under_way = False
+        self._due = 0.0
+        self._seen: dict[str, Any] | None = None  # another pod's standing, and since when it is this one
+        self._since = 0.0
+        self._count = 0
+        self.journal = "0" * 16
+        self.generation: int | None = None
+        self.unreturned = ""  # why the run could not be given back, a sentence
+
+    @property
+    def writer(self) -> str:
+        """Who this daemon is in the store's records."""
+        return writer_name(socket.gethostname(), self.journal, self._session)
+
+    def signed(self) -> dict[str, Any]:
+        """What a request that writes or deletes says of its writer: it is looked whether it still holds the run.
+
+        Raises StoreError, of kind "transient", when this pod does not hold it (any more): without a generation nothing
+        would be looked at, and what was asked for before the run was lost or given back would be written all the same.
+        """
+        with self._lock:
+            generation = self.generation
+        if generation is None and self._needed:
+            raise StoreError("transient", "This pod does not hold the run now: nothing is written to the store.")
+        return {"writer": self.writer, "generation": generation}
+
+    def write(self, do: Callable[[dict[str, Any]], Answer]) -> Answer:
+        """``do`` one request that writes or deletes, signed; the core is told when another pod holds the run.
+
+        Raises what ``do`` raises, and StoreError.
+        """
+        signed = self.signed()
+        try:
+            return do(signed)
+        except StoreError as error:
+            if error.kind == "fenced":
+                self.fenced(error, signed["generation"])
+            raise
+
+    # ------------------------------------------------------------ asked for by the core
+
+    def want(self, *, take_over: bool) -> None:
+        """Claim the run, and go on trying."""
+        with self._lock:
+            if self.generation is not None:
+                self._session = secrets.token_hex(4)  # it was lost: this is another claim than that one
+            self._wanted, self._take_over, self.generation, self._due = True, take_over, None, 0.0
+        self.tick()
+
+    def give_back(self) -> None:
+        """Give the run back, if it is ours; blocks for one request. ``unreturned`` says why that came to nothing."""
+        with self._lock:
+            generation, self.generation, self._wanted = self.generation, None, False
+        if generation is None:
+            return
+        self.unreturned = self._cost("the daemon ended before the store had answered")
+        try:
+            self._run("release", {"generation": generation, "writer": self.writer})
+            self.unreturned = ""
+        except StoreError as error:
+            self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
+
+    def _cost(self, reason: str) -> str:
+        waits = f"another pod waits {self._patience_s:.0f} s for its heartbeat before it goes on with the run"
+        return f"The run could not be given back in the store, so {waits}: {reason.rstrip('.')}."
+
+    def fenced(self, error: StoreError, signed: int | None = None) -> None:
+        """An effect was told that another pod holds the run. ``signed``: the generation that its request named."""
+        by, generation = (error.by, error.generation) if isinstance(error, FencedError) else ("another pod", 0)
+        with self._lock:
+            if self.generation is None or (signed is not None and signed != self.generation):
+                return  # the request was signed before the run was lost, and is ours again since
+            self._wanted = False
+        self._post(f.Fenced(by, generation))
+        self._lost(error)
+
+    # ------------------------------------------------------------ now and then
+
+    def tick(self) -> None:
+        """Queue the next look or heartbeat when it is due."""
+        with self._lock:
+            if not self._wanted or self._under_way or self._clock() < self._due:
+                return
+            self._under_way = True
+            holding = self.generation is not None
+        # A claim waits its turn with the listings: one that was begun before it must not be taken for a newer one.
+        self._queue("claims" if holding else "catalogue", self._beat if holding else self._claim)
+
+    def _again_in(self, seconds: float) -> None:
+        with self._lock:
+            self._under_way = False
+            self._due = self._clock() + seconds
+
+    def _claim(self) -> None:
+        pause = min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, self._patience_s / 10))
+        try:
+            self._try_to_claim()
+        except StoreError as error:
+            self._post(f.ClaimFailed(str(error), permanent=error.kind == "permanent"))
+        finally:
+            holding = self.generation is not None
+            self._again_in(beat_time(self._patience_s) if holding else pause)
+
+    def _try_to_claim(self) -> None:
+        asked: dict[str, Any] = {"writer": self.writer, "settle_s": settle_time(self._patience_s)}
+        if self._take_over:
+            asked["take_over"] = True
+        elif self._seen is not None and self._clock() - self._since >= self._patience_s:
+            asked["over"] = self._seen
+        found = self._run("claim", asked)
+        with self._lock:
+            if not self._wanted:
+                return
+            if found["writer"] == self.writer:
+                self.generation, self._seen, self._take_over = int(found["generation"]), None, False
+            elif found != self._seen:
+                self._seen, self._since = found, self._clock()
+            generation, age = self.generation, self._clock() - self._since
+        if generation is not None:
+            self._post(f.Claimed(generation))
+            self._listed()
+        else:
+            self._post(f.ClaimHeld(host_of(str(found["writer"])), int(found["generation"]), age, self._patience_s))
+
+    def _beat(self) -> None:
+        self._count += 1
+        try:
+            generation = self.generation
+            if generation is not None:
+                self._run("beat", {"generation": generation, "writer": self.writer, "count": self._count})
+        except StoreError as error:
+            if error.kind == "fenced":
+                self.fenced(error)
+            # Else the store is away: the publish tells so, and another pod may take the run over meanwhile.
+        finally:
+            self._again_in(beat_time(self._patience_s))

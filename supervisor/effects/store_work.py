@@ -1,0 +1,408 @@
+"""What the daemon does with the run's store: look into it, publish, restore, prune, and leave records and logs there.
+
+Each piece of work is one request to the transfers' child process, or a few. What writes or deletes is signed by the
+claim, and the core is told what came of it as a fact.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from supervisor.checkpoints.log_files import pack
+from supervisor.config import RunFile
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.records import Happened
+from supervisor.effects import aside, run_records
+from supervisor.effects.attempts import attempt_dir, digest, read_snapshot
+from supervisor.effects.claiming import Claiming
+from supervisor.effects.described import describe
+from supervisor.effects.evidence import log_ends
+from supervisor.effects.lanes import Lanes
+from supervisor.effects.transfers import Transfers, request
+from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.jobs.base import Job
+from supervisor.secrets import masked
+from supervisor.storage.base import StoreError
+
+CATALOGUE_FRESH_S = 60.0
+SMALL_STALL_S = 120.0  # patience with a request that moves no step
+CHECK_AGAIN_S = 20.0
+MISSING_LOOKS = 3
+LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
+LAST_LOGS_S = 3.0  # how long the next pod waits for the run so that this one's last words come first
+
+
+class StoreWork:
+    """The store of one daemon's run.
+
+    ``claim``, ``release``, ``catalogue``, ``check``, ``keep_records``, ``upload_logs`` and ``last_logs`` queue what is
+    to be done and return at once; the others block: they are a lane's work.
+    """
+
+    def __init__(
+        self,
+        run_file: Callable[[], RunFile],
+        post: Callable[[f.Fact], None],
+        lanes: Lanes,
+        *,
+        environ: Mapping[str, str],
+        present: Callable[[], Job | None],
+        job: Callable[[], Job],
+        wandb_id: Callable[[], str],
+        log_files: Callable[[], dict[str, Path]],
+    ) -> None:
+        """``run_file``: as it is now (the store may complete it); ``present`` is the job, where it is open; ``job``
+        opens it where it is not, raising SupervisorError; ``environ`` holds the store's keys.
+        """
+        store = run_file().store
+        self.journal = ""  # identity of this daemon's journal
+        self.transfers = Transfers(environ, store.stall_s)
+        self._run_file = run_file
+        self._post = post
+        self._lanes = lanes
+        self._present = present
+        self._job = job
+        self._wandb_id = wandb_id
+        self._log_files = log_files
+        self._state_dir = run_file().state_dir
+        self._catalogue_t = 0.0
+        self._records_read = False
+        self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
+        self._described = ""  # digest of the run's files that are in the store
+        self._unswept = False  # is there something half-sent of other pods in the store?
+        self._unkept = ""  # why the store does not know yet which steps are left
+        self._kept = threading.Event()  # with the next two: what the end waits for, set when nothing is under way
+        self._kept.set()
+        self._given_back = threading.Event()
+        self._given_back.set()
+        self._logged = threading.Event()
+        self._logged.set()
+        self.claiming = Claiming(
+            lambda do, more: self._small(do, **more),
+            post,
+            lanes.put,
+            store.take_over_after,
+            needed=store.url is not None,  # the embedded store is this machine's own
+            listed=lambda: self.catalogue(force=True),
+            lost=lambda error: self.transfers.cancel("publish", str(error)),
+        )
+
+    def close(self) -> None:
+        """Wait a little for what tells other pods how it ended, then end transfers (they resume where they were)."""
+        self._kept.wait(LAST_RECORDS_S)
+        self._given_back.wait(LAST_RECORDS_S)
+        self._logged.wait(LAST_RECORDS_S)
+        self.transfers.close()
+
+    # ------------------------------------------------------------ requests
+
+    def _ask(self, do: str, **more: Any) -> dict[str, Any]:
+        return request(self._run_file(), do, **more)
+
+    def _small(self, do: str, **more: Any) -> dict[str, Any]:
+        """Carry out one small request. Raises StoreError."""
+        return self.transfers.run(self._ask(do, **more), stall_s=SMALL_STALL_S)
+
+    def _write(self, do: str, **more: Any) -> dict[str, Any]:
+        """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""
+        return self.claiming.write(lambda signed: self._small(do, **more, **signed))
+
+    # ------------------------------------------------------------ the claim
+
+    def claim(self, action: a.Claim) -> None:
+        """Claim the run for this pod, and go on trying."""
+        self.claiming.journal = self.journal
+        self.claiming.want(take_over=action.take_over)
+
+    def release(self) -> None:
+        """Give the run back; ``close`` waits a little for it."""
+        self._given_back.clear()
+        self._lanes.put("claims", self._release)
+
+    def _release(self) -> None:
+        self._logged.wait(LAST_LOGS_S)  # afterwards nothing of ours is written
+        try:
+            self.claiming.give_back()
+        finally:
+            self._given_back.set()
+
+    # ------------------------------------------------------------ look
+
+    def catalogue(self, *, force: bool = False) -> None:
+        """List the store, unless that was done a moment ago."""
+        if not force and time.monotonic() - self._catalogue_t < CATALOGUE_FRESH_S:
+            return
+        if self._lanes.idle("catalogue"):
+            self._lanes.put("catalogue", self._catalogue)
+
+    def check(self) -> None:
+        """Compare the store's listing with its manifests; what is damaged is told and remembered, never deleted."""
+        if self._lanes.idle("check"):
+            self._lanes.put("check", self._check)
+
+    def _check(self) -> None:
+        try:
+            answer = self._small("verify")
+            if any(one["problems"] for one in answer["steps"] if one["committed"]) or answer["problems"]:
+                # A listing may be seconds old, and a person is called for what it says: it has to say so twice.
+                time.sleep(CHECK_AGAIN_S)
+                answer = self._small("verify")
+        except StoreError:
+            return  # the look at the store says so when it is away
+        looked = [one for one in answer["steps"] if one["committed"]]
+        damaged = {str(one["step"]): f"{one['problems'][0]}." for one in looked if one["problems"]}
+        if looked:
+            self._post(f.StoreChecked(tuple(int(one["step"]) for one in looked if not one["problems"]), damaged))
+        for problem in answer["problems"]:
+            self._post(f.Remark("store-damaged", f"{problem[:1].upper()}{problem[1:]}."))
+
+    def _catalogue(self) -> None:
+        try:
+            answer = self._small("catalogue")
+        except StoreError as error:
+            self._catalogue_t = 0.0
+            self._post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
+            return
+        self._catalogue_t = time.monotonic()
+        steps = tuple(
+            f.StoredStep(
+                int(s["step"]),
+                bool(s["committed"]),
+                int(s["size_bytes"]),
+                left=str(s.get("left", "")),
+                manifest=str(s.get("manifest", "")),
+                legacy=bool(s.get("legacy")),
+                problem=str(s.get("problem", "")),
+            )
+            for s in answer["steps"]
+        )
+        happened = tuple(Happened(e["kind"], e["step"], e["wall"], e["why"]) for e in answer.get("happened", ()))
+        latest = answer.get("latest") or {}
+        self._post(
+            f.StoreSteps(
+                steps,
+                latest.get("step"),
+                wandb_id=str(latest.get("wandb_run_id") or ""),
+                happened=happened,
+                pinned=tuple(answer.get("pinned", ())),
+                reading=tuple(answer.get("reading", ())),
+                pins_reason=str(answer.get("pins_problem", "")),
+            )
+        )
+        if not self._records_read:
+            self._read_records()
+
+    # ------------------------------------------------------------ steps
+
+    def publish(self, action: a.Publish) -> None:
+        """Send a step, and the run's files beside it, once nothing that comes before any step is left to do there."""
+        job, began = self._present(), time.monotonic()
+        if job is None:
+            self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
+            return
+        try:
+            if self._unkept:
+                raise StoreError("transient", f"the store does not know yet which steps are left: {self._unkept}")
+            if self._unswept:
+                self.sweep()
+            check = job.check_step(action.step, settled=True)
+            if check.state != "complete":
+                raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
+            self._describe(job)
+            facts = job.facts()
+            more = {
+                "step": action.step,
+                "files": [{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
+                "wandb_run_id": self._wandb_id(),
+                "allow_back": action.back,
+                "state_dir": str(self._state_dir / "publish"),
+                "extra": {
+                    "dialect": facts.name,
+                    "revision": facts.revision,
+                    "config_sha256": self._described.split("/")[0],
+                    "step_base": facts.first_step,
+                    "reward": action.reward,
+                },
+            }
+            answer = self.claiming.write(
+                lambda signed: self.transfers.run(self._ask("publish", **more, **signed), what="publish")
+            )
+        except StoreError as error:
+            changed = error.kind == "changed"
+            permanent = error.kind in ("permanent", "quota")
+            self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
+            return
+        except OSError as error:
+            self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
+            return
+        if left := str(answer.get("left", "")):
+            told = f"the store has the very same bytes, and {left}. So nobody resumes at it here, either."
+            self._post(f.PublishFailed(action.step, told, step_changed=True, left=True))
+            return
+        seconds = time.monotonic() - began
+        sent = int(answer.get("sent_bytes", 0))
+        self._post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
+
+    def _describe(self, job: Job) -> None:
+        """Put the run's settings and the trainer's configuration beside its steps, so that the next pod has them."""
+        newest = sorted((self._state_dir / "attempts").glob("[0-9]*/config.json"))
+        configs = read_snapshot(newest[-1].parent) if newest else {path: path for path in job.config_files()}
+        run_file = self._run_file()
+        mark = f"{digest(configs)}/{run_file.model_dump_json()}"
+        if mark == self._described:
+            return
+        texts, hiding = describe(run_file, configs)
+        self._write("put-run-files", files={name: _in_base64(text.encode()) for name, text in texts.items()})
+        self._described = mark
+        for path in hiding:
+            told = f"{path} holds what looks like a secret: the store's copy of it has *** there, so no other pod can"
+            self._post(f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there."))
+
+    def restore(self, action: a.Restore) -> None:
+        """Fetch a step to where the job looks for it."""
+        began = time.monotonic()
+        try:
+            job = self._job()
+            place = {"primary": job.place(action.step, "x").parent.as_posix()}
+            asked = self._ask("restore", step=action.step, output_dir=str(job.output_dir), place=place)
+            job.output_dir.mkdir(parents=True, exist_ok=True)
+            answer = self.transfers.run(asked, what="restore")
+            check = job.check_step(action.step, settled=True)
+            aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
+        except StoreError as error:
+            damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
+            self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
+            return
+        except (SupervisorError, OSError) as error:
+            permanent = isinstance(error, (ConfigError, UnknownDialectError))
+            self._post(f.RestoreFailed(action.step, str(error), permanent=permanent))
+            return
+        if check.state != "complete":
+            reason = f"it came whole from the store and is not loadable: {check.reason}"
+            self._post(f.RestoreFailed(action.step, reason, damaged=True))
+            return
+        seconds = time.monotonic() - began
+        self._post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
+
+    def _still_missing(self, step: int) -> bool:
+        """Is a listed step missing again and again? One look proves nothing: listings may be seconds old, or gone."""
+        self._catalogue_t = float("-inf")  # the next look at the checkpoints lists the store anew
+        self._missing[step] = self._missing.get(step, 0) + 1
+        return self._missing[step] >= MISSING_LOOKS
+
+    def prune(self, action: a.PruneStore) -> None:
+        """Delete a step there."""
+        try:
+            answer = self._write("delete", step=action.step)
+        except StoreError as error:
+            self._post(f.PruneFailed(action.step, "store", str(error)))
+            return
+        self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
+
+    def pin(self, action: a.Pin) -> None:
+        """Write down that a step is pinned, or no longer."""
+        try:
+            self._write("pin", step=action.step, pinned=action.pinned)
+        except StoreError as error:
+            permanent = error.kind in ("permanent", "damaged")
+            self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
+            return
+        self._post(f.PinKept(action.step, action.pinned))
+
+    def keep_lineage(self, action: a.KeepLineage) -> None:
+        """Write down which steps were left, and why; no step is published before that is known there."""
+        happened = [vars(one) for one in action.happened]
+        try:
+            answer = self._write("lineage", happened=happened)
+        except StoreError as error:
+            self._unkept = str(error)
+            self._post(f.LineageFailed(str(error)))
+            return
+        self._unkept = ""
+        self._post(f.LineageKept(len(happened), answer.get("pointer")))
+        self.catalogue(force=True)
+
+    def sweep(self) -> None:
+        """What other pods left half-sent is billed and nobody will finish it. Tried again before the next publish."""
+        self._unswept = True
+        try:
+            answer = self._write("sweep")
+        except StoreError:
+            return  # the publish tells when the store is away
+        self._unswept = False
+        self._post(f.Swept(int(answer["cancelled"])))
+
+    # ------------------------------------------------------------ records and logs
+
+    def _read_records(self) -> None:
+        """Tell the core, once, what other pods left about this run."""
+        try:
+            answer = self._small("get-records")
+        except StoreError:
+            return  # the next look at the store tries again, and says so when the store is away
+        self._records_read = True
+        found = {str(name): base64.b64decode(text) for name, text in answer["records"].items()}
+        learned, ledgers = run_records.of_others(found, self.journal, time.time())
+        if learned is not None:
+            self._post(f.StoreRecords(learned, ledgers))
+
+    def keep_records(self, action: a.KeepRecords) -> None:
+        """Queue this pod's records; ``close`` waits a little for them."""
+        self._kept.clear()
+        self._lanes.put("records", lambda: self._keep_records(action))
+
+    def _keep_records(self, action: a.KeepRecords) -> None:
+        record = run_records.Record(action.journal, action.learned, action.ledger)
+        try:
+            text = _in_base64(run_records.to_bytes(record))
+            with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
+                # Not signed: one object a journal, so no other pod's is ever replaced; and the last one is written
+                # while the run is being given back.
+                self._small("put-record", journal=action.journal, record=text)
+        finally:
+            if self._lanes.idle("records"):
+                self._kept.set()
+
+    def upload_logs(self, attempt: int) -> None:
+        """Queue an upload of the ends of the attempt's logs: the next pod's owner wants to know how this one ended."""
+        if self._lanes.idle("logs"):
+            self._lanes.put("logs", lambda: self._upload_logs(attempt))
+
+    def last_logs(self, attempt: int) -> None:
+        """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
+        with contextlib.suppress(OSError):
+            texts = self._log_texts(attempt)
+            self._logged = sent = threading.Event()
+            self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts, sent))
+
+    def _send_last_logs(self, attempt: int, texts: Mapping[str, bytes], sent: threading.Event) -> None:
+        try:
+            self._send_logs(attempt, texts)
+        finally:
+            sent.set()
+
+    def _upload_logs(self, attempt: int) -> None:
+        self._send_logs(attempt, self._log_texts(attempt))
+
+    def _log_texts(self, attempt: int) -> dict[str, bytes]:
+        return log_ends(self._log_files(), attempt_dir(self._state_dir, attempt))
+
+    def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
+        """Without secrets, packed."""
+        if not texts or not self.journal:
+            return
+        packed = {name: _in_base64(pack(masked(data.decode(errors="replace")))) for name, data in texts.items()}
+        # No two pods write the same log; but the oldest ones go, and they may be another pod's.
+        with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
+            self._write("put-logs", journal=self.journal, attempt=attempt, logs=packed)
+
+
+def _in_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

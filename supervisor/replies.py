@@ -1,0 +1,83 @@
+"""What a daemon answers to an order at once: that it will be done, or why not. Pure: the core's state in, words out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.core import fencing
+from supervisor.core.state import State
+from supervisor.core.words import numbers
+
+_ANSWERS = {
+    "start": "The run will be started from its last good step.",
+    "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
+    "restart": "The job is being stopped and started from its last good step.",
+    "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
+    "resume": "Resumed: the supervisor acts again.",
+    "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
+}
+_OBSERVED_ANSWERS = {
+    "resume": "Resumed, and nothing is started or stopped all the same: this run is only observed.",
+    "shutdown": "The daemon ends; the job is left as it is.",
+}
+
+
+def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple[bool, str]:
+    """Is the order taken, and the sentence for the person. ``observed``: why the run is only looked at, or ""."""
+    if observed and verb in ("start", "stop", "restart", "rollback"):
+        return False, f"Nothing is started or stopped: {observed}"
+    if state.fence.lost and verb in ("restart", "rollback", "pin", "unpin"):
+        return False, f"Nothing is changed. {fencing.lost(state)}"
+    if verb == "rollback":
+        return _rollback(state, int(args[0]))
+    if verb in ("pin", "unpin"):
+        return _pin(state, int(args[0]), pinned=verb == "pin")
+    if verb == "shutdown" and state.fence.lost and not observed:
+        return True, (
+            f"The job is being stopped, then the daemon ends; the next one waits while pod {state.fence.by} holds the "
+            "run."
+        )
+    if verb == "start" and "--take-over" in args:
+        return True, "The run is taken from the pod that holds it, and started from its last good step."
+    return True, _OBSERVED_ANSWERS.get(verb, _ANSWERS[verb]) if observed else _ANSWERS[verb]
+
+
+def _rollback(state: State, step: int) -> tuple[bool, str]:
+    here, there = _complete(state), _stored(state)
+    if step not in here and step not in there:
+        if state.store_reason:
+            return False, f"Step {step} is not here, and the store cannot be listed ({state.store_reason})."
+        return False, (
+            f"Step {step} is neither here nor in the store, so nothing is changed. Complete here: {numbers(here)}; in "
+            f"the store: {numbers(there)}."
+        )
+    return True, (
+        f"The job is being stopped and goes on at step {step}. What is above it is left, also for the next pod; no "
+        "file of it is deleted."
+    )
+
+
+def _pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
+    kept = {*state.pinned, *(int(number) for number, on in state.pin_wishes.items() if on)}
+    if not pinned:
+        if step not in kept and str(step) not in state.pin_wishes and not state.pins_reason and state.store_t >= 0:
+            return False, f"Step {step} is not pinned; pinned: {numbers(kept)}."
+        return True, f"Step {step} is kept no longer than the rules of retention say."
+    if step in _stored(state):
+        return True, f"Step {step} is kept in the store until it is unpinned."
+    if step in {local.step for local in state.local}:
+        return True, f"Step {step} is not in the store yet; once it is published it is kept until it is unpinned."
+    highest = max((*(local.step for local in state.local), *_stored(state), state.progress.highest or 0))
+    if step > highest and (state.settings.max_steps is None or step <= state.settings.max_steps):
+        return True, f"There is no step {step} yet; it is kept in the store when it comes."
+    if state.store_t < 0 or state.store_reason:
+        return True, f"The store is not listed yet; if step {step} is there, it is kept."
+    return False, f"Step {step} is neither here nor in the store; in the store: {numbers(_stored(state))}."
+
+
+def _complete(state: State) -> set[int]:
+    return {local.step for local in state.local if local.state == "complete"}
+
+
+def _stored(state: State) -> set[int]:
+    return {stored.step for stored in state.store if stored.committed and str(stored.step) not in state.damaged}

@@ -1,0 +1,68 @@
+"""Publishing and pruning by hand where the run may be another pod's."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor import byhand
+from supervisor.checkpoints import claims
+from supervisor.config import RunFile, load
+from supervisor.errors import SupervisorError
+from supervisor.journal import Journal
+from supervisor.storage import open_store
+from supervisor.storage.base import Store
+
+RUN = "r1"
+OTHER = "pod-b/bbbbbbbbbbbbbbbb/0001"
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> RunFile:
+    (tmp_path / "run.toml").write_text(
+        f'[run]\nid = "{RUN}"\nstate_dir = "{tmp_path}/state"\n[job]\nkind = "command"\noutput_dir = "{tmp_path}/out"\n'
+        f'[job.plain]\nstart = ["true"]\nresume = ["true"]\n[store]\nurl = "{(tmp_path / "store").as_uri()}"\n'
+    )
+    return load(tmp_path / "run.toml")
+
+
+@pytest.fixture
+def store(run_file: RunFile) -> Store:
+    return open_store(run_file.store_url, None, {})
+
+
+def test_a_publish_by_hand_beats_while_it_lasts(
+    run_file: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byhand, "beat_time", lambda patience_s: 0.05)
+    seen: list[claims.Standing] = []
+    deadline = time.monotonic() + 60
+    with byhand.held(run_file) as signed:
+        while len({standing.mark for standing in seen}) < 3:
+            assert time.monotonic() < deadline, f"others take it for dead: {seen}"
+            seen.append(claims.look(store, RUN))
+            time.sleep(0.02)
+    assert {(standing.generation, standing.released) for standing in seen} == {(signed["generation"], False)}
+    assert claims.look(store, RUN).released
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_another_pod_published_makes_no_step_here_superfluous(
+    run_file: RunFile, store: Store, dry_run: bool
+) -> None:
+    claims.claim(store, RUN, OTHER, 0.0)
+    with pytest.raises(SupervisorError, match=r"Pod pod-b holds run r1 \(generation 1\).*nothing was deleted"):
+        byhand.prune(run_file, dry_run=dry_run)
+    assert not run_file.state_dir.exists()
+    claims.release(store, RUN, 1, OTHER)
+    assert "is safe to delete" in byhand.prune(run_file, dry_run=dry_run)[1][0]
+
+
+def test_a_pod_that_died_with_the_run_prunes_by_hand(run_file: RunFile, store: Store) -> None:
+    journal = Journal(run_file.state_dir)
+    claims.claim(store, RUN, claims.writer_name("pod-a", journal.identity(), "0001"), 0.0)
+    assert "is safe to delete" in byhand.prune(run_file, dry_run=True)[1][0], "while a daemon has its journal open"
+    journal.close()
+    assert "is safe to delete" in byhand.prune(run_file, dry_run=False)[1][0]

@@ -1,0 +1,171 @@
+"""The clockwork of a claim: what is signed, what is told, what giving it back may cost."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.checkpoints.claims import FencedError
+from supervisor.core import facts as f
+from supervisor.effects.claiming import Claiming
+from supervisor.effects.transfers import Transfers
+from supervisor.storage.base import StoreError
+from tests.b2server import B2Server
+from tests.checkpoints_store.conftest import Step, until
+
+US = "0123456789abcdef"
+
+
+class Desk:
+    """A claim whose store answers what a test says, at once and in the same thread."""
+
+    def __init__(self, *, needed: bool = True, lost: Callable[[StoreError], None] = lambda error: None) -> None:
+        self.told: list[f.Fact] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.problem: StoreError | None = None
+        self.now = 1000.0
+        self.claiming = Claiming(
+            self.run,
+            self.told.append,
+            self.queue,
+            600.0,
+            needed=needed,
+            lost=lost,
+            clock=lambda: self.now,
+        )
+        self.claiming.journal = US
+
+    def run(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((do, more))
+        if self.problem is not None:
+            raise self.problem
+        return {"writer": more["writer"], "generation": 3, "released": False, "mark": "m"}
+
+    @staticmethod
+    def queue(lane: str, work: Callable[[], None]) -> None:
+        work()
+
+
+def test_nothing_is_signed_before_the_run_is_held_and_after_it_was_given_back() -> None:
+    desk = Desk()
+    with pytest.raises(StoreError, match="does not hold the run now") as caught:
+        desk.claiming.signed()
+    assert caught.value.kind == "transient", "what was asked for is asked for again"
+    desk.claiming.want(take_over=False)
+    assert desk.told == [f.Claimed(3)]
+    assert desk.claiming.signed()["generation"] == 3
+    desk.claiming.give_back()
+    sent: list[dict[str, Any]] = []
+    with pytest.raises(StoreError):
+        desk.claiming.write(lambda signed: sent.append(signed) or {})
+    assert not sent
+
+
+def test_the_store_of_one_machine_needs_no_claim() -> None:
+    assert Desk(needed=False).claiming.signed()["generation"] is None
+
+
+def test_the_core_is_told_by_whichever_request_is_refused() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+
+    def refused(signed: dict[str, Any]) -> dict[str, Any]:
+        raise FencedError("pod-b holds the run", "pod-b", 4)
+
+    with pytest.raises(FencedError):
+        desk.claiming.write(refused)
+    assert desk.told[-1] == f.Fenced("pod-b", 4)
+    asked = len(desk.asked)
+    desk.now += 3600
+    desk.claiming.tick()
+    assert len(desk.asked) == asked, "no heartbeat, and no claim, until a person wants one"
+
+
+def test_a_late_answer_to_a_request_of_before_the_run_was_taken_back_ends_nothing() -> None:
+    ended: list[StoreError] = []
+    desk = Desk(lost=ended.append)
+    desk.claiming.want(take_over=False)
+    held = list(desk.told)
+
+    def slow(signed: dict[str, Any]) -> dict[str, Any]:
+        desk.claiming.generation = 5  # meanwhile a person took the run back
+        raise FencedError("vm holds the run now (generation 5, this pod had 3)", "vm", 5)
+
+    with pytest.raises(FencedError):
+        desk.claiming.write(slow)
+    assert desk.told == held and not ended
+    desk.claiming.generation = 5
+    with pytest.raises(FencedError):
+        desk.claiming.write(lambda signed: raised(FencedError("pod-b holds the run now", "pod-b", 6)))
+    assert desk.told[-1] == f.Fenced("pod-b", 6) and ended
+
+
+def raised(error: StoreError) -> dict[str, Any]:
+    raise error
+
+
+def test_a_run_that_cannot_be_given_back_says_what_that_costs() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = StoreError("transient", "time-out.")
+    desk.claiming.give_back()
+    assert desk.claiming.unreturned == (
+        "The run could not be given back in the store, so another pod waits 600 s for its heartbeat before it goes on "
+        "with the run: time-out."
+    )
+
+
+def test_a_run_that_another_pod_has_meanwhile_needs_no_giving_back() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = FencedError("pod-b holds the run", "pod-b", 4)
+    desk.claiming.give_back()
+    assert not desk.claiming.unreturned
+
+
+def test_a_beat_that_does_not_get_through_is_no_reason_to_stop() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = StoreError("transient", "time-out.")
+    desk.now += 61
+    desk.claiming.tick()
+    desk.problem = None
+    desk.now += 61
+    desk.claiming.tick()
+    beats = [more["count"] for do, more in desk.asked if do == "beat"]
+    assert beats == [1, 2]
+    assert desk.told == [f.Claimed(3)]
+
+
+def test_a_publish_under_way_ends_as_soon_as_a_heartbeat_learns_that_the_run_is_another_pods(tmp_path: Path) -> None:
+    """B2 keeps what it sends apart, but a large file would be sent, and billed, to its end."""
+    step = Step(tmp_path / "pod-a").fill()
+    with B2Server(part_size=20_000) as b2:
+        b2.fail("b2_upload_part", times=1000, delay_s=60.0)
+        transfers = Transfers(os.environ | b2.environ(), 60.0)
+        store = {"url": "b2://the-bucket/team", "realm": b2.url}
+        ended: list[StoreError] = []
+
+        def publish() -> None:
+            with pytest.raises(StoreError) as caught:
+                transfers.run(step.request(tmp_path / "state") | {"store": store}, what="publish")
+            ended.append(caught.value)
+
+        desk = Desk(lost=lambda error: transfers.cancel("publish", str(error)))
+        desk.claiming.want(take_over=False)
+        thread = threading.Thread(target=publish)
+        thread.start()
+        until(lambda: bool(b2.journal("b2_start_large_file")), "a large file is under way")
+        desk.problem = FencedError("pod-b holds the run now", "pod-b", 4)
+        desk.now += 61.0
+        desk.claiming.tick()
+        thread.join(10.0)
+        assert not thread.is_alive()
+        assert (ended[0].kind, str(ended[0])) == ("transient", "pod-b holds the run now")
+        assert desk.told[-1] == f.Fenced("pod-b", 4)
+        transfers.cancel("publish", "nothing is under way any more")

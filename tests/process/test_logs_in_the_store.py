@@ -1,0 +1,70 @@
+"""What of an attempt's logs leaves the pod: its ends, its evidence, and no secret."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+from supervisor.checkpoints.log_files import unpack
+from supervisor.config import load
+from supervisor.effects.attempts import attempt_dir
+from supervisor.effects.carry_out import Effects
+
+
+def effects_of(tmp_path: Path, more: str = "") -> Effects:
+    (tmp_path / "run.toml").write_text(
+        f'[run]\nid = "r1"\nstate_dir = "{tmp_path}/state"\n[job]\nkind = "command"\noutput_dir = "{tmp_path}/out"\n'
+        '[job.plain]\nstart = ["true"]\nresume = ["true"]\n' + more
+    )
+    effects = Effects(
+        load(tmp_path / "run.toml"),
+        lambda fact: None,
+        environ={},
+        gpu_free=lambda: None,
+        wandb_id=str,
+        explain=dict,
+        log_files=lambda: {"trainer": tmp_path / "trainer.log"},
+        known=list,
+        opened=lambda: None,  # type: ignore[arg-type,return-value]
+    )
+    effects.store.journal = "ab" * 8
+    return effects
+
+
+def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text("step 1\nWANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n")
+    effects = effects_of(tmp_path)
+    bundle = attempt_dir(tmp_path / "state", 3) / "incident-2"
+    bundle.mkdir(parents=True)
+    (bundle / "reason.txt").write_text("The engine is gone.\n")
+    asked: list[dict[str, Any]] = []
+    effects.store.transfers.run = lambda ask, **_: asked.append(dict(ask)) or {}  # type: ignore[func-returns-value,assignment,method-assign,misc]
+    effects.store._upload_logs(3)
+    (ask,) = asked
+    texts = {name: unpack(base64.b64decode(data)) for name, data in ask["logs"].items()}
+    assert (ask["do"], ask["attempt"], ask["journal"]) == ("put-logs", 3, "ab" * 8)
+    assert texts == {
+        "trainer.log": "step 1\nWANDB_API_KEY=***\n",
+        "incident-2-reason.txt": "The engine is gone.\n",
+    }
+
+
+def test_the_run_is_given_back_after_the_last_words_of_every_attempt(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text("step 1\n")
+    effects = effects_of(tmp_path, f'[store]\nurl = "file://{tmp_path}/store"\n')
+    effects.store.claiming.generation = 4
+    asked: list[tuple[str, int | None]] = []
+
+    def slow(ask: dict[str, Any], **_: Any) -> dict[str, Any]:
+        time.sleep(0.1)
+        asked.append((ask["do"], ask.get("attempt")))
+        return {}
+
+    effects.store.transfers.run = slow  # type: ignore[assignment,method-assign]
+    effects.store.last_logs(1)
+    effects.store.last_logs(2)
+    effects.store.release()
+    effects.close()
+    assert asked == [("put-logs", 1), ("put-logs", 2), ("release", None)]

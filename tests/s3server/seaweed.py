@@ -1,0 +1,112 @@
+"""SeaweedFS as an S3 server for tests: one process, its data in a temporary folder."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import botocore.session
+from botocore.config import Config
+
+ACCESS_KEY = "AKIATESTTESTTEST0001"
+SECRET_KEY = "testsecrettestsecrettestsecrettest0001"
+READY_S = 60
+
+
+class Seaweed:
+    """``with Seaweed(folder) as server``: answers at ``server.url`` to ACCESS_KEY."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port = 0
+
+    @staticmethod
+    def program() -> str | None:
+        beside = Path(sys.executable).with_name("weed")
+        return str(beside) if beside.exists() else shutil.which("weed")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def admin(self) -> Any:
+        return botocore.session.Session().create_client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=self.url,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            config=Config(s3={"addressing_style": "path"}),
+        )
+
+    def __enter__(self) -> Seaweed:
+        keys = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
+        everything = ["Admin", "Read", "Write", "List", "Tagging"]
+        settings = self._folder / "s3.json"
+        settings.write_text(json.dumps({"identities": [{"name": "t", "credentials": keys, "actions": everything}]}))
+        data = self._folder / "data"
+        data.mkdir()
+        ports = _free_ports(8)
+        self.port = ports[0]
+        names = ("s3.port", "s3.port.grpc", "filer.port", "filer.port.grpc", "master.port", "master.port.grpc")
+        names += ("volume.port", "volume.port.grpc")
+        self._log = (self._folder / "weed.log").open("wb")
+        program = self.program()
+        assert program is not None
+        self._process = subprocess.Popen(
+            [
+                *(program, "-logtostderr=true", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+                *("-filer", "-s3", f"-s3.config={settings}", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+                *("-master.volumeSizeLimitMB=256", "-volume.max=0", "-master.telemetry=false"),
+                *(f"-{name}={port}" for name, port in zip(names, ports, strict=True)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            cwd=self._folder,
+            preexec_fn=_die_with_parent,
+        )
+        self._wait()
+        return self
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                admin = self.admin()
+                admin.create_bucket(Bucket="ready")
+                admin.put_object(Bucket="ready", Key="x", Body=b"x")
+                return
+            except Exception:  # whatever a server that comes up may answer
+                time.sleep(0.05)
+        log = (self._folder / "weed.log").read_text(errors="replace")[-3000:]
+        raise RuntimeError(f"SeaweedFS did not come up in {READY_S} s:\n{log}")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
