@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(verb=function, contract=contract)
         if name in OF_THE_STORE:
             where.add_options(sub)
-        elif name not in ("init", "version", "replay", "trace", "simulate"):
+        elif name not in ("init", "install", "uninstall", "version", "replay", "trace", "simulate"):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
@@ -67,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     init = verb("init", "write a run file for this machine", _init)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
+    install = verb("install", "put the systemd unit, its folders and a run file in place", _install)
+    install.add_argument("--run", type=Path, metavar="RUN.toml", help="copy it under its run.id, and an .env beside it")
+    install.add_argument("--now", action="store_true", help="also enable and start it (systemctl enable --now)")
+    uninstall = verb("uninstall", "remove what install put there; runs, state and keys stay", _uninstall)
+    for sub in (install, uninstall):
+        sub.add_argument("--dry-run", action="store_true", help="only list what would be done, with a diff")
+        sub.add_argument("--prefix", type=Path, metavar="ROOT", help="another root than /; no systemd is spoken to")
     for name, about in (
         ("restore", "fetch a step from the store, every byte verified"),
         ("publish", "send a complete step to the store"),
@@ -213,6 +220,18 @@ def _init(options: argparse.Namespace) -> int:
     from supervisor.cli import init
 
     return init.init(options.output, options.job)
+
+
+def _install(options: argparse.Namespace) -> int:
+    from supervisor.cli import install
+
+    return install.install(options.run, now=options.now, dry_run=options.dry_run, prefix=options.prefix)
+
+
+def _uninstall(options: argparse.Namespace) -> int:
+    from supervisor.cli import install
+
+    return install.uninstall(dry_run=options.dry_run, prefix=options.prefix)
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -1,0 +1,53 @@
+"""``rl-supervisor install`` and ``uninstall``: shows what would be done, or does it and says so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from supervisor import installing, unit_files
+from supervisor.cli.render import safe
+from supervisor.cli.where import UsageError
+
+
+def install(run_file: Path | None, *, now: bool, dry_run: bool, prefix: Path | None) -> int:
+    """Put the units, folders and the run file in place. 1, with a sentence, where there is no systemd."""
+    if now and run_file is None:
+        raise UsageError("--now starts a run: name its file with --run RUN.toml.")
+    if now and prefix is not None:
+        raise UsageError("--now starts a run here, and --prefix writes for another root: leave one of them out.")
+    where = unit_files.place(prefix)
+    if reason := installing.why_not(where):
+        print(reason, file=sys.stderr)
+        return 1
+    plan = installing.plan_install(where, unit_files.program(), run_file, now=now)
+    _do(plan, dry_run=dry_run, nothing="Nothing to do: it is installed.")
+    return 0
+
+
+def uninstall(*, dry_run: bool, prefix: Path | None) -> int:
+    """Remove what install put there; run files, state and checkpoints stay."""
+    where = unit_files.place(prefix)
+    if reason := installing.why_not(where):
+        print(reason, file=sys.stderr)
+        return 1
+    _do(installing.plan_uninstall(where), dry_run=dry_run, nothing="Nothing to do: nothing of install is here.")
+    return 0
+
+
+def _do(plan: installing.Plan, *, dry_run: bool, nothing: str) -> None:
+    if not plan.steps:
+        print(nothing)
+    elif dry_run:
+        print("Would do, in this order:")
+        for step in plan.steps:
+            print(f"  {safe(step.about)}")
+        for step in plan.steps:
+            if step.diff:
+                print("\n" + "\n".join(map(safe, step.diff.splitlines())))
+    else:
+        installing.carry_out(plan, lambda about: print(f"done: {safe(about)}"))
+    for sentence in plan.kept:
+        print(f"as it was: {safe(sentence)}")
+    for sentence in plan.then if not dry_run else ():
+        print(f"next: {safe(sentence)}")
