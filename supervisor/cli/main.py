@@ -11,6 +11,7 @@ from typing import Any
 from supervisor import __version__
 from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
+from supervisor.errors import ConfigError
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -57,8 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     take_over = "take the run from the pod that holds it now; that one stops publishing"
     run.add_argument("--take-over", action="store_true", help=take_over)
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
+    restart = "start the daemon again after a crash, and collect orphans; the default for process 1 of a container"
+    run.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
     onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
     onstart.add_argument("--take-over", action="store_true", help=take_over)
+    onstart.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     check = verb("check", "load the run file and say what would be done with it", _check)
@@ -191,6 +195,7 @@ def _percent(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _nanny(options, "run")
     from supervisor import daemon
 
     return daemon.main(
@@ -199,9 +204,29 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _onstart(options: argparse.Namespace) -> int:
+    _nanny(options, "onstart")
     from supervisor import daemon
 
     return daemon.main(options.run_file, fresh=False, step=None, take_over=options.take_over, onstart=True)
+
+
+def _nanny(options: argparse.Namespace, verb: str) -> None:
+    """Become the daemon's nanny where that is wanted; the daemon is then its child, started without --restart."""
+    import os
+
+    if options.restart is False or (options.restart is None and os.getpid() != 1):
+        return
+    if os.getpid() != 1 and os.environ.get("NOTIFY_SOCKET"):
+        raise ConfigError("systemd starts this daemon again by itself: leave --restart out of the unit.")
+    from supervisor import nanny
+
+    once = ["--fresh"] if getattr(options, "fresh", False) else []
+    step = getattr(options, "step", None)
+    once += ["--step", str(step)] if step is not None else []
+    once += ["--take-over"] if options.take_over else []
+    # How this very program was started: the interpreter's words, then those that are parsed here.
+    program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
+    nanny.turn_into([*program, verb, str(options.run_file), "--no-restart"], once)
 
 
 def _attach(options: argparse.Namespace) -> int:
