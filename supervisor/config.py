@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from supervisor import secrets, unix_socket
+from supervisor import homes, secrets, unix_socket
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SECRET_NAME = secrets.SECRET_NAME
@@ -293,7 +293,12 @@ class Logging(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe line that is written."""
     file: Path | None = None
-    """Also write JSON lines here, rotated at 20 MB."""
+    """Also write JSON lines here. Default: where no systemd runs, `daemon.jsonl` in the state folder (none:
+    `/dev/null`)."""
+    file_mb: Annotated[float, Field(gt=0)] = 20
+    """Size at which a new file is begun."""
+    keep: Annotated[int, Field(ge=0)] = 5
+    """How many older ones stay: `.1`, and compressed `.2.gz`, `.3.gz` ..."""
 
 
 class Report(Section):
@@ -345,8 +350,14 @@ class RunFile(Section):
             return self.run.state_dir.expanduser().absolute()
         if os.geteuid() == 0:
             return Path("/var/lib/rl-supervisor") / self.run.id
-        home = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-        return Path(home) / "rl-supervisor" / self.run.id
+        return homes.state_home() / "rl-supervisor" / self.run.id
+
+    @property
+    def log_file(self) -> Path | None:
+        """Where the daemon's JSON lines go besides stderr (absolute), None under systemd, whose journal keeps them."""
+        if self.logging.file:
+            return self.logging.file.expanduser().absolute()
+        return None if Path("/run/systemd/system").is_dir() else self.state_dir / "daemon.jsonl"  # sd_booted(3)
 
     @property
     def socket(self) -> Path:

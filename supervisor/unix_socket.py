@@ -21,14 +21,33 @@ _PROBE_S = 2.0
 def socket_dir() -> Path:
     """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR.
 
-    RL_SUPERVISOR_SOCKET_DIR overrules both, for the daemon and for supervisorctl alike.
+    Where that is not set, is somebody else's (sudo keeps it) or is gone: /tmp/rl-supervisor-UID.
+    RL_SUPERVISOR_SOCKET_DIR overrules all, for the daemon and for supervisorctl alike.
     """
     if chosen := os.environ.get("RL_SUPERVISOR_SOCKET_DIR"):
         return Path(chosen).absolute()
     if os.geteuid() == 0:
         return SYSTEM_DIR
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "rl-supervisor" if runtime else Path(f"/tmp/rl-supervisor-{os.getuid()}")  # noqa: S108
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and os.access(runtime, os.W_OK | os.X_OK):
+        return Path(runtime) / "rl-supervisor"
+    return _temporary_dir()
+
+
+def socket_dirs() -> tuple[Path, ...]:
+    """Where daemons may be found: a login may have an XDG_RUNTIME_DIR that the on-start script did not have."""
+    if "RL_SUPERVISOR_SOCKET_DIR" in os.environ:
+        return (socket_dir(),)
+    last = _temporary_dir()
+    try:
+        ours = last.lstat().st_uid == os.geteuid()
+    except OSError:
+        ours = False
+    return tuple(dict.fromkeys((SYSTEM_DIR, *((last,) if ours else ()), socket_dir())))
+
+
+def _temporary_dir() -> Path:
+    return Path(f"/tmp/rl-supervisor-{os.getuid()}")  # noqa: S108
 
 
 class Claim:

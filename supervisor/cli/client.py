@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from supervisor.errors import SupervisorError
-from supervisor.unix_socket import SYSTEM_DIR, socket_dir
+from supervisor.homes import state_home
+from supervisor.unix_socket import socket_dirs
 
 TIMEOUT_S = 15.0
 
@@ -106,7 +107,7 @@ class _UnixConnection(http.client.HTTPConnection):
 def sockets() -> dict[str, Path]:
     """The runs of this machine that we can see: name to socket, in alphabetical order."""
     found: dict[str, Path] = {}
-    for folder in (SYSTEM_DIR, socket_dir()) if "RL_SUPERVISOR_SOCKET_DIR" not in os.environ else (socket_dir(),):
+    for folder in socket_dirs():
         try:
             entries = sorted(folder.glob("*.sock"))
         except OSError:
@@ -117,10 +118,9 @@ def sockets() -> dict[str, Path]:
 
 def known_run(name: str, env: Mapping[str, str] = os.environ) -> bool:
     """Has a run of this name ever lived on this machine?"""
-    home = env.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
     places = (
         Path("/etc/rl-supervisor") / f"{name}.toml",
         Path("/var/lib/rl-supervisor") / name,
-        Path(home) / "rl-supervisor" / name,
+        state_home(env) / "rl-supervisor" / name,
     )
     return "/" not in name and any(os.path.lexists(place) for place in places)
