@@ -38,10 +38,12 @@ Request
                                                                     steps [{"step", "committed", "problems" [], "files",
                                                                     "size_bytes", "read_bytes"}]
     pin             step, pinned, generation?, writer?              pinned [step]
-    standing        -                                               generation, writer, released, mark
-    claim           writer, settle_s, take_over?, over? {as         generation, writer, released, mark
+    standing        -                                               generation, writer, released, mark, leaving
+    claim           writer, settle_s, take_over?, over? {as         as "standing"
                     "standing" answers}
-    beat            generation, writer, count                       generation, writer, released, mark
+    beat            generation, writer, count                       as "standing"
+    leave           generation, writer                              as "standing"
+    put-heartbeat   heartbeat {...}, generation?, writer?           -
     release         generation, writer                              -
     lineage         happened [{"kind", "step", "wall", "why"}],     lineage, pointer (the step that it was moved to)
                     generation?, writer?                            | null
@@ -278,6 +280,17 @@ def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
     return asdict(held)
 
 
+def _leave(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, writer = request.get("run_id", str), request.get("writer", str)
+    return asdict(claims.mark_leaving(store, run_id, request.get("generation", int), writer))
+
+
+def _put_heartbeat(store: Store, request: _Request, lines: _Lines) -> Answer:
+    _fence(store, request)()
+    record_files.put_heartbeat(store, request.get("run_id", str), request.get("heartbeat", dict))
+    return {}
+
+
 def _release(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, writer = request.get("run_id", str), request.get("writer", str)
     claims.release(store, run_id, request.get("generation", int), writer)
@@ -350,6 +363,8 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "standing": _standing,
     "claim": _claim,
     "beat": _beat,
+    "leave": _leave,
+    "put-heartbeat": _put_heartbeat,
     "release": _release,
     "lineage": _lineage,
     "put-run-files": _put_run_files,

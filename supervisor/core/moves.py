@@ -47,7 +47,16 @@ def stop(state: State, after: Next, reason: str, *, keep_engine: bool = False) -
         stop_reason=reason,
         busy=replace(state.busy, stop=state.attempt, start=None),
     )
-    return state, [a.Stop(state.attempt, reason, state.settings.stop_budget_s)]
+    return state, [a.Stop(state.attempt, reason, stop_budget(state), brief=state.leave.exit_at is not None)]
+
+
+def stop_budget(state: State) -> float:
+    """Seconds that a stop may take; on a pod that is about to go a publish has to fit in after it, if that can be."""
+    if state.leave.exit_at is None:
+        return state.settings.stop_budget_s
+    left, publish_s = state.leave.exit_at - state.now, state.publish_took_s
+    patience = left - publish_s if publish_s is not None and publish_s < left else left / 2
+    return min(state.settings.stop_budget_s, max(1.0, patience))
 
 
 def want_engine(state: State) -> tuple[State, Actions]:

@@ -18,6 +18,7 @@ from supervisor.core.state import (
     Fence,
     Gone,
     GpuMemory,
+    Leave,
     State,
 )
 from supervisor.core.watch import NEVER
@@ -251,6 +252,10 @@ def _store_records(state: State, fact: f.StoreRecords) -> State:
     return replace(state, learned=learned, ledgers=fact.ledgers)
 
 
+def _publish_moves(state: State, fact: f.PublishMoves) -> State:
+    return replace(state, leave=replace(state.leave, moves=fact))
+
+
 def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
     return suspend(state, abs(fact.seconds))
 
@@ -269,6 +274,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             setup_pending=fact.setup,
             setup_reason="",
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
+            leave=Leave(),
         )
     )
 
@@ -288,5 +294,6 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.EffectCrashed: _effect_crashed,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
+    f.PublishMoves: _publish_moves,
     f.DaemonStarted: _daemon_started,
 }

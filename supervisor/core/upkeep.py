@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing
+from supervisor.core import fencing, leaving
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
-from supervisor.core.moves import Actions, say
+from supervisor.core.moves import EXIT_OK, Actions, say, stop_budget
 from supervisor.core.observe_steps import begun
 from supervisor.core.retention import (
     disk_critical,
@@ -34,6 +34,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     state, acts = _engine(state, watch)
     busy = state.busy
     may_publish = watch.over(state.publish_after, 0.0) and fencing.may_write(state)
+    going = state.leave.exit_at is not None  # nothing is tidied up on a pod that is about to go
     state, lineage = fencing.keep_lineage(state, watch)
     acts += lineage
     if not fencing.may_write(state) and not state.store_reason:
@@ -41,7 +42,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         acts += claim
     if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
         step = next_to_publish(state)
-        if step is not None and not state.exit_said:
+        if step is not None and not state.exit_said and leaving.time_to_publish(state):
             skipped = [s for s in state.good_local() if _skipped(state, s, step)]
             if skipped:
                 steps = ", ".join(map(str, skipped))
@@ -49,7 +50,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
             acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
             state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
-    full = disk_over(state) or disk_critical(state) or disk_short(state)
+    full = not going and (disk_over(state) or disk_critical(state) or disk_short(state))
     if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
@@ -57,7 +58,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     # another without a pause, and a store in which nothing is ever deleted grows until its cap is reached.
     if state.settings.has_store and busy.prune_store is None and not state.store_reason and busy.publish is None:
         victims = victims_in_store(state)
-        if victims and may_publish and watch.over(state.prune_store_after, 0.0):
+        if victims and may_publish and not going and watch.over(state.prune_store_after, 0.0):
             acts.append(a.PruneStore(victims[0]))
             state = replace(state, busy=replace(state.busy, prune_store=victims[0]))
     return state, acts
@@ -71,7 +72,7 @@ def _engine(state: State, watch: Watch) -> tuple[State, Actions]:
     if not watch.over(own.stop_after, 0.0):
         return state, []
     state = replace(state, own=replace(own, asked="stop", wanted=False))
-    return state, [a.StopEngine(own.number, state.why, state.settings.stop_budget_s)]
+    return state, [a.StopEngine(own.number, state.why, stop_budget(state))]
 
 
 def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
@@ -126,25 +127,31 @@ def _why_nothing(state: State) -> str:
     return f"the {state.settings.keep_local} newest complete steps stay"
 
 
-def leave(state: State) -> tuple[State, Actions]:
+def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     """End the daemon once nothing is left to publish, or the time for it is over."""
-    if state.exit_code is None or state.exit_said:
+    if state.exit_said or (state.exit_code is None and not leaving.over(state, watch)):
         return state, []
+    if leaving.over(state, watch):
+        # Perhaps in the midst of a stop, which the next daemon, if there is one, takes up again.
+        state = replace(state, exit_said=True, exit_code=EXIT_OK if state.exit_code is None else state.exit_code)
+        return state, [*fencing.release(state), a.Exit(state.exit_code or EXIT_OK, "This pod's time is up.")]
     listing = state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
     waiting = (
-        state.busy.publish is not None
+        (state.busy.publish is not None and not leaving.hopeless(state))
         or listing
         or engine
         or (
             next_to_publish(state) is not None
             and state.publish_failures == 0
+            and leaving.time_to_publish(state)
             and not state.store_reason
             and fencing.may_write(state)
         )
     )
     limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
-    if waiting and (state.settings.has_store or engine) and state.now - state.since < limit:
+    in_time = state.leave.exit_at is not None or state.now - state.since < limit
+    if waiting and (state.settings.has_store or engine) and in_time:
         return state, []
     return replace(state, exit_said=True), [*fencing.release(state), a.Exit(state.exit_code, state.why)]
 
