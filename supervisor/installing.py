@@ -130,7 +130,7 @@ def plan_uninstall(where: Place) -> Plan:
     going = set()
     config = where.at(where.config)
     for file in sorted(config.glob("*.env")) if os.access(config, os.R_OK) else ():
-        if text_of(file) == ENVIRONMENT.format(name=file.stem):
+        if _holds_no_key(file):
             going.add(file)
             plan.steps.append(Step(f"remove {file} (it holds no key)", file.unlink))
     for folder in (config, where.at(where.state)):
@@ -159,6 +159,13 @@ def carry_out(plan: Plan, told: Callable[[str], None]) -> None:
 
 
 # ---------------------------------------------------------------- the parts of a plan
+
+
+def _holds_no_key(file: Path) -> bool:
+    try:
+        return file.read_bytes() == ENVIRONMENT.format(name=file.stem).encode()
+    except OSError:
+        return False
 
 
 def _plan_folder(plan: Plan, where: Place, shown: Path) -> None:
@@ -315,8 +322,10 @@ def _ask(*words: str) -> str:
 def _systemctl(*words: str) -> None:
     done = _run(words, START_TIMEOUT_S)
     if done.returncode != 0:
-        unit = words[-1]
-        hint = f" See: systemctl status {unit}; journalctl -u {unit} -n 50" if "@" in unit else ""
+        who = "".join(f"{word} " for word in transient.scope())
+        hint = (
+            f" See: systemctl {who}status {words[-1]}; journalctl {who}-n 50 -u {words[-1]}" if len(words) > 1 else ""
+        )
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise SupervisorError(f"systemctl {' '.join(words)} failed: {said}{hint}")
 
