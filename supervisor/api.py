@@ -38,6 +38,7 @@ VERBS: Mapping[str, frozenset[str]] = {
     "unpin": frozenset(),
     "rollback": frozenset(),
     "attach": frozenset(),
+    "upgrade": frozenset(),
 }
 """Each verb with the arguments it knows; ``attach``, of ``rl-supervisor attach``, takes one ``PID:START_TICKS``.
 

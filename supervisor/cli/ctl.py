@@ -97,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("what", nargs="*", metavar="[NAME] [ROLE]", help="launcher, trainer, inference, ...")
         else:
             sub.add_argument("name", nargs="?")
+    sub = verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
+    sub.add_argument("name", nargs="?")
+    sub.add_argument("--run-file", type=Path, metavar="RUN.toml", help="of the run of this file, whatever its name is")
     verb("checkpoints", "every step here and in the store", _checkpoints).add_argument("name", nargs="?")
     verb("explain", "why the supervisor thinks what it thinks", _explain).add_argument("name", nargs="?")
     verb("version", "versions of this command and of the daemons", _version).add_argument("name", nargs="?")
@@ -272,6 +275,16 @@ def _pin(options: argparse.Namespace) -> int:
     else:
         print(f"{client.name}: {render.safe(sentence)}", file=sys.stdout if done else sys.stderr)
     return 0 if done else 1
+
+
+def _upgrade(options: argparse.Namespace) -> int:
+    from supervisor.cli import upgrading
+
+    name = _named(options)
+    if options.run_file is not None and (name or options.socket):
+        raise UsageError("Name the run, or its run file: not both.")
+    client = _client(options, name) if options.run_file is None else upgrading.client_of(options.run_file)
+    return upgrading.upgrade(client, as_json=options.json)
 
 
 # ---------------------------------------------------------------- logs and events

@@ -141,6 +141,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
     verb("version", "print the version", _version)
+    # Asked by a daemon that may be of another version (supervisor.upgrade); no command for people.
+    trial = verbs.add_parser("upgrade-check")
+    trial.set_defaults(verb=_upgrade_check, contract=False)
+    trial.add_argument("run_file", type=Path)
+    trial.add_argument("folder", type=Path)
+    trial.add_argument("--onstart", action="store_true")
     return parser
 
 
@@ -364,6 +370,15 @@ def _simulate(options: argparse.Namespace) -> int:
     from supervisor.cli import simulate
 
     return simulate.run(options)
+
+
+def _upgrade_check(options: argparse.Namespace) -> int:
+    import os
+
+    from supervisor import upgrade
+
+    upgrade.prove(options.run_file, options.folder, onstart=options.onstart, environ=os.environ)
+    return 0
 
 
 def _version(options: argparse.Namespace) -> int:
