@@ -29,7 +29,7 @@ from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing
-from supervisor.core.decide import decide
+from supervisor.core.decide import Decision, decide
 from supervisor.core.state import State
 from supervisor.core_settings import of_run_file
 from supervisor.effects import aside, attached
@@ -38,13 +38,14 @@ from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_a
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.own_engine import last_engine, look_at
 from supervisor.effects.survivors import Identity, alive
-from supervisor.errors import ConfigError, SupervisorError, TryAgainError
+from supervisor.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
 from supervisor.housekeeping import Housekeeping
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.run_file import load
 from supervisor.systemd import notifier
+from supervisor.upgrade import Upgrade, arrive, arrived, listen
 
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
@@ -66,10 +67,13 @@ class Daemon:
         take_over: bool = False,
         onstart: bool = False,
         attach_to: Identity | None = None,
+        attached: bool = False,
+        came_from: str = "",
     ) -> None:
         """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
 
         ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed.
+        ``attached``: such a job is watched already. ``came_from``: the version in whose place this process goes on.
 
         Raises SupervisorError with a sentence when the run cannot be watched at all.
         """
@@ -78,11 +82,12 @@ class Daemon:
         self.run_file = run_file
         self._environ = dict(environ)
         self._fresh, self._step, self._over = fresh, step, take_over
-        self._attach_to = attach_to
+        self._attach_to, self._attached = attach_to, attached
+        self._came_from = came_from
         self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         self._path = path
         self._new_pod = onstart
-        self._setup = onstart and bool(run_file.setup.commands)
+        self._setup = onstart and bool(run_file.setup.commands) and not came_from
         self._state_dir = run_file.state_dir
         self._inbox: queue.SimpleQueue[tuple[Item, str]] = queue.SimpleQueue()
         self._first: deque[tuple[Item, str]] = deque()
@@ -111,6 +116,7 @@ class Daemon:
         )
         self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(self)
+        self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
         self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
 
     def _take_lock(self) -> Any:
@@ -163,16 +169,24 @@ class Daemon:
         """Hand a fact to the core; from any thread."""
         self._inbox.put((fact, source))
 
+    def chore(self, work: Callable[[], None]) -> None:
+        """Have the loop do ``work``, after the facts that were told before; from any thread."""
+        self._inbox.put((work, "daemon"))
+
     def run(self) -> int:
         """Watch the run until the core asks for the end; returns the exit code of the contract."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        listen()
         self.api.start()
         try:
             self._begin()
-            return self._loop()
+            code = self._loop()
         finally:
             self._end()
+        if self.upgrade.going:
+            self.upgrade.become(lambda: self._signals > 0)
+        return code
 
     def _begin(self) -> None:
         if self.journal.set_aside:
@@ -183,7 +197,7 @@ class Daemon:
             self.state = replace(self.state, attempt=last_attempt(self._state_dir), own=own)
             # No fact tells this number, and a replay has to begin with it.
             self.journal.snapshot(self.state)
-        if self._attach_to is not None or self._watches_a_persons_job():
+        if self._attach_to is not None or self._attached or self._watches_a_persons_job():
             self.observed = _ATTACHED
         self.effects.job = self._job_or_none()
         if self.effects.job is not None and not self.observed:
@@ -193,6 +207,8 @@ class Daemon:
         self._take_over(settings)
         self.housekeeping.start()
         self.notifier.ready(f"watching {self.run_file.run.id}")
+        if self._came_from:
+            self.post(arrived(self._came_from), "daemon")
 
     def _job_or_none(self) -> Job | None:
         if self._setup:
@@ -323,22 +339,28 @@ class Daemon:
 
     def _loop(self) -> int:
         deadline = self.clock.now()
-        while True:
+        while not self.upgrade.due(self.state):
             fact, source = self._next(deadline)
             if not isinstance(fact, f.Fact):
                 fact()
                 continue
             before = self.state
-            observation = f.Observation(self.clock.now(), time.time(), fact, source)
-            decision = decide(before, observation)
-            self.state, deadline = decision.state, decision.deadline
-            self._told(self.journal.record(observation, before, self.state, decision.actions))
+            decision = self._decide(fact, source)
+            deadline = decision.deadline
             for action in decision.actions:
                 if isinstance(action, a.Exit):
                     return action.code
                 self._act(action)
             self._follow(before, fact)
             self._show()
+        return EXIT_TRY_AGAIN  # for the case that no other program can be put here
+
+    def _decide(self, fact: f.Fact, source: str) -> Decision:
+        before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
+        decision = decide(before, observation)
+        self.state = decision.state
+        self._told(self.journal.record(observation, before, self.state, decision.actions))
+        return decision
 
     def _next(self, deadline: float) -> tuple[Item, str]:
         if self._first:
@@ -454,8 +476,25 @@ class Daemon:
             self.effects.hurry()
         self._inbox.put((f.Command("shutdown", signal.Signals(number).name), "signal"))
 
+    def _hand_over(self) -> None:
+        """Another program goes on here: take no further orders, and write down those that were taken.
+
+        What sensors and effects have told meanwhile is there to be found again, as after any end of a daemon.
+        """
+        self.notifier.reloading("the installed program takes over")
+        self.api.close()
+        while self._first or not self._inbox.empty():
+            fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
+            if isinstance(fact, f.Command) and fact.verb == "shutdown":
+                self._signals += 1
+            elif isinstance(fact, f.Command):
+                self._decide(fact, source)
+
     def _end(self) -> None:
-        self.notifier.stopping()
+        if self.upgrade.going:
+            self._hand_over()
+        else:
+            self.notifier.stopping()
         self.housekeeping.stop()
         self.attending.close()
         self.effects.close()
@@ -543,6 +582,8 @@ class Daemon:
             return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
         if verb == "attach":
             return self._asked_to_attach(args)
+        if verb == "upgrade":
+            return Reply(*self.upgrade.ask(who))
         ok, sentence = replies.answer(self.state, verb, args, self.observed)
         if ok:
             self.post(f.Command(verb, who, tuple(args)), "api")
@@ -600,8 +641,12 @@ def main(
     take_over: bool = False,
     onstart: bool = False,
     attach_to: Identity | None = None,
+    attached: bool = False,
 ) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
+    came_from = arrive(os.environ)
+    if came_from:
+        fresh, step, take_over = False, None, False  # what was asked for at the start has been done
     run_file = load(path)
     logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
     threading.current_thread().name = "loop"
@@ -615,6 +660,8 @@ def main(
             take_over=take_over,
             onstart=onstart,
             attach_to=attach_to,
+            attached=attached,
+            came_from=came_from,
         )
         return daemon.run()
     except OSError as error:
