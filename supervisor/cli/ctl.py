@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor import __version__
-from supervisor.cli import render
+from supervisor.cli import old_logs, render
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError, known_run, sockets
 from supervisor.cli.terminal import run_cli
 from supervisor.errors import EXIT_USAGE, SupervisorError
@@ -23,6 +23,7 @@ FOLLOW_S = 0.5
 LOOK_S = 3.0
 WAIT_EVENTS_S = 25
 MOST_LINES = 10_000
+LINES = 20
 
 EPILOG = """\
 exit codes: status gives 0 running, 3 not running, 4 unknown; all else 0 done, 1 refused or failed, 2 wrong usage.
@@ -89,17 +90,21 @@ def _parser() -> argparse.ArgumentParser:
         sub = verb(name, about, _pin)
         sub.add_argument("step", type=_step, metavar="STEP")
         sub.add_argument("name", nargs="?")
-    for name, about in (("tail", "the newest lines of a log"), ("events", "what the supervisor said")):
+    for name, about in (
+        ("tail", "the newest lines of a log; without a role: which logs there are"),
+        ("events", "what the supervisor said"),
+    ):
         sub = verb(name, about, _tail if name == "tail" else _events)
         sub.add_argument("-f", "--follow", action="store_true", help="go on as more comes")
-        sub.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="so many lines (20)")
+        sub.add_argument("-n", "--lines", type=_count, metavar="N", help=f"so many lines ({LINES})")
         if name == "tail":
+            sub.add_argument("--attempt", type=_step, metavar="N", help="of this attempt, however long ago it was")
+            sub.add_argument("--state-dir", type=Path, metavar="DIR", help="the run's state folder; no daemon is asked")
             sub.add_argument("what", nargs="*", metavar="[NAME] [ROLE]", help="launcher, trainer, inference, ...")
         else:
             sub.add_argument("name", nargs="?")
-    sub = verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
-    sub.add_argument("name", nargs="?")
-    sub.add_argument("--run-file", type=Path, metavar="RUN.toml", help="of the run of this file, whatever its name is")
+    about = "put the program that is installed now in the daemon's place; the job runs on"
+    verb("upgrade", about, _upgrade).add_argument("name", nargs="?")
     verb("checkpoints", "every step here and in the store", _checkpoints).add_argument("name", nargs="?")
     verb("explain", "why the supervisor thinks what it thinks", _explain).add_argument("name", nargs="?")
     verb("version", "versions of this command and of the daemons", _version).add_argument("name", nargs="?")
@@ -280,11 +285,7 @@ def _pin(options: argparse.Namespace) -> int:
 def _upgrade(options: argparse.Namespace) -> int:
     from supervisor.cli import upgrading
 
-    name = _named(options)
-    if options.run_file is not None and (name or options.socket):
-        raise UsageError("Name the run, or its run file: not both.")
-    client = _client(options, name) if options.run_file is None else upgrading.client_of(options.run_file)
-    return upgrading.upgrade(client, as_json=options.json)
+    return upgrading.upgrade(_client(options, _named(options)), as_json=options.json)
 
 
 # ---------------------------------------------------------------- logs and events
@@ -299,23 +300,58 @@ def _tail(options: argparse.Namespace) -> int:
     elif options.what:
         # One word is a run when there is one of this name, else a role.
         word = options.what[0]
-        if name is None and not options.socket and _find(word, sockets()):
+        chosen = name is not None or options.socket or options.state_dir
+        if not chosen and (_find(word, sockets()) or word in old_logs.state_dirs()):
             name = word
         else:
             role = word
-    client = _client(options, name)
-    query = {"role": role} if role else {}
-    answer = client.get("/v1/log", lines=options.lines, **query)
+    past = options.attempt is not None or options.state_dir is not None
+    if past and options.follow:
+        raise UsageError("What an attempt said before does not grow: leave -f out, or --attempt and --state-dir.")
+    lines = LINES if options.lines is None else options.lines
+    if past or not (role or options.follow or options.lines is not None):
+        return old_logs.show(options, _state_dir(options, name), role, lines)
+    try:
+        client = _client(options, name)
+        answer = client.get("/v1/log", lines=lines, **({"role": role} if role else {}))
+    except (NotThereError, UnclearError):
+        if options.follow or options.socket or not role:
+            raise
+        return old_logs.show(options, old_logs.find(name), role, lines)  # no daemon runs: what it left says enough
     _print_piece(options, answer, str(answer["text"]))
     while options.follow:
         if int(answer["size"]) <= int(answer["offset"]) or not answer["text"]:
             time.sleep(FOLLOW_S)
-        path, place = answer["path"], {"offset": answer["offset"], "inode": answer["inode"]}
-        answer = client.get("/v1/log", role=answer["role"], **place)
-        if answer["path"] != path or answer["anew"]:
-            print(f"==> {render.safe(answer['path'])} <==", file=sys.stderr)
-        _print_piece(options, answer, str(answer["text"]))
+        answer = _next_piece(options, client, answer)
     return 0
+
+
+def _next_piece(options: argparse.Namespace, client: Client, answer: dict[str, Any]) -> dict[str, Any]:
+    path, place = answer["path"], {"offset": answer["offset"], "inode": answer["inode"]}
+    while True:
+        try:
+            answer = client.get("/v1/log", role=answer["role"], **place)
+            break
+        except RefusedError:
+            time.sleep(FOLLOW_S)  # between two attempts a role may have no log: the ended one's is kept elsewhere
+    if answer["path"] != path or answer["anew"]:
+        print(f"==> {render.safe(answer['path'])} <==", file=sys.stderr)
+    _print_piece(options, answer, str(answer["text"]))
+    return answer
+
+
+def _state_dir(options: argparse.Namespace, name: str | None) -> Path:
+    """The state folder that is meant: a daemon's word, else where runs of this machine have theirs."""
+    if options.state_dir is not None:
+        return Path(options.state_dir)
+    try:
+        return Path(str(_client(options, name).get("/v1/status")["state_dir"]))
+    except (NotThereError, UnclearError):
+        if options.socket:
+            raise
+        return old_logs.find(name)
+    except KeyError:
+        return old_logs.find(name)  # an older daemon
 
 
 def _print_piece(options: argparse.Namespace, answer: dict[str, Any], text: str) -> None:
@@ -329,9 +365,10 @@ def _print_piece(options: argparse.Namespace, answer: dict[str, Any], text: str)
 def _events(options: argparse.Namespace) -> int:
     client = _client(options, _named(options))
     paint = render.Paint.for_stdout()
-    events = client.get("/v1/events", after=-1, limit=max(options.lines, 1))["events"]
+    lines = LINES if options.lines is None else options.lines
+    events = client.get("/v1/events", after=-1, limit=max(lines, 1))["events"]
     newest = max((int(item["id"]) for item in events), default=0)
-    _print_events(options, events[-options.lines :] if options.lines else [], paint)
+    _print_events(options, events[-lines:] if lines else [], paint)
     while options.follow:
         began = time.monotonic()
         events = client.get("/v1/events", after=newest, limit=500, wait=WAIT_EVENTS_S)["events"]

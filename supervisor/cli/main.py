@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     onstart.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
+    verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
     check = verb("check", "load the run file and say what would be done with it", _check)
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--online", action="store_true", help="also ask the store: its key, its bucket, its steps")
@@ -370,6 +371,12 @@ def _simulate(options: argparse.Namespace) -> int:
     from supervisor.cli import simulate
 
     return simulate.run(options)
+
+
+def _upgrade(options: argparse.Namespace) -> int:
+    from supervisor.cli import upgrading
+
+    return upgrading.upgrade(upgrading.client_of(options.run_file), as_json=False)
 
 
 def _upgrade_check(options: argparse.Namespace) -> int:
