@@ -301,6 +301,113 @@ class Logging(Section):
     """How many older ones stay: `.1`, and compressed `.2.gz`, `.3.gz` ..."""
 
 
+class Logs(Section):
+    """What is kept of what the job said, in the state folder. The ends of all logs go to the store as well."""
+
+    keep_attempts: Positive = 20
+    """Newest attempts whose folders are kept; besides, the present one and that of an open incident."""
+    max_mb: Annotated[int, Field(ge=64)] = 4096
+    """Most megabytes of logs, compressed ones and the present attempt's included; the oldest go first. The captured
+    output of a living attempt may take half of it, and is compressed in pieces from a sixteenth of it (64 MB) on."""
+
+
+class Leaving(Section):
+    """When this pod is about to go, and how one hears of it. All triggers that are set are asked; the first counts."""
+
+    grace_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds from SIGTERM to the kill: 5 on RunPod, 10 for plain `docker stop`. Default: as long as stopping and the
+    last publish take, which the unit's TimeoutStopSec allows."""
+    within_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds that are left once a trigger fires, where its own words do not say: a number alone, or JSON with
+    `within_s` (seconds) or `time` (ISO 8601). Default: nobody knows, so everything is done at once."""
+    file: Path | None = None
+    """The pod goes when this file appears."""
+    url: str | None = None
+    """The pod goes when this page answers with status 200 (Amazon:
+    `http://169.254.169.254/latest/meta-data/spot/instance-action`)."""
+    url_matches: str | None = None
+    """And its text matches this regular expression (Google: `TRUE`)."""
+    url_headers: dict[str, str] = {}
+    """Headers of that question (Google: `Metadata-Flavor = "Google"`). A page that wants a secret is a `command`'s."""
+    command: list[str] = []
+    """The pod goes when this command ends with exit code 0. No shell; it has 10 seconds."""
+    signal: Literal["SIGUSR1", "SIGUSR2", "SIGPWR"] | None = None
+    """The pod goes when the daemon gets this signal."""
+    poll_s: Annotated[float, Field(ge=0.5, le=60)] = 5
+    """Seconds between two questions."""
+
+    @field_validator("url")
+    @classmethod
+    def askable(cls, value: str | None) -> str | None:
+        return _url(value)
+
+    @field_validator("url_matches")
+    @classmethod
+    def regular(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}") from None
+        return value
+
+    @field_validator("url_headers")
+    @classmethod
+    def plain_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if SECRET_NAME.search(name) or name.lower() in ("authorization", "cookie"):
+                raise ValueError(f"{name} carries a secret, and secrets do not belong in the run file: use `command`")
+            if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", name) or not (text.isascii() and text.isprintable()):
+                raise ValueError(f"{name!r} and its value are no HTTP header")
+        return value
+
+    @field_validator("command")
+    @classmethod
+    def words(cls, value: list[str]) -> list[str]:
+        if any("\0" in word for word in value) or (value and not value[0]):
+            raise ValueError("names no program")
+        return value
+
+    @model_validator(mode="after")
+    def with_a_url(self) -> Leaving:
+        if self.url is None and (self.url_matches is not None or self.url_headers):
+            raise ValueError("has `url_matches` or `url_headers` without `url`")
+        return self
+
+
+class Heartbeat(Section):
+    """A sign of life for a page that calls people when it stops (Healthchecks.io and the like). It goes out only while
+    the run trains *and* what it trains reaches the store; why it stops is told once."""
+
+    url: str | None = None
+    """Page that is asked. It is treated as a secret. Default: the secret RL_HEARTBEAT_URL, else none."""
+    method: Literal["GET", "POST", "HEAD"] = "GET"
+    """How."""
+    object: bool = False
+    """Also write `heartbeat.json` beside the run's steps in the store."""
+    interval: Annotated[float, Field(ge=1, le=86400)] = 60
+    """Seconds between two."""
+    behind: Annotated[float, Field(gt=0)] = 7200
+    """Not well: a complete step has waited so many seconds to be published."""
+    behind_steps: Positive | None = None
+    """Not well: so many training steps more are done than the newest published one has. Default: any number."""
+    paused: Annotated[float, Field(gt=0)] = 600
+    """Not well: a person has paused the supervisor for so many seconds."""
+
+    @field_validator("url")
+    @classmethod
+    def askable(cls, value: str | None) -> str | None:
+        return secrets.remember_url(value) if _url(value) else value
+
+
+def _url(value: str | None) -> str | None:
+    """``value``, or ValueError that does not hold it: it may be a secret."""
+    from supervisor import web  # brings a whole HTTP library, which most run files need not
+
+    if value is not None and (problem := web.problem_of(value)):
+        raise ValueError(f"what is written there {problem}")
+    return value
+
+
 class Report(Section):
     """What `rl-supervisor report` counts with."""
 
@@ -340,7 +447,10 @@ class RunFile(Section):
     hooks: Hooks = Hooks()
     api: Api = Api()
     logging: Logging = Logging()
+    logs: Logs = Logs()
     report: Report = Report()
+    leaving: Leaving = Leaving()
+    heartbeat: Heartbeat = Heartbeat()
     supervision: Supervision = Supervision()
 
     @property

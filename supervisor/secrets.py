@@ -17,6 +17,7 @@ SECRET_NAME = re.compile(
 MASK = "***"
 _POINTER = re.compile(r"(?i)_(path|file|dir|sock|url)$")  # HF_TOKEN_PATH names a place, not a secret
 _SHORTEST = 8  # masking "true" or "1" wherever they stand would make logs unreadable
+_KEY_LENGTH = 16  # a part of a path that is as long is a key, and not a word
 _LARGEST_CREDENTIAL = 64 << 10
 
 _SHAPES = (
@@ -80,6 +81,13 @@ def remember(*values: str) -> None:
             longest_first = sorted(known, key=len, reverse=True)
             _pattern = re.compile("|".join(re.escape(value) for value in longest_first))
             _known = known
+
+
+def remember_url(url: str) -> str:
+    """Mask this address from now on, and what of it is a key by its length: a page's name alone would be masked, too."""
+    _, _, rest = url.partition("://")
+    remember(url, *(part for part in re.split(r"[/?&=#]", rest)[1:] if len(part) >= _KEY_LENGTH))
+    return url
 
 
 def remember_environment(env: Mapping[str, str] = os.environ) -> None:
