@@ -32,9 +32,9 @@ from supervisor.core import fencing
 from supervisor.core.decide import Decision, decide
 from supervisor.core.state import State
 from supervisor.core_settings import of_run_file
-from supervisor.effects import aside, attached
+from supervisor.effects import aside, attached, kept_logs
 from supervisor.effects.attached import look
-from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_attempt, take_snapshot
+from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.own_engine import last_engine, look_at
 from supervisor.effects.survivors import Identity, alive
@@ -298,6 +298,7 @@ class Daemon:
         number = max(state.attempt, last_attempt(self._state_dir)) + 1
         folder = self._attempt_dir(number)
         take_snapshot(folder, job.config_files(), None)
+        kept_logs.begin(folder, job.log_sources(folder))
         name = attach.component(job, folder)
         attached.write(folder, name, process, attach.title(process[0]), attach.output_file(process[0]))
         return number
@@ -407,7 +408,6 @@ class Daemon:
         """Keep the sensors in step with the state."""
         if isinstance(fact, f.AttemptStarted):
             self._attend(fact.attempt, adopting=False)
-            forget_old_attempts(self._state_dir, {self.state.attempt, self.state.snapshot or 0})
         if isinstance(fact, f.AttemptStopped):
             self.attending.leave(fact.attempt)
         if isinstance(fact, f.EngineStarted) and self.effects.job is not None:
@@ -567,6 +567,7 @@ class Daemon:
             "wandb_id": self.run_file.wandb.id or self.journal.get("wandb_id"),
             "version": __version__,
             "daemon_pid": os.getpid(),
+            "state_dir": str(self._state_dir),
             "uptime_s": round(time.monotonic() - self._began, 1),
             "job": facts.name if facts else "not installed yet",
             "notes": [

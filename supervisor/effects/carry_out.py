@@ -20,11 +20,12 @@ from typing import Any
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import aside, observing
+from supervisor.effects import aside, kept_logs, observing
 from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.effects.evidence import collect, trace_command
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
+from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.stop import stop_attempt
 from supervisor.effects.store_work import StoreWork
@@ -86,6 +87,10 @@ class Effects:
             job=self._need_job,
             wandb_id=wandb_id,
             log_files=log_files,
+        )
+        kept, quiet_s = run_file.logs, run_file.supervision.quiet
+        self.logs = LogUpkeep(
+            self._state_dir, kept.keep_attempts, kept.max_mb, quiet_s, lambda told: post(f.Remark("logs", told))
         )
         self.engine = OwnEngine(
             lambda: self.run_file,
@@ -162,6 +167,7 @@ class Effects:
     def close(self) -> None:
         """End transfers (they resume where they were) and let each lane finish what it does."""
         self.store.close()
+        self.logs.close()
         self._lanes.close(timeout_s=2.0)
 
     def _crashed(self, lane: str, error: BaseException) -> None:
@@ -226,10 +232,13 @@ class Effects:
                 "A fresh start needs a fresh inference server: the one that runs has been given the weights of an "
                 "attempt before this one, and not every version of prime-rl takes them back"
             )
+        for problem in kept_logs.keep_earlier(self._state_dir, action.attempt, job.above_trees(action.step)):
+            self._post(f.Remark("logs", problem))
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self._state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
         request = StartRequest(self.run_file.run.id, action.attempt, action.step, configs, self._wandb_id(), folder)
+        kept_logs.begin(folder, job.log_sources(folder))
         first: tuple[int, str] | None = None
         for component in job.components(request):
             try:

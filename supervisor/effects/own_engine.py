@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects.attempts import KEEP_ATTEMPTS, attempt_dir, take_snapshot
+from supervisor.effects.attempts import attempt_dir, take_snapshot
 from supervisor.effects.launch import ShimState, launch, look
 from supervisor.effects.stop import StopReport, stop_attempt
 from supervisor.effects.survivors import Belongings, Identity
@@ -153,7 +153,7 @@ class OwnEngine:
 
     def _forget_old(self, engine: int) -> None:
         folders = sorted((self._state_dir / "engines").glob("[0-9]*"))
-        for folder in folders[:-KEEP_ATTEMPTS]:
+        for folder in folders[: -self._run_file.logs.keep_attempts]:
             if folder != engine_dir(self._state_dir, engine):
                 shutil.rmtree(folder, ignore_errors=True)
 

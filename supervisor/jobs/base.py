@@ -70,11 +70,15 @@ class LogSource:
     """A log to follow. ``path`` may be a glob and may lie behind a symlink that is swapped (``logs/latest``).
 
     ``kind`` "text" lines go to ``Job.parse_line``; "jsonl" is a metrics file, each line one JSON object.
+
+    ``fate`` at the job's next start: "stays" (each start has files of its own), "overwritten" (nothing is left of it,
+    so it may be moved away between two attempts), "shared" (nobody knows; it may be appended to, so it must stay).
     """
 
     role: Role
     path: str
     kind: Literal["text", "jsonl"] = "text"
+    fate: Literal["stays", "overwritten", "shared"] = "stays"
 
 
 @dataclass(frozen=True)

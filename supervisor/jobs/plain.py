@@ -156,7 +156,7 @@ class PlainJob(EngineWithJob):
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output, and the files that the person named."""
-        files = [LogSource("job", str(self.output_dir / pattern)) for pattern in self.plain.log]
+        files = [LogSource("job", str(self.output_dir / pattern), fate="shared") for pattern in self.plain.log]
         return [LogSource("job", str(attempt_dir / "job.log")), *files]
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from supervisor.config import RunFile
 from supervisor.core.facts import Fact, Role
@@ -259,15 +260,17 @@ class PrimeRlJob:
         if self.dialect.logs == "attempts":
             base /= "latest"
         ending = "stdout" if self.dialect.logs == "stdout" else "log"
+        # Opened with "w" by the launcher until each start got a folder of its own (create_attempt_log_dir, e26b50503).
+        fate: Literal["stays", "overwritten"] = "stays" if self.dialect.logs == "attempts" else "overwritten"
         captured = LogSource("launcher", str(attempt_dir / f"{'sft' if self.sft else 'rl'}.log"))
         if self.sft and not self.dialect.sft_launcher:
             return [LogSource("trainer", captured.path)]
         roles: tuple[Role, ...] = ("trainer",) if self.sft else ("trainer", "orchestrator", "inference")
         if self.own_engine:
             roles = ("trainer", "orchestrator")  # its output is captured where it is started
-        sources = [captured, *(LogSource(role, str(base / f"{role}.{ending}")) for role in roles)]
+        sources = [captured, *(LogSource(role, str(base / f"{role}.{ending}"), fate=fate) for role in roles)]
         if self.dialect.titles and not self.sft:
-            sources.append(LogSource("env", str(base / "envs" / "*" / "*.log")))
+            sources.append(LogSource("env", str(base / "envs" / "*" / "*.log"), fate=fate))
         if self.dialect.metrics_file:
             sources.append(LogSource("trainer", str(self.layout.run_dir / "metrics.jsonl"), "jsonl"))
         return sources

@@ -74,6 +74,8 @@ class Tail:
             if before == position.mark:
                 self._offset = self._line_start = position.offset
                 self._mark = self._recent = position.mark
+        if self._offset == 0:
+            self._skip_hole()
 
     def _restart(self) -> None:
         self._offset = 0  # up to which bytes were read
@@ -117,10 +119,15 @@ class Tail:
 
     def _skip_hole(self) -> None:
         # A writer that does not append goes on at its old offset after a copytruncate: gigabytes of nothing before it.
+        # Of a long log of ours the older part is compressed and given back to the file system in the same way.
         try:
-            self._offset = self._line_start = os.lseek(self.fd, 0, os.SEEK_DATA)
+            start = os.lseek(self.fd, 0, os.SEEK_DATA)
         except OSError:
-            self._offset = self._line_start = 0
+            start = 0
+        if start:
+            block = os.pread(self.fd, CHUNK_BYTES, start)
+            start += len(block) - len(block.lstrip(b"\0"))  # the rest of the hole's last block
+        self._offset = self._line_start = start
 
     def _feed(self, data: bytes, lines: list[bytes]) -> None:
         # Progress bars end their "lines" with a carriage return; what a library logs after one is a line of its own.
