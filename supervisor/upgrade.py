@@ -6,7 +6,7 @@ comes to the same run as we do, and at a moment when nothing is launched or stop
 journal is closed, and ``execve`` puts the new program here. It takes the job over as any next daemon does.
 
 The two programs may be of different versions, so what passes between them is small and stays as it is: the command
-``rl-supervisor upgrade-check RUN.toml FOLDER [--onstart]``, the ``answer.json`` that it leaves in FOLDER, and the
+``rl-supervisor upgrade-check RUN.toml FOLDER run|onstart``, the ``answer.json`` that it leaves in FOLDER, and the
 variable ``RL_SUPERVISOR_UPGRADED_FROM``.
 """
 
@@ -147,9 +147,7 @@ class Upgrade:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         said = folder / "said.txt"
-        words = [VERB, str(self._path), str(folder)]
-        if self._onstart:
-            words.append("--onstart")
+        words = [VERB, str(self._path), str(folder), "onstart" if self._onstart else "run"]
         try:
             with said.open("wb") as output:
                 child = subprocess.Popen(
@@ -253,7 +251,7 @@ def busy_with(state: State) -> str:
     patience of a stop would begin anew.
     """
     settings, waits = state.settings, state.settings.take_over and state.fence.asked
-    if state.mode in (*ENDED, "leaving"):
+    if state.mode in (*ENDED, "leaving") or state.leave.asked:
         return "the daemon is about to end"
     if state.setup_pending:
         return "[setup] is under way"

@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     trial.set_defaults(verb=_upgrade_check, contract=False)
     trial.add_argument("run_file", type=Path)
     trial.add_argument("folder", type=Path)
-    trial.add_argument("--onstart", action="store_true")
+    trial.add_argument("started", choices=("run", "onstart"))
     return parser
 
 
@@ -384,7 +384,8 @@ def _upgrade_check(options: argparse.Namespace) -> int:
 
     from supervisor import upgrade
 
-    upgrade.prove(options.run_file, options.folder, onstart=options.onstart, environ=os.environ)
+    onstart = options.started == "onstart"
+    upgrade.prove(options.run_file, options.folder, onstart=onstart, environ=os.environ)
     return 0
 
 
