@@ -649,7 +649,9 @@ def main(
     if came_from:
         fresh, step, take_over = False, None, False  # what was asked for at the start has been done
     run_file = load(path)
-    logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
+    about = run_file.logging
+    size = int(about.file_mb * 1e6)
+    logs.configure(about.format, about.level, run_file.log_file, run_file.run.id, file_bytes=size, keep=about.keep)
     threading.current_thread().name = "loop"
     try:
         daemon = Daemon(
