@@ -6,7 +6,8 @@
 #       --env-file /etc/rl-supervisor/my-run.env rl-supervisor /etc/rl-supervisor/my-run.toml
 #
 # Keys come in when the container is run; none is in the image. The trainer is not in it either: [setup] installs it, or
-# it is in a volume. Give --stop-timeout 420: stopping a run takes its time. --init reaps what a trainer leaves behind.
+# it is in a volume. Give --stop-timeout 420: stopping a run takes its time. As process 1 the program
+# starts its daemon again after a crash and reaps what a trainer leaves behind.
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
