@@ -75,6 +75,31 @@ def test_a_killed_daemon_and_a_hung_one_cost_the_run_nothing(run: Callable[..., 
     assert demo.show("NRestarts") == "2"
 
 
+def test_reload_puts_the_installed_program_in_the_daemons_place_or_is_refused(run: Callable[..., Run]) -> None:
+    demo = run("reload")
+    demo.systemctl("start")
+    demo.until(lambda: demo.step() >= 4, "the run makes steps")
+    daemon, job = demo.show("MainPID"), demo.status()["pid"]
+
+    def assert_untouched() -> None:
+        step = demo.step()
+        demo.until(lambda: demo.step() >= step + 5, "steps go on")
+        assert (demo.show("MainPID"), demo.show("NRestarts"), demo.show("ActiveState")) == (daemon, "0", "active")
+        status = demo.status()
+        assert (status["pid"], status["attempt"], status["restarts"], status["incidents"]) == (job, 1, 0, [])
+
+    for count in (1, 2):
+        demo.systemctl("reload")
+        assert len(demo.said(f"was started anew in its own place (pid {daemon})")) >= count
+        assert_untouched()
+    assert not demo.said("Failed with result")
+
+    demo.box.do("sed", "-i", "s/^stop_below_mb/stop_belov_mb/", f"/etc/rl-supervisor/{demo.name}.toml")
+    assert demo.box.run("systemctl", "reload", demo.unit).returncode == 1
+    assert demo.said('"stop_belov_mb"')
+    assert_untouched()
+
+
 def test_stop_start_pause_and_a_reboot(run: Callable[..., Run], box: Box) -> None:
     demo = run("night")
     demo.systemctl("enable", "--now")

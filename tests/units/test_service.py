@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli.upgrading import PATIENCE_S
 from supervisor.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT
+from supervisor.upgrade import QUIET_S, TRIAL_S
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "units" / "rl-supervisor@.service"
@@ -78,6 +80,12 @@ def test_the_exit_contract_of_the_unit_is_that_of_the_program() -> None:
     assert service["RestartPreventExitStatus"] == f"{EXIT_PERSON_NEEDED} {EXIT_POD_UNFIT}"
     assert "SuccessExitStatus" not in service
     assert Unit()["Unit"]["StartLimitIntervalSec"] == "0"
+
+
+def test_a_reload_names_the_run_file_and_has_time_for_all_that_an_upgrade_may_wait_for() -> None:
+    service = Unit()["Service"]
+    assert service["ExecReload"] == service["ExecStart"].replace(" run ", " upgrade ")
+    assert TRIAL_S + QUIET_S < PATIENCE_S < int(service["TimeoutStartSec"])
 
 
 def test_a_stop_has_time_for_the_longest_patience_of_any_era_and_for_gpu_memory() -> None:
