@@ -79,6 +79,8 @@ class Daemon:
         """
         # First of all, and from the process's own environment: what a child inherits, it would use (systemctl does).
         self.notifier = notifier()
+        if came_from:
+            self.notifier.ping()  # the watchdog's time goes on over the exec
         self.run_file = run_file
         self._environ = dict(environ)
         self._fresh, self._step, self._over = fresh, step, take_over
