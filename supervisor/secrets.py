@@ -84,7 +84,7 @@ def remember(*values: str) -> None:
 
 
 def remember_url(url: str) -> str:
-    """Mask this address from now on, and what of it is a key by its length: a page's name alone would be masked, too."""
+    """Mask this address from now on, and what of it is a key by its length; a short word stays readable elsewhere."""
     _, _, rest = url.partition("://")
     remember(url, *(part for part in re.split(r"[/?&=#]", rest)[1:] if len(part) >= _KEY_LENGTH))
     return url

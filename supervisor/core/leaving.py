@@ -22,6 +22,7 @@ from supervisor.core.words import span
 COMMIT_S = 2.0  # manifest, listing and pointer, after the last byte of a step
 LEAST_STOP_S = 3.0  # a job that is killed, and a look at what it left
 HOPELESS = 3.0  # an estimate may be wrong by this factor before a publish under way is given up
+WORTH_SAVING_S = 10.0  # for less it is not given up
 LEAST_RESERVE_S, MOST_RESERVE_S = 1.0, 5.0
 SAVE = "trainer/checkpoint"
 
@@ -110,7 +111,8 @@ def time_to_publish(state: State) -> bool:
 def hopeless(state: State) -> bool:
     """Can the publish under way by no means be done in time? Then the next pod waits for nothing."""
     needs, exit_at = _needs(state), state.leave.exit_at
-    return needs is not None and exit_at is not None and needs > HOPELESS * max(0.0, exit_at - state.now)
+    left = 0.0 if exit_at is None else exit_at - state.now
+    return needs is not None and left > WORTH_SAVING_S and needs > HOPELESS * left
 
 
 def _needs(state: State) -> float | None:

@@ -142,7 +142,8 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
         or listing
         or engine
         or (
-            next_to_publish(state) is not None
+            state.busy.publish is None
+            and next_to_publish(state) is not None
             and state.publish_failures == 0
             and leaving.time_to_publish(state)
             and not state.store_reason
