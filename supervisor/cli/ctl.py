@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("-f", "--follow", action="store_true", help="go on as more comes")
         sub.add_argument("-n", "--lines", type=_count, metavar="N", help=f"so many lines ({LINES})")
         if name == "tail":
-            sub.add_argument("--attempt", type=_step, metavar="N", help="of this attempt, however long ago it was")
+            sub.add_argument("--attempt", type=_attempt, metavar="N", help="of this attempt, however long ago it was")
             sub.add_argument("--state-dir", type=Path, metavar="DIR", help="the run's state folder; no daemon is asked")
             sub.add_argument("what", nargs="*", metavar="[NAME] [ROLE]", help="launcher, trainer, inference, ...")
         else:
@@ -127,8 +127,16 @@ def _count(text: str) -> int:
 
 
 def _step(text: str) -> int:
+    return _whole(text, "a step")
+
+
+def _attempt(text: str) -> int:
+    return _whole(text, "an attempt")
+
+
+def _whole(text: str, what: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
+        raise argparse.ArgumentTypeError(f"{what} is a whole number, not {text!r}")
     return int(text)
 
 

@@ -250,7 +250,8 @@ def test_tail_finds_the_run_and_the_role(serve: Serve, tmp_path: Path) -> None:
     assert ctl("tail", "-n", "2", "trainer").stdout == "line 98\nline 99\n"
     assert ctl("tail", "-n", "1", "bs4-qwen3").stdout == "line 99\n"
     assert ctl("tail", "-n", "1", "bs4-qwen3", "trainer").stdout == "line 99\n"
-    assert len(ctl("tail").stdout.splitlines()) == 20
+    assert len(ctl("tail", "launcher").stdout.splitlines()) == 20
+    assert ctl("tail", "-n", "3").stdout == "line 97\nline 98\nline 99\n"
     unknown = ctl("tail", "engine")
     assert (unknown.returncode, unknown.stderr) == (1, "There is no log of 'engine'; there are launcher, trainer.\n")
     assert ctl("tail", "-n", "many").returncode == 2

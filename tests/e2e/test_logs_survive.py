@@ -1,0 +1,81 @@
+"""What a killed attempt's processes said is there in the morning, in every era of prime-rl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .rig import Pod
+
+ERAS = ("2026-01-06", "v0.6", "2026-08-21")
+"""Which truncate `.stdout` and `.log` files at each start, and keep a folder for each."""
+ROLES = ("trainer", "orchestrator", "inference")
+
+
+@pytest.fixture
+def pod(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pod]:
+    settings = {"supervision": {"quiet": 0.2}, "logs": {"keep_attempts": 2}}
+    pod = Pod(tmp_path, request.param, max_steps=500, step_s=0.2, settings=settings)
+    yield pod
+    pod.close()
+
+
+@pytest.mark.parametrize("pod", ERAS, indirect=True)
+def test_each_role_of_an_attempt_that_was_restarted_can_be_read_afterwards(pod: Pod) -> None:
+    pod.start()
+    pod.wait_for(lambda: pod.step() >= 3, "steps are made")
+    said = {role: pod.practice.log(role).splitlines()[:3] for role in ROLES}
+    assert all(said.values()), said
+    pod.command("restart")
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the second attempt is started")
+    pod.wait_for(lambda: pod.status().get("state") == "running", "it makes steps")
+    captured = pod.state_dir / "attempts" / "0001" / "rl.log"
+    pod.wait_for(lambda: captured.with_name("rl.log.gz").exists() and not captured.exists(), "it is compressed")
+    assert not pod.sentences("logs"), "nothing was lost"
+
+    for role in ROLES:
+        told = pod.ctl("tail", role, "--attempt", "1", "-n", "10000")
+        assert told.stdout.splitlines()[:3] == said[role], (role, told)
+        now = pod.ctl("tail", role, "-n", "10000").stdout.splitlines()
+        assert now, "and the present attempt's as ever"
+        assert now[:3] != said[role]
+    launcher = pod.ctl("tail", "launcher", "--attempt", "1")
+    assert launcher.stdout
+    listed = json.loads(pod.ctl("tail", "--json").stdout)
+    assert {(log["attempt"], log["role"]) for log in listed} >= {(n, role) for n in (1, 2) for role in ROLES}
+    states = {log["role"]: log["state"] for log in listed if log["attempt"] == 1}
+    own = "in the job's folder" if pod.practice.era.layout["attempts"] else "compressed"
+    assert {role: states[role] for role in (*ROLES, "launcher")} == {
+        **dict.fromkeys(ROLES, own),
+        "launcher": "compressed",
+    }
+
+    pod.kill_daemon()
+    pod.end_job()
+    for attempt in ("1", "2"):
+        alone = pod.ctl("tail", "trainer", "--attempt", attempt, "--state-dir", str(pod.state_dir), "-n", "10000")
+        assert alone.stdout.splitlines()[:1] == (said["trainer"][:1] if attempt == "1" else now_first(pod))
+
+
+def now_first(pod: Pod) -> list[str]:
+    return pod.practice.log("trainer").splitlines()[:1]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pod", ERAS, indirect=True)
+def test_attempts_beyond_the_number_go_and_the_others_stay_readable(pod: Pod) -> None:
+    pod.start()
+    for attempt in range(1, 5):
+        pod.wait_for(lambda attempt=attempt: len(pod.practice.starts()) == attempt, f"attempt {attempt} is started")
+        pod.wait_for(lambda: pod.status().get("state") == "running", "it makes steps")
+        if attempt < 4:
+            pod.command("restart")
+    folders = pod.state_dir / "attempts"
+    pod.wait_for(lambda: sorted(path.name for path in folders.iterdir()) == ["0003", "0004"], "two are kept")
+    assert pod.ctl("tail", "trainer", "--attempt", "3").stdout
+    gone = pod.ctl("tail", "trainer", "--attempt", "1")
+    assert "There is no attempt 1 in" in gone.stderr
+    assert "there are 3 to 4" in gone.stderr
