@@ -1,6 +1,7 @@
 """What a running daemon tells and takes from people: JSON over HTTP on a unix socket, and three pages for Prometheus.
 
 GET  /v1/status /v1/checkpoints /v1/explain /v1/events?after=&limit=&wait= /v1/log?role=&lines=|offset=&inode=
+GET  /v1/incidents?id=|open=
 POST /v1/command {"verb": "stop", "args": []}
 GET  /metrics /healthz /readyz    (these three also on TCP, when the run file asks for it; nothing else ever is)
 """
@@ -93,6 +94,12 @@ class Desk(Protocol):
         """Events with an id above ``after``, oldest first, ``limit`` at most; ``after`` below 0: the newest ``limit``.
 
         Each is {id, wall (Unix time), level, event, sentence, fields}.
+        """
+
+    def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
+        """Incidents as ``supervisor.incidents`` tells them, newest first; one with its story when it is named.
+
+        Raises SupervisorError when there is none of that number.
         """
 
     def log_files(self) -> dict[str, Path]:
@@ -250,6 +257,7 @@ class _SocketPages(_OpenPages):
         ("GET", "/v1/checkpoints"): "checkpoints",
         ("GET", "/v1/explain"): "explain",
         ("GET", "/v1/events"): "events",
+        ("GET", "/v1/incidents"): "incidents",
         ("GET", "/v1/log"): "log",
         ("POST", "/v1/command"): "command",
     }
@@ -264,6 +272,11 @@ class _SocketPages(_OpenPages):
 
     def page_explain(self) -> None:
         self.send_json(self.desk.explain())
+
+    def page_incidents(self) -> None:
+        number = self.integer("id", 0, 1, 10**9) if "id" in self.query else None
+        only_open = self.integer("open", 0, 0, 1) == 1
+        self.send_json({"incidents": self.desk.incidents(number, only_open=only_open)})
 
     def page_events(self) -> None:
         after = self.integer("after", 0, -1, 2**62)

@@ -74,6 +74,7 @@ class Attending:
         self._last_logs: dict[str, Path] = {}
         self._sources: Sequence[LogSource] = ()
         self._engine: EngineWatch | None = None
+        self._engine_sensor: EngineSensor | None = None
         self._scanner: ProcessScanner | None = None
 
     # ------------------------------------------------------------ the pod
@@ -150,6 +151,7 @@ class Attending:
                 canary_timeout_s=self._run_file.deadlines.hang / 2,
                 work_waits=lambda: (work := self._state().work) is not None and work.inflight > 0,
             )
+            self._engine_sensor = sensor
             self._attempt.append(self._start(sensor, supervision.engine_sample))
         growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
         self._attempt.append(self._start(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
@@ -245,6 +247,10 @@ class Attending:
         if self._steps is not None:
             self._steps.wake()
 
+    def engine_page(self) -> tuple[float, bytes] | None:
+        """The engine's /metrics as it was last read (Unix time), whatever has become of the engine since."""
+        return self._engine_sensor.page if self._engine_sensor is not None else None
+
     def look_at_configs(self) -> None:
         """Compare the configuration on disk with the snapshot that runs."""
         watch = self._configs
@@ -287,6 +293,15 @@ class Attending:
             return None
         mine = [memory.gpu for memory in state.gpus.values() if memory.gpu.role in (roles or KNOWN_ROLES)]
         return all(gpu.used_bytes < max(EMPTY_BYTES, gpu.total_bytes // 50) for gpu in mine) if mine else None
+
+    def gpu_pids(self) -> list[int]:
+        """Whom the driver lists on the run's GPUs, at the last look; [] where it hides that."""
+        gpus = [memory.gpu for memory in self._state().gpus.values() if memory.gpu.role in KNOWN_ROLES]
+        return sorted({pid for gpu in gpus for pid in gpu.pids or ()})
+
+    def identities(self) -> list[Identity]:
+        """Every process that was seen in the attempt's tree, also those of no role."""
+        return self._scanner.identities() if self._scanner is not None else []
 
     # ------------------------------------------------------------ lookers
 

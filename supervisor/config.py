@@ -415,6 +415,19 @@ class Report(Section):
     """What the pod costs an hour. Default: the report counts hours only."""
 
 
+class Evidence(Section):
+    """What is kept of an incident before anything is killed."""
+
+    budget: Annotated[float, Field(ge=0.5, le=120)] = 10
+    """Seconds that a stop waits for the bundle at most; what is not collected by then is left behind and named."""
+    py_spy: bool = True
+    """Ask py-spy for the Python stacks of the run's processes, where it is installed. That does not stop them."""
+    keep: Positive = 30
+    """Bundles that stay on this machine; the oldest go first, never those of the open incident."""
+    max_mb: Annotated[float, Field(ge=1)] = 200
+    """Megabytes of all bundles together."""
+
+
 class Supervision(Section):
     """How the daemon itself works."""
 
@@ -451,6 +464,7 @@ class RunFile(Section):
     report: Report = Report()
     leaving: Leaving = Leaving()
     heartbeat: Heartbeat = Heartbeat()
+    evidence: Evidence = Evidence()
     supervision: Supervision = Supervision()
 
     @property

@@ -21,24 +21,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, attach, logs, next_pod, replies, status
+from supervisor import __version__, attach, incidents, logs, next_pod, replies, status
 from supervisor.api import VERBS, Api, Reply
 from supervisor.attending import Attending
 from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import fencing
+from supervisor.core import fencing, leaving
 from supervisor.core.decide import Decision, decide
-from supervisor.core.state import State
+from supervisor.core.state import Mode, State
 from supervisor.core_settings import of_run_file
 from supervisor.effects import aside, attached, kept_logs
 from supervisor.effects.attached import look
 from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.effects.carry_out import Effects
+from supervisor.effects.evidence.scene import Known
+from supervisor.effects.heartbeat import Heartbeat
 from supervisor.effects.own_engine import last_engine, look_at
 from supervisor.effects.survivors import Identity, alive
 from supervisor.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
+from supervisor.going import Going
 from supervisor.housekeeping import Housekeeping
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal
@@ -107,6 +110,7 @@ class Daemon:
             self.post,
             environ=environ,
             gpu_free=lambda: self.attending.gpu_free(*(("trainer",) if self._own_engine else ())),
+            gpu_pids=self.attending.gpu_pids,
             wandb_id=self.wandb_id,
             explain=lambda: status.explain(self.state),
             log_files=self.log_files,
@@ -115,9 +119,15 @@ class Daemon:
             observed=lambda: self.observed,
             engine_gpu_free=lambda: self.attending.gpu_free("inference"),
             engine_known=lambda: self._known(engine=True),
+            seen=self._seen,
         )
         self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(self)
+        store = self.effects.store
+        self.going = Going(
+            run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
+        )
+        self.heartbeat = Heartbeat(run_file, self.post, lambda: self.state, self.clock.now, store.put_heartbeat)
         self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
         self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
 
@@ -177,7 +187,7 @@ class Daemon:
 
     def run(self) -> int:
         """Watch the run until the core asks for the end; returns the exit code of the contract."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.going.signals):
             signal.signal(number, self._on_signal)
         listen()
         self.api.start()
@@ -208,6 +218,8 @@ class Daemon:
         self.attending.watch_pod(self.effects.job)
         self._take_over(settings)
         self.housekeeping.start()
+        self.going.start()
+        self.heartbeat.start()
         self.notifier.ready(f"watching {self.run_file.run.id}")
         if self._came_from:
             self.post(arrived(self._came_from), "daemon")
@@ -355,6 +367,7 @@ class Daemon:
                     return action.code
                 self._act(action)
             self._follow(before, fact)
+            self.going.follow()
             self._show()
         return EXIT_TRY_AGAIN  # for the case that no other program can be put here
 
@@ -443,7 +456,9 @@ class Daemon:
         """Pid and start ticks of the inference server's processes where it is a role of its own, or of all others."""
         known = list(self.state.processes.values())
         mine = [one for one in known if (self._own_engine and one.role == "inference") == engine]
-        return [(one.pid, one.start_ticks) for one in mine]
+        found = [(one.pid, one.start_ticks) for one in mine]
+        # With one tree alone, helpers that no role was found for are its own, too.
+        return found if self._own_engine else [*found, *self.attending.identities()]
 
     def _attend(self, attempt: int, *, adopting: bool) -> None:
         job = self.effects.job
@@ -473,10 +488,11 @@ class Daemon:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             return  # a terminal that went away is no reason to end
-        self._signals += 1
+        if number not in self.going.signals:
+            self._signals += 1
         if self._signals > 1:
             self.effects.hurry()
-        self._inbox.put((f.Command("shutdown", signal.Signals(number).name), "signal"))
+        self._inbox.put((self.going.told_by(number), "signal"))
 
     def _hand_over(self) -> None:
         """Another program goes on here: take no further orders, and write down those that were taken.
@@ -487,7 +503,7 @@ class Daemon:
         self.api.close()
         while self._first or not self._inbox.empty():
             fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
-            if isinstance(fact, f.Command) and fact.verb == "shutdown":
+            if isinstance(fact, f.LeaveSoon) or (isinstance(fact, f.Command) and fact.verb == "shutdown"):
                 self._signals += 1
             elif isinstance(fact, f.Command):
                 self._decide(fact, source)
@@ -497,9 +513,11 @@ class Daemon:
             self._hand_over()
         else:
             self.notifier.stopping()
+        self.heartbeat.close()
         self.housekeeping.stop()
+        self.effects.close(self.going.left_s(self.clock.now()))
+        self.going.close()
         self.attending.close()
-        self.effects.close()
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
         self.api.close()
@@ -573,7 +591,7 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._began, 1),
             "job": facts.name if facts else "not installed yet",
             "notes": [
-                *([note] if (note := fencing.note(state)) else []),
+                *(note for note in (fencing.note(state), leaving.note(state), self.heartbeat.note) if note),
                 *(facts.notes if facts else ()),
                 *([self.journal.failure] if self.journal.failure else []),
             ],
@@ -606,6 +624,19 @@ class Daemon:
             }
             for event in found
         ]
+
+    def _seen(self) -> Known:
+        """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
+        # The verdict has put the mode to "stopping" already: shown is what was judged.
+        mode: Mode = "starting" if self.state.progress.step is None else "running"
+        judged = replace(self.state, mode=mode)
+        processes = {one.pid: (one.role, one.title) for one in judged.processes.values()}
+        identity = self.effects.store.journal
+        return Known(lambda: status.explain(judged), processes, self.attending.engine_page(), identity)
+
+    def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
+        """The run's incidents, newest first, out of the journal; the whole story of one when it is named."""
+        return incidents.told(self._state_dir, number, only_open=only_open)
 
     def log_files(self) -> dict[str, Path]:
         """Newest log of each role, and of each component's captured output."""

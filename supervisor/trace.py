@@ -312,7 +312,7 @@ def journal_lines(path: Path, incident: int | None = None) -> list[str]:
     Of one incident: from the newest state that is at least ten minutes older than it. Raises TraceError.
     """
     try:
-        db = _open(path)
+        db = open_journal(path)
         try:
             db.execute("BEGIN")
             spans = _span(db, path, incident)
@@ -349,7 +349,7 @@ def _trace_lines(found: list[archive.Piece], path: Path) -> Iterator[str]:
         before = piece.last
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def open_journal(path: Path) -> sqlite3.Connection:
     """Read-only. A journal on a disk that cannot be written has no files beside it, and is not being changed."""
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
     try:

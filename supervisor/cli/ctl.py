@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor import __version__
-from supervisor.cli import old_logs, render
+from supervisor.cli import incidents, old_logs, render
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError, known_run, sockets
 from supervisor.cli.terminal import run_cli
 from supervisor.errors import EXIT_USAGE, SupervisorError
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "put the program that is installed now in the daemon's place; the job runs on"
     verb("upgrade", about, _upgrade).add_argument("name", nargs="?")
     verb("checkpoints", "every step here and in the store", _checkpoints).add_argument("name", nargs="?")
+    incidents.add_arguments(verb("incidents", "what went wrong, what was done, where its evidence is", incidents.main))
     verb("explain", "why the supervisor thinks what it thinks", _explain).add_argument("name", nargs="?")
     verb("version", "versions of this command and of the daemons", _version).add_argument("name", nargs="?")
     return parser

@@ -81,7 +81,8 @@ def restart_engine(state: State, reason: str) -> tuple[State, Actions]:
 
 def incident_stop(state: State, cause: str, after: Next, sentence: str) -> tuple[State, Actions]:
     state, told = open_incident(state, cause, sentence)
-    return with_first(told, stop(state, after, sentence))
+    evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, sentence)
+    return with_all([told, evidence], stop(state, after, sentence))
 
 
 def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say]:

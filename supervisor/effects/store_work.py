@@ -20,10 +20,12 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened
 from supervisor.effects import aside, run_records
-from supervisor.effects.attempts import attempt_dir, digest, read_snapshot
+from supervisor.effects.attempts import digest, read_snapshot
 from supervisor.effects.claiming import Claiming
 from supervisor.effects.described import describe
-from supervisor.effects.evidence import log_ends
+from supervisor.effects.evidence.ends import log_ends
+from supervisor.effects.evidence.keeping import OF_A_BUNDLE, to_send
+from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
@@ -73,6 +75,7 @@ class StoreWork:
         self._state_dir = run_file().state_dir
         self._catalogue_t = 0.0
         self._records_read = False
+        self._sent: set[tuple[int, str]] = set()  # bundles of evidence: (attempt, name)
         self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
@@ -93,11 +96,14 @@ class StoreWork:
             lost=lambda error: self.transfers.cancel("publish", str(error)),
         )
 
-    def close(self) -> None:
-        """Wait a little for what tells other pods how it ended, then end transfers (they resume where they were)."""
-        self._kept.wait(LAST_RECORDS_S)
-        self._given_back.wait(LAST_RECORDS_S)
-        self._logged.wait(LAST_RECORDS_S)
+    def close(self, within_s: float | None = None) -> None:
+        """Wait a little for what tells other pods how it ended, then end transfers (they resume where they were).
+
+        ``within_s``: so many seconds are left for all of it.
+        """
+        until = float("inf") if within_s is None else time.monotonic() + within_s
+        for done in (self._given_back, self._kept, self._logged):  # in the order of their worth
+            done.wait(min(LAST_RECORDS_S, max(0.0, until - time.monotonic())))
         self.transfers.close()
 
     # ------------------------------------------------------------ requests
@@ -122,6 +128,8 @@ class StoreWork:
 
     def release(self) -> None:
         """Give the run back; ``close`` waits a little for it."""
+        # Nothing is under way then, unless this pod's time is over: no manifest of ours comes after the release.
+        self.transfers.cancel("publish", "This pod's time is over.")
         self._given_back.clear()
         self._lanes.put("claims", self._release)
 
@@ -130,6 +138,10 @@ class StoreWork:
             self.claiming.give_back()
         finally:
             self._given_back.set()
+
+    def put_heartbeat(self, value: dict[str, Any]) -> None:
+        """Put a sign of life beside the steps. Blocks for one request; raises StoreError."""
+        self._write("put-heartbeat", heartbeat=value)
 
     # ------------------------------------------------------------ look
 
@@ -390,7 +402,9 @@ class StoreWork:
         self._send_logs(attempt, self._log_texts(attempt))
 
     def _log_texts(self, attempt: int) -> dict[str, bytes]:
-        return log_ends(self._log_files(), attempt_dir(self._state_dir, attempt))
+        sent = {name for of, name in self._sent if of == attempt}
+        bundles = to_send(bundles_dir(self._state_dir), attempt, sent)
+        return {**log_ends(self._log_files()), **{name: text.encode() for name, text in bundles.items()}}
 
     def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
         """Without secrets, packed."""
@@ -400,6 +414,7 @@ class StoreWork:
         # No two pods write the same log; but the oldest ones go, and they may be another pod's.
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
             self._write("put-logs", journal=self.journal, attempt=attempt, logs=packed)
+            self._sent.update((attempt, name) for name in texts if name.startswith(OF_A_BUNDLE))
 
 
 def _in_base64(data: bytes) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from supervisor.checkpoints.log_files import unpack
 from supervisor.config import load
-from supervisor.effects.attempts import attempt_dir
 from supervisor.effects.carry_out import Effects
+from supervisor.effects.evidence.bundle import folder_name
+from supervisor.effects.incident_evidence import bundles_dir
 
 
 def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> None:
@@ -31,9 +32,10 @@ def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> No
         opened=lambda: None,  # type: ignore[arg-type,return-value]
     )
     effects.store.journal = "ab" * 8
-    bundle = attempt_dir(tmp_path / "state", 3) / "incident-2"
+    bundle = bundles_dir(tmp_path / "state") / folder_name(incident=2, attempt=3)
     bundle.mkdir(parents=True)
     (bundle / "reason.txt").write_text("The engine is gone.\n")
+    (bundle / "bundle.json").write_text('{"incident": 2}')
     asked: list[dict[str, Any]] = []
     effects.store.transfers.run = lambda ask, **_: asked.append(dict(ask)) or {}  # type: ignore[func-returns-value,assignment,method-assign,misc]
     effects.store._upload_logs(3)
@@ -42,5 +44,7 @@ def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> No
     assert (ask["do"], ask["attempt"], ask["journal"]) == ("put-logs", 3, "ab" * 8)
     assert texts == {
         "trainer.log": "step 1\nWANDB_API_KEY=***\n",
-        "incident-2-reason.txt": "The engine is gone.\n",
+        "incident-2.txt": '==> reason.txt <==\nThe engine is gone.\n\n==> bundle.json <==\n{"incident": 2}\n',
     }
+    effects.store._upload_logs(3)
+    assert set(asked[1]["logs"]) == {"trainer.log"}, "what never changes is sent once"
