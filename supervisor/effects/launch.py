@@ -18,14 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
 from supervisor import shim
-from supervisor.config import SECRET_NAME
-from supervisor.effects import transient
+from supervisor.effects import own_cgroup, ports, transient
+from supervisor.effects.strangers import without_secrets
 from supervisor.effects.survivors import (
     ATTEMPT_MARKER,
     RUN_MARKER,
@@ -88,15 +87,17 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> La
 
     The markers ``RL_SUPERVISOR_RUN`` and ``RL_SUPERVISOR_ATTEMPT`` are added to its environment.
 
-    Raises ConfigError (a person has to act), TryAgainError (no memory, no process slots) and PodUnfitError (the shim
-    cannot run here). After any of them nothing of the component is alive.
+    Raises ConfigError (a person has to act), TryAgainError (no memory, no process slots, a port that it needs is
+    somebody's) and PodUnfitError (the shim cannot run here). After any of them nothing of the component is alive.
     """
     attempt_dir = attempt_dir.absolute()
     check(component)
     way = choose(how)
     attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
     forget_earlier(attempt_dir, component.name, run_id)
+    ports.wait_until_free(component.name, component.ports)
     unit = transient.unit_name(run_id, attempt_dir.name, component.name) if way == "systemd" else None
+    group = own_cgroup.make(run_id, attempt_dir, component.name) if way == "fork" else None
     spec: shim.Spec = {
         "name": component.name,
         "argv": list(component.argv),
@@ -108,6 +109,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> La
         "run_id": run_id,
         "how": way,
         "unit": unit,
+        "cgroup": str(group) if group else None,
         "reply": "",
     }
     path = write_spec(spec, attempt_dir)
@@ -127,11 +129,15 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> La
                 )
             answer = wait_for_answer(reply, complaints)
             if answer is None:
+                if group is not None:
+                    own_cgroup.kill(group)
                 abandon(component, attempt_dir, run_id, unit)
                 raise PodUnfitError(no_answer(component, complaints, unit))
     finally:
         path.unlink(missing_ok=True)
         reply.unlink(missing_ok=True)
+        if group is not None:
+            own_cgroup.remove(group)  # stays where the job is in it
     if "error" in answer:
         raise (TryAgainError if answer["kind"] == "try-again" else ConfigError)(answer["error"])
     return Launched(
@@ -250,24 +256,6 @@ def forget_earlier(attempt_dir: Path, name: str, run_id: str) -> None:
 def markers(attempt_dir: Path, run_id: str) -> dict[str, str]:
     """Environment variables by which a process is known to belong to this attempt, whatever became of its parents."""
     return {RUN_MARKER: run_id, ATTEMPT_MARKER: str(attempt_dir)}
-
-
-def without_secrets(argv: Sequence[str]) -> list[str]:
-    """``argv`` for people. No command should hold a secret; a person's ``job.args`` may."""
-
-    def secret(name: str) -> bool:
-        return SECRET_NAME.search(name.replace("-", "_")) is not None
-
-    shown: list[str] = []
-    for before, word in zip(("", *argv), argv, strict=False):
-        key, equals, _ = word.partition("=")
-        if equals and secret(key):
-            shown.append(f"{key}=***")
-        elif before.startswith("-") and "=" not in before and secret(before) and not word.startswith("-"):
-            shown.append("***")
-        else:
-            shown.append(word)
-    return shown
 
 
 def write_spec(spec: shim.Spec, attempt_dir: Path) -> Path:

@@ -2,8 +2,8 @@
 
 A stale segment makes the next vLLM hang for half an hour (prime-rl issue 2331), so they have to go; a segment of
 another run on the same pod must stay. A file goes when it is ours by user, was made since the attempt began, and no
-living process has it open or mapped; where some process cannot be looked into, only files go that processes of the
-attempt were seen to hold before they were stopped.
+living process has it open or mapped; where some process cannot be looked into, or processes of other containers may
+use the same folder, only files go that processes of the attempt were seen to hold before they were stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from supervisor.effects.survivors import Process, look_at, table
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 D_STATE_PATIENCE_S = 1.0
-PATTERNS = ("vllm-*", "psm_*")
+PATTERNS = ("vllm-*", "psm_*", "nccl-*", "torch_*")  # vLLM; Python; NCCL's transport; tensors shared by file
+# The first namespaces of the machine, as /proc/PID/ns names them (include/linux/proc_ns.h): a container that was given
+# the machine's shared memory (--ipc=host), but not its processes, cannot see who holds a segment.
+FIRST_IPC, FIRST_PID = "ipc:[4026531839]", "pid:[4026531836]"
 
 File = tuple[int, int]
 """Device and inode number."""
@@ -85,6 +88,7 @@ def remove_stale(since_wall: float | None, ours: frozenset[File]) -> list[str]:
     ``ours``: what processes of the attempt held before they were stopped.
     """
     held = held_by(table().values())
+    blind = held.blind or shared_with_unseen()
     removed = []
     for pattern in PATTERNS:
         for path in sorted(SHARED_MEMORY.glob(pattern)):
@@ -93,11 +97,20 @@ def remove_stale(since_wall: float | None, ours: frozenset[File]) -> list[str]:
                 file = (found.st_dev, found.st_ino)
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or file in held.files:
                     continue
-                provably_nobodys = not held.blind and since_wall is not None and found.st_mtime >= since_wall
+                provably_nobodys = not blind and since_wall is not None and found.st_mtime >= since_wall
                 if file in ours or provably_nobodys:
                     path.unlink()
                     removed.append(str(path))
     return removed
+
+
+def shared_with_unseen(namespaces: Path = Path("/proc/self/ns")) -> bool:
+    """Is the folder the whole machine's, and most of the machine's processes hidden from us?"""
+    try:
+        names = {kind: os.readlink(namespaces / kind) for kind in ("ipc", "pid")}  # noqa: PTH115
+    except OSError:
+        return False
+    return names["ipc"] == FIRST_IPC and names["pid"] != FIRST_PID
 
 
 def _mapped(pid: int) -> set[File]:

@@ -52,6 +52,7 @@ class Component:
     cwd: Path
     env: Mapping[str, str]
     nofile: int = 65536
+    ports: Sequence[int] = ()  # TCP ports of this machine on which its processes will listen, as far as that is known
 
 
 @dataclass(frozen=True)

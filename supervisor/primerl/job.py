@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from supervisor.config import RunFile
 from supervisor.core.facts import Fact, Role
@@ -34,6 +35,7 @@ from supervisor.primerl.layout import Layout
 from supervisor.primerl.revision import revision
 
 DEFAULT_PORT = 8000
+NCCL_PORT = 29501
 ROUTER_GAP = 100  # the engine's port above the router's (backend_port in configs/inference.py, 9551e20fa)
 DEFAULT_ASYNC_LEVEL = 2  # trainer/rl/config.py up to 8518c157c
 
@@ -176,7 +178,7 @@ class PrimeRlJob:
         words = [*inference.words(self.run), "@", str(request.configs.get(source.path, source.path))]
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.run.gpus.inference))}
         env = {**self._environment(request), **gpus}
-        return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile)
+        return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile, self._engine_ports())
 
     def engine_stop_rules(self) -> StopRules:
         """SIGTERM, and no long patience."""
@@ -199,7 +201,27 @@ class PrimeRlJob:
             words = command.launcher_words(self.run, "rl")
             words += command.rl_arguments(self.run, self.dialect, self.settings, self.sources, request)
         name = "sft" if self.sft else "rl"
-        return [Component(name, words, self.folder, self._environment(request), self.run.job.nofile)]
+        env = self._environment(request)
+        return [Component(name, words, self.folder, env, self.run.job.nofile, self._ports())]
+
+    def _ports(self) -> list[int]:
+        """Where the processes under the launcher will listen. torchrun's rendezvous is not among them: the launcher
+        looks for a free port itself (get_free_port).
+        """
+        if self.sft:
+            return []
+        engine = [] if self.own_engine or not self.settings.has("inference") else self._engine_ports()
+        if files.broadcast_type(self.settings, self.dialect) != "nccl":
+            return engine
+        # The trainer's first rank serves the group's store there (weight_broadcast.port of NCCLWeightBroadcastConfig).
+        names = (f"{part}weight_broadcast.port" for part in ("", "trainer.", "orchestrator."))
+        return [*engine, self.settings.number(*names) or NCCL_PORT]
+
+    def _engine_ports(self) -> list[int]:
+        """The engine's and, in front of it, the router's."""
+        engine = self.engine()
+        urls = (engine.url, engine.router_url) if engine and not self.run.job.engine_url else ()
+        return [port for url in urls if url and (port := urlsplit(url).port)]
 
     def _environment(self, request: StartRequest) -> dict[str, str]:
         job = self.run.job
