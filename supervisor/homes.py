@@ -36,7 +36,7 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
     if found is not None:
         usual = found / ".local/state"
         # What is there stays the place, also on a disk that has just become read-only: the run's journal is in it.
-        if (usual / "rl-supervisor").exists() or _writable(usual):
+        if os.path.exists(usual / "rl-supervisor") or _writable(usual):  # noqa: PTH110 (sudo may keep root's HOME)
             return usual
     last = VAR_TMP / f"rl-supervisor-{os.geteuid()}"
     if os.path.lexists(last) and last.lstat().st_uid != os.geteuid():
@@ -49,5 +49,6 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
 
 def _writable(folder: Path) -> bool:
     """May this user make ``folder``, or write in it?"""
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    # Path.exists raises where a folder above may not be entered.
+    there = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)  # noqa: PTH112

@@ -7,17 +7,26 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "units" / "onstart.sh"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "units" / "onstart.sh"
 
-# Appends its pid and words to `calls`; then ends with the next code of `codes`, or stays until SIGTERM.
-STAND_IN = """#!/bin/bash
+# With --restart it is looked after by the real nanny, as the real program is. Without: appends its pid and words to
+# `calls`; then ends with the next code of `codes`, or stays until SIGTERM.
+NURSED = f"""#!/bin/bash
+[ "${{@: -1}}" = --restart ] && exec {sys.executable} -I -S {ROOT}/supervisor/nanny.py -- "$0" "${{@:1:$#-1}}"
+"""
+STAND_IN = (
+    NURSED
+    + """
 echo "$$ $*" >>"$BOX/calls"
+env >"$BOX/env"
 echo "key=${B2_APPLICATION_KEY:-none} other=${OTHER:-none}" >>"$BOX/seen"
 ls -l /proc/$$/fd >>"$BOX/fds"
 code=$(sed -n "$(wc -l <"$BOX/calls")p" "$BOX/codes" 2>/dev/null)
@@ -25,6 +34,7 @@ code=$(sed -n "$(wc -l <"$BOX/calls")p" "$BOX/codes" 2>/dev/null)
 trap 'sleep 0.3; echo stopped >>"$BOX/calls.stopped"; exit 0' TERM
 while :; do sleep 0.05; done
 """
+)
 
 
 NEEDED = [
@@ -139,7 +149,7 @@ def test_try_again_and_crashes_are_started_again_until_the_run_is_finished(box: 
     assert code == 0
     assert len(box.calls()) == 5
     assert "ended with 75; again in 0.05 s" in said
-    assert "ended with 139; again in 0.2 s" in said
+    assert "was killed (SIGSEGV); again in 0.2 s" in said
 
 
 def test_twice_at_once_gives_one_daemon(box: Box) -> None:
@@ -158,6 +168,21 @@ def test_it_returns_at_once_and_the_daemon_goes_on_with_its_output_in_the_log(bo
     assert f"log: {box.log}" in said
     wait_until(box.calls)
     assert alive(int(box.calls()[0].split()[0]))
+    assert alive(int(box.pid_file.read_text()))
+    end(int(box.pid_file.read_text()))
+    assert not box.pid_file.exists(), "the number may be another's tomorrow"
+    assert "RL_SUPERVISOR_PID_FILE" not in (box.folder / "env").read_text()
+
+
+def test_the_daemon_that_is_killed_is_started_again_under_the_same_parent(box: Box) -> None:
+    assert box.run("demo")[0] == 0
+    wait_until(box.calls)
+    parent = box.pid_file.read_text()
+    os.kill(int(box.calls()[0].split()[0]), signal.SIGKILL)
+    wait_until(lambda: len(box.calls()) == 2)
+    assert box.pid_file.read_text() == parent
+    assert "was killed (SIGKILL); again in 0.05 s. A job that runs lives on." in box.log.read_text()
+    assert box.run("demo")[1].strip().endswith("demo is supervised already")
 
 
 def test_sigterm_reaches_the_daemon_and_is_waited_for(box: Box) -> None:
@@ -180,10 +205,11 @@ def test_sigterm_during_the_wait_between_two_starts_ends_at_once(box: Box) -> No
     box.codes(75)
     child = box.start("--foreground", "demo", RL_SUPERVISOR_BACKOFF="300")
     wait_until(box.calls)
-    wait_until(lambda: any(line.startswith("sleep") for line in children_of(child.pid)))
+    wait_until(lambda: not children_of(child.pid))
     child.terminate()
     said, _ = child.communicate(timeout=30)
-    assert said.strip().endswith("stopped")
+    assert "Stopped." in said.splitlines()[-1]
+    assert child.returncode == 75
     assert len(box.calls()) == 1
 
 
@@ -242,6 +268,72 @@ def test_a_fresh_pod_gets_its_run_file_from_the_environment_and_keeps_one_that_i
     assert not list(box.etc.glob(".bad*"))
 
 
+def other_user(box: Box) -> list[str]:
+    """Words that run a command as a user who has no home and no entry in the password file."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv, to be somebody else")
+    for folder in (box.folder, *box.folder.parents[:-2]):
+        folder.chmod(0o755)  # pytest's own folders are for root alone
+    (box.folder / "home").mkdir()
+    for path in (box.folder, box.folder / "home", box.folder / "locks"):
+        os.chown(path, 54321, 54321)
+    return ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", "bash", str(SCRIPT), "--foreground"]
+
+
+def test_another_user_than_root_has_its_folders_where_xdg_says(box: Box) -> None:
+    words = other_user(box)
+    box.codes(0)
+    config = box.folder / "home/.config/rl-supervisor"
+    text = base64.b64encode(b"[run]\n").decode()
+    keep = {name: box.env[name] for name in ("PATH", "BOX", "RL_SUPERVISOR_LOCKS", "RL_SUPERVISOR_BACKOFF")}
+    env = {**keep, "HOME": str(box.folder / "home"), "RL_SUPERVISOR_RUN": "mine", "RL_SUPERVISOR_RUN_FILE_B64": text}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (config / "mine.toml").read_text() == "[run]\n"
+    assert box.calls()[0].endswith(f"onstart {config / 'mine.toml'}")
+
+
+def test_a_user_without_a_home_gets_one_in_var_tmp(box: Box) -> None:
+    words = other_user(box)
+    box.codes(0)
+    home = Path("/var/tmp/rl-supervisor-54321")
+    shutil.rmtree(home, ignore_errors=True)
+    text = base64.b64encode(b"[run]\n").decode()
+    keep = {name: box.env[name] for name in ("PATH", "BOX", "RL_SUPERVISOR_LOCKS", "RL_SUPERVISOR_BACKOFF")}
+    env = {**keep, "HOME": "/proc", "RL_SUPERVISOR_RUN": "mine", "RL_SUPERVISOR_RUN_FILE_B64": text}
+    try:
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
+        assert box.calls()[0].endswith(f"onstart {home}/.config/rl-supervisor/mine.toml")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def test_what_providers_write_for_ssh_is_taken_and_process_one_comes_first(box: Box) -> None:
+    """A container of its own, entered by ssh: process 1, Vast.ai's /etc/environment and RunPod's file have the keys."""
+    container = ["unshare", "--fork", "--pid", "--mount-proc"]
+    if subprocess.run([*container, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare with a pid namespace, to have a process 1")
+    box.codes(0)
+    shutil.copytree("/etc", box.folder / "whole", symlinks=True)
+    (box.folder / "whole/environment").write_text('B2_APPLICATION_KEY="from vast"\nOTHER="from vast"\n')
+    (box.folder / "whole/rp_environment").write_text(
+        'export OTHER="from runpod"\nexport RUNPOD_POD_ID="abc"\nexport _="/usr/bin/printenv"\n'
+    )
+    login = " ".join(f"{name}={value}" for name, value in box.env.items())
+    first = box.folder / "first"
+    first.write_text(
+        f"mount --bind {box.folder}/whole /etc && env -i {login} bash {SCRIPT} --foreground demo; exit $?\n"
+    )
+    env = {"PATH": os.environ["PATH"], "B2_APPLICATION_KEY": "from process 1"}
+    done = subprocess.run(
+        [*container, "sh", str(first)], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (box.folder / "seen").read_text() == "key=from process 1 other=from vast\n"
+    assert "RUNPOD_POD_ID=abc" in (box.folder / "env").read_text().splitlines()
+
+
 def without_program(box: Box) -> dict[str, str]:
     """A PATH that holds no rl-supervisor and no uv, but all else that the script needs."""
     (box.folder / "bin" / "rl-supervisor").unlink()
@@ -282,7 +374,7 @@ esac
     assert code == 0, said
     pip = (box.folder / "pip").read_text().splitlines()
     assert pip == ["-m pip install --quiet --disable-pip-version-check /mnt/a wheel.whl"] * 2
-    assert "rl-supervisor ended with 1; again" in said
+    assert "rl-supervisor could not be installed or started (1); again" in said
     assert len(box.calls()) == 1
 
 
