@@ -197,7 +197,7 @@ class Daemon:
         finally:
             self._end()
         if self.upgrade.going:
-            self.upgrade.become(lambda: self._signals > 0)
+            self.upgrade.become(self._told_to_end)
         return code
 
     def _begin(self) -> None:
@@ -501,12 +501,17 @@ class Daemon:
         """
         self.notifier.reloading("the installed program takes over")
         self.api.close()
+        self._told_to_end()
+
+    def _told_to_end(self) -> bool:
+        """Empty the inbox for the program that goes on here: has a signal or a person asked for the end?"""
         while self._first or not self._inbox.empty():
             fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
             if isinstance(fact, f.LeaveSoon) or (isinstance(fact, f.Command) and fact.verb == "shutdown"):
                 self._signals += 1
             elif isinstance(fact, f.Command):
                 self._decide(fact, source)
+        return self._signals > 0
 
     def _end(self) -> None:
         if self.upgrade.going:

@@ -42,7 +42,7 @@ VERB = "upgrade-check"
 ANSWER = "answer.json"
 TRIAL_S = 45.0
 QUIET_S = 45.0  # for so long a launch or a stop that is under way is waited for
-HELD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+HELD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR)
 """Signals that wait from before the exec until the new program listens."""
 SHOWN = 600  # characters of a complaint
 
@@ -253,6 +253,8 @@ def busy_with(state: State) -> str:
     settings, waits = state.settings, state.settings.take_over and state.fence.asked
     if state.mode in (*ENDED, "leaving") or state.leave.asked:
         return "the daemon is about to end"
+    if state.leave.asked:
+        return "this pod is about to go"
     if state.setup_pending:
         return "[setup] is under way"
     if state.busy.start is not None or state.own.asked == "start":

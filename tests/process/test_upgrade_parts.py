@@ -15,7 +15,7 @@ import pytest
 
 from supervisor import upgrade
 from supervisor.core import facts as f
-from supervisor.core.state import Busy, Fence, OwnEngine, State
+from supervisor.core.state import Busy, Fence, Leave, OwnEngine, State
 from supervisor.upgrade import Upgrade, busy_with
 
 TAKING = f.Settings(run_id="r", take_over=True)
@@ -34,6 +34,7 @@ TAKING = f.Settings(run_id="r", take_over=True)
         (State(mode="surveying", setup_pending=True), "[setup] is under way"),
         (State(mode="finishing", busy=Busy(hook="finish")), "a hook is running"),
         (State(mode="leaving"), "the daemon is about to end"),
+        (State(mode="running", leave=Leave(asked=True)), "this pod is about to go"),
         (State(mode="gave-up"), "the daemon is about to end"),
         (State(settings=f.Settings(run_id="r", fresh=True), override=True), "what the daemon was started for"),
         (State(settings=f.Settings(run_id="r", fresh=True)), ""),
