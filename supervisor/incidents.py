@@ -21,7 +21,7 @@ QUIET = ("step", "published", "pruned", "swept", "store-checked", "skipped", "co
 """Events that go on beside any incident and say nothing of it."""
 DONE = frozenset(
     {
-        "policy", "would", "one-step-back", "stopped-job", "engine", "survivors", "backing-off", "restored", "starting",
+        "policy", "would", "one-step-back", "stopped-job", "engine", "survivors", "backing-off", "restored", "launched",
         "gave-up", "unfit", "rollback", "stopped", "disk-room",
     }
 )  # fmt: skip
@@ -108,7 +108,7 @@ def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
         if one is not None and event == "incident-closed":
             one.closed = wall
             one.step = more["step"] if isinstance(more.get("step"), int) else None
-    for one, following in zip(found, [*found[1:], None], strict=True):
+    for one, following in zip(found, [*found[1:], None], strict=False):
         until = one.closed + AFTER_S if one.closed is not None else float("inf")
         if following is not None:
             until = min(until, following.opened)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,16 +15,11 @@ from typing import Any
 
 from supervisor.cli import render
 from supervisor.cli.client import Client, NotThereError, RefusedError, sockets
+from supervisor.cli.old_logs import state_dirs
+from supervisor.cli.where import UsageError
 from supervisor.core.words import size, span
-from supervisor.errors import EXIT_USAGE, SupervisorError
 
 SHOWN_STEPS = 3  # of what was done, in the list
-
-
-class UsageError(SupervisorError):
-    """The command line does not say enough, or names what is not there."""
-
-    exit_code = EXIT_USAGE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "number of an incident; name of a run, or its RUN.toml"
     parser.add_argument("what", nargs="*", metavar="[ID] [NAME]", help=what)
     parser.add_argument("--open", action="store_true", help="only those that are still open")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="the run's state folder; no daemon is asked")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -61,7 +56,7 @@ def _meant(options: argparse.Namespace) -> tuple[int | None, str | None]:
 
 def _found(options: argparse.Namespace, name: str | None, number: int | None) -> list[dict[str, Any]]:
     """From the daemon, else from the journal."""
-    socket, folder = _places(options.socket, name)
+    socket, folder = (None, options.state_dir) if options.state_dir else _places(options.socket, name)
     query: dict[str, object] = {"open": int(options.open)} | ({"id": number} if number is not None else {})
     if socket is not None:
         try:
@@ -89,7 +84,7 @@ def _places(given: Path | None, name: str | None) -> tuple[Path | None, Path | N
 
         run_file = load(Path(name))
         return (given or (run_file.socket if run_file.socket.is_socket() else None)), run_file.state_dir
-    folders, there = _state_folders(), sockets()
+    folders, there = state_dirs(), sockets()
     if given is not None:
         return given, folders.get(name or given.name.removesuffix(".sock"))
     if name is not None:
@@ -108,27 +103,6 @@ def _places(given: Path | None, name: str | None) -> tuple[Path | None, Path | N
 
 def _others(names: set[str]) -> str:
     return f"; there are {', '.join(sorted(names))}" if names else ": no run has left anything on this machine"
-
-
-def _state_folders() -> dict[str, Path]:
-    """Runs that have a journal at the usual places, or where their run file in /etc says."""
-    home = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    found: dict[str, Path] = {}
-    for parent in (Path(home) / "rl-supervisor", Path("/var/lib/rl-supervisor")):
-        try:
-            found |= {path.parent.name: path.parent for path in parent.glob("*/journal.db")}
-        except OSError:
-            continue
-    for path in sorted(Path("/etc/rl-supervisor").glob("*.toml")):
-        from supervisor.run_file import load
-
-        try:
-            run_file = load(path)
-        except SupervisorError:
-            continue  # its daemon would say so; here another run may be meant
-        if (run_file.state_dir / "journal.db").exists():
-            found[run_file.run.id] = run_file.state_dir
-    return found
 
 
 # ---------------------------------------------------------------- as text

@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--json", action="store_true", help="print JSON")
     logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _logs)
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
+    logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
@@ -291,7 +292,13 @@ def _logs(options: argparse.Namespace) -> int:
     from supervisor.cli.render import log_text, safe, table, without_colours
 
     found = byhand.logs(where.run_file_of(options), options.attempt)["logs"]
-    if options.json:
+    if options.to is not None and options.attempt is not None:
+        for name, text in found.items():
+            target = options.to / name.replace("/", "-")  # "JOURNAL/NAME", each checked when it was read
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        print(f"{len(found)} logs are in {options.to}.")
+    elif options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif options.attempt is None:
         rows = [("ATTEMPT", "LOG", "SENT", "POD")]
@@ -302,6 +309,9 @@ def _logs(options: argparse.Namespace) -> int:
     else:
         for name, text in found.items():
             print(f"==> {safe(name)} <==")
+            if name.endswith("-trace.jsonl"):
+                print("A trace for `rl-supervisor replay`: take it along with --to DIR.\n")
+                continue
             print(log_text(text) if sys.stdout.isatty() else without_colours(text))
     return 0
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +244,8 @@ def _collectors(scene: Scene, living: Sequence[Process], budget_s: float) -> lis
     most, some = 0.85 * budget_s, 0.5 * budget_s
     return [
         Collector("reason", lambda sink: _reason(scene, sink), some),
-        Collector("logs", lambda sink: _logs(scene.logs, sink), most),
+        # Each by itself: one that lies on a dead mount must not cost the others.
+        *(Collector(f"log-{role}", partial(_log, role, path), some) for role, path in scene.logs.items()),
         Collector("processes", lambda sink: processes.tree(scene, living, sink), most),
         Collector("commands", lambda sink: processes.commands(scene, living, sink), some),
         Collector("files", lambda sink: processes.open_files(scene, living, sink), some),
@@ -269,9 +271,6 @@ def _reason(scene: Scene, sink: Sink) -> None:
     sink.put("explain.json", json.dumps(sink.redactor.value(dict(found)), indent=1, default=str))
 
 
-def _logs(logs: Mapping[str, Path], sink: Sink) -> None:
-    """``ROLE.log``: the last lines of every role."""
-    if not logs:
-        sink.note("the job has no log yet")
-    for role, path in logs.items():
-        sink.put(f"{_NAME.sub('_', role)}.log", tail_of(path).decode(errors="replace"), end=True)
+def _log(role: str, path: Path, sink: Sink) -> None:
+    """``ROLE.log``: the last lines."""
+    sink.put(f"{_NAME.sub('_', role)}.log", tail_of(path).decode(errors="replace"), end=True)

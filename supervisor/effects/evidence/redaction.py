@@ -100,7 +100,9 @@ class Redactor:
                 left = 0 if end is not None else _MOST_KEY_LINES
                 continue
             if (end := _KEY_ENDS.search(line)) is not None:  # it began before what we were given
-                while out and len(word := _last_word(out[-1])) >= 20 and _KEY_BODY.match(word):
+                short = True  # its last line
+                while out and _KEY_BODY.match(word := _last_word(out[-1])) and (short or len(word) >= 40):
+                    short = False
                     out.pop()
                 out.append(MASK)
                 line = line[end.end() :]
@@ -110,8 +112,7 @@ class Redactor:
     def value(self, value: Any, name: str = "") -> Any:
         """The same for every text inside a value as JSON has it; what a telling name holds is masked whole."""
         if isinstance(value, str):
-            secret = len(value) >= SHORTEST and SECRET_NAME.search(name) and not _PLACES.search(name)
-            return MASK if secret else self._short(value)
+            return MASK if len(value) >= SHORTEST and _is_telling(name) else self._short(value)
         if isinstance(value, dict):
             return {self._short(str(key)): self.value(inner, str(key)) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
@@ -138,9 +139,10 @@ class Redactor:
                 shown.append(MASK)
                 hidden = False
                 continue
-            hidden = bool(word.startswith("-") and "=" not in word and SECRET_NAME.search(word.lstrip("-")))
             name, equals, value = word.partition("=")
-            if equals and len(value) >= SHORTEST and SECRET_NAME.search(name.lstrip("-")) and not _PLACES.search(name):
+            telling = _is_telling(name.lstrip("-").replace("-", "_"))
+            hidden = telling and not equals and word.startswith("-")
+            if telling and equals and len(value) >= SHORTEST:
                 word = f"{name}={MASK}"
             shown.append(word)
         return self.text(" ".join(shown))
@@ -180,6 +182,11 @@ def _pieces(line: str) -> Iterable[str]:
     yield line[start:]
 
 
+def _is_telling(name: str) -> bool:
+    """Is what is called so a secret?"""
+    return SECRET_NAME.search(name) is not None and _PLACES.search(name) is None
+
+
 def _last_word(line: str) -> str:
     """Of a line that may begin with a log's prefix."""
     words = line.split()
@@ -201,7 +208,7 @@ def secrets_of(pids: Iterable[int]) -> set[str]:
             continue  # gone, or another user's
         for entry in data.split(b"\0"):
             name, _, value = entry.decode(errors="replace").partition("=")
-            if len(value) >= SHORTEST and SECRET_NAME.search(name) and not _PLACES.search(name):
+            if len(value) >= SHORTEST and _is_telling(name):
                 found.add(value)
                 found.update(line for line in value.splitlines() if len(line) >= 16)  # of a key over many lines
     return found
