@@ -101,7 +101,7 @@ def logs_of(state_dir: Path, attempt: int) -> list[AttemptLog]:
     folder = folder_of(state_dir, attempt)
     index = read_index(folder)
     found = [*_captured(folder, attempt, index)]
-    for place in (folder / KEPT, *map(Path, words(index, "waiting"))):
+    for place in (folder / KEPT, *waiting(folder)):
         for path in _files(place):
             role, _, name = path.name.removesuffix(".gz").partition("-")
             if name:
@@ -116,6 +116,13 @@ def logs_of(state_dir: Path, attempt: int) -> list[AttemptLog]:
                 found.append(_log(attempt, source.get("role", ""), path.name, (path,), "in the job's folder"))
     found += _engines(state_dir, attempt, index) if not any(one.role == "inference" for one in found) else []
     return sorted(found, key=lambda one: (one.role, -one.changed_wall, one.name))
+
+
+def waiting(folder: Path) -> list[Path]:
+    """Folders beside the job's logs in which files of this attempt wait to be fetched; nothing that is named otherwise,
+    for they are emptied."""
+    places = [Path(place) for place in words(read_index(folder), "waiting")]
+    return [place for place in places if place.is_absolute() and place.name == f".attempt-{folder.name}-logs"]
 
 
 def words(index: Mapping[str, Any], name: str) -> list[str]:

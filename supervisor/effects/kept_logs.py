@@ -118,7 +118,7 @@ def _move(folder: Path, role: str, path: Path, aside: Path, problems: list[str])
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            waiting = aside / f".attempt-{folder.name}-logs"
+            waiting = aside / f".attempt-{folder.name}-logs"  # as attempt_logs.waiting wants it
             _update(folder, problems, waiting=[*dict.fromkeys([*_words(folder, "waiting"), str(waiting)])])
             path.rename(_target(waiting, name))
     except OSError as error:

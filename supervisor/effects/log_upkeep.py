@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from supervisor.attempt_logs import KEPT, PIECE, attempts, folder_of, read_index, words
+from supervisor.attempt_logs import KEPT, PIECE, attempts, folder_of, waiting
 from supervisor.effects.log_pieces import MIB, data_bytes, rotate, squeeze
 
 LIVING_BYTES = 64 * MIB  # of a captured log that lives, uncompressed; with a small `max_mb` less
 QUIET_S = 20.0  # so long an ended attempt's log must be untouched: something of it may still be dying
 CHILD_LIMIT_S = 3600.0
+CLOSE_S = 1.0
 SHOWN = 500
 MOST_TOLD = 200  # sentences of one daemon: each is told once
 
@@ -35,8 +36,8 @@ Work = Literal["rotate", "squeeze", "delete", "forget"]
 
 @dataclass(frozen=True)
 class Order:
-    """What a round is to do. ``attempt`` and ``engine`` are the present ones; ``keep``: attempts that nothing is taken
-    from, those of an open incident among them.
+    """What a round is to do. ``attempt`` is the present one; ``keep``: attempts that nothing is taken from, that of an
+    open incident among them.
     """
 
     state_dir: str
@@ -71,7 +72,7 @@ def plan(order: Order, now: float | None = None) -> list[Task]:
         tasks += [Task("rotate", path) for path in _plain(folder) if data_bytes(path) > order.living_bytes]
     for folder, present in folders.items():
         tasks += _squeezes(folder, order, now, captured=not present)
-    return tasks + _bounds(order, folders)
+    return [*tasks, *_bounds(order, folders)]
 
 
 def _folders(order: Order) -> dict[Path, bool]:
@@ -102,14 +103,14 @@ def _listed(folder: Path) -> list[Path]:
 def _squeezes(folder: Path, order: Order, now: float, *, captured: bool) -> Iterator[Task]:
     found = _plain(folder) if captured else []
     kept = folder / KEPT
-    waiting = [path for place in words(read_index(folder), "waiting") for path in _listed(Path(place))]
-    for path in (*found, *_listed(kept), *waiting):
+    coming = [path for place in waiting(folder) for path in _listed(place)]
+    for path in (*found, *_listed(kept), *coming):
         if path.name.endswith(".gz"):
             continue
         look = _look(path)
         # What was moved or copied into `kept` has no writer; what was captured may have one that is still dying.
         if look is not None and (path not in found or now - look.st_mtime >= order.quiet_s):
-            place = kept if path in waiting else path.parent
+            place = kept if path in coming else path.parent
             yield Task("squeeze", path, place / f"{path.name}.gz")
 
 
@@ -140,8 +141,7 @@ def _bounds(order: Order, folders: dict[Path, bool]) -> Iterator[Task]:
 
 def _log_files(folder: Path) -> list[Path]:
     own = [path for path in _listed(folder) if path.name.endswith((".log", ".log.gz")) or PIECE.fullmatch(path.name)]
-    waiting = [path for place in words(read_index(folder), "waiting") for path in _listed(Path(place))]
-    return [*own, *_listed(folder / KEPT), *waiting]
+    return [*own, *(path for place in (folder / KEPT, *waiting(folder)) for path in _listed(place))]
 
 
 def _look(path: Path) -> os.stat_result | None:
@@ -167,6 +167,8 @@ def _changed(path: Path) -> float:
 def do(task: Task, order: Order) -> str:
     """Carry one task out; a sentence when something is lost by it. Raises OSError."""
     if task.work == "forget":
+        for place in waiting(task.path):
+            shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(task.path, ignore_errors=True)
     elif task.work == "delete":
         task.path.unlink(missing_ok=True)
@@ -265,11 +267,17 @@ class LogUpkeep:
 
     def close(self) -> None:
         """End a round that is under way; the next daemon does the rest."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
+        if not self._lock.acquire(timeout=CLOSE_S):
+            return  # a look hangs on a dead mount, where the job's own logs wait to be fetched
+        try:
             if self._child is not None:
                 self._child.kill()
-                self._child.wait()
+                self._child.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            pass  # it hangs there itself; whoever reaps it, it does nothing any more
+        finally:
+            self._lock.release()
 
 
 if __name__ == "__main__":
