@@ -56,8 +56,14 @@ def told(state_dir: Path, number: int | None = None, *, only_open: bool = False)
     Raises SupervisorError when there is no journal, it cannot be read, or it knows no incident of that number.
     """
     path = state_dir / "journal.db"
-    if not path.exists():
-        raise SupervisorError(f"There is no journal in {state_dir}: no run was watched with this state folder.")
+    try:
+        path.stat()
+    except PermissionError:
+        raise SupervisorError(f"You may not read the journal {path}. Try sudo.") from None
+    except OSError:
+        raise SupervisorError(
+            f"There is no journal in {state_dir}: no run was watched with this state folder."
+        ) from None
     try:
         db = open_journal(path)
         try:

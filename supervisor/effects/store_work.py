@@ -24,7 +24,7 @@ from supervisor.effects.attempts import digest, read_snapshot
 from supervisor.effects.claiming import Claiming
 from supervisor.effects.described import describe
 from supervisor.effects.evidence.ends import log_ends
-from supervisor.effects.evidence.keeping import OF_A_BUNDLE, to_send
+from supervisor.effects.evidence.keeping import to_send
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers, request
@@ -76,6 +76,7 @@ class StoreWork:
         self._catalogue_t = 0.0
         self._records_read = False
         self._sent: set[tuple[int, str]] = set()  # bundles of evidence: (attempt, name)
+        self._owed: set[int] = set()  # attempts whose logs did not reach the store at the last try
         self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
@@ -388,7 +389,7 @@ class StoreWork:
     def last_logs(self, attempt: int) -> None:
         """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
         with contextlib.suppress(OSError):
-            texts = self._log_texts(attempt)
+            texts = log_ends(self._log_files())
             self._logged.clear()
             self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts))
 
@@ -399,22 +400,24 @@ class StoreWork:
             self._logged.set()
 
     def _upload_logs(self, attempt: int) -> None:
-        self._send_logs(attempt, self._log_texts(attempt))
-
-    def _log_texts(self, attempt: int) -> dict[str, bytes]:
-        sent = {name for of, name in self._sent if of == attempt}
-        bundles = to_send(bundles_dir(self._state_dir), attempt, sent)
-        return {**log_ends(self._log_files()), **{name: text.encode() for name, text in bundles.items()}}
+        self._send_logs(attempt, log_ends(self._log_files()))
+        for owed in sorted(self._owed - {attempt}):
+            self._send_logs(owed, {})  # its logs are another attempt's by now, its evidence is its own
 
     def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
-        """Without secrets, packed."""
-        if not texts or not self.journal:
+        """Without secrets, packed; and the bundles of evidence that are not there yet, which hold none."""
+        bundles = to_send(bundles_dir(self._state_dir), attempt, {name for of, name in self._sent if of == attempt})
+        if not (texts or bundles) or not self.journal:
+            self._owed.discard(attempt)
             return
         packed = {name: _in_base64(pack(masked(data.decode(errors="replace")))) for name, data in texts.items()}
+        packed |= {name: _in_base64(pack(text)) for name, text in bundles.items()}
         # No two pods write the same log; but the oldest ones go, and they may be another pod's.
+        self._owed.add(attempt)
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
             self._write("put-logs", journal=self.journal, attempt=attempt, logs=packed)
-            self._sent.update((attempt, name) for name in texts if name.startswith(OF_A_BUNDLE))
+            self._sent.update((attempt, name) for name in bundles)
+            self._owed.discard(attempt)
 
 
 def _in_base64(data: bytes) -> str:

@@ -11,15 +11,14 @@ from supervisor.config import load
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.evidence.bundle import folder_name
 from supervisor.effects.incident_evidence import bundles_dir
+from supervisor.storage.base import StoreError
 
 
-def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> None:
+def effects_of(tmp_path: Path, logs: dict[str, Path]) -> Effects:
     (tmp_path / "run.toml").write_text(
         f'[run]\nid = "r1"\nstate_dir = "{tmp_path}/state"\n[job]\nkind = "command"\noutput_dir = "{tmp_path}/out"\n'
         '[job.plain]\nstart = ["true"]\nresume = ["true"]\n'
     )
-    log = tmp_path / "trainer.log"
-    log.write_text("step 1\nWANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n")
     effects = Effects(
         load(tmp_path / "run.toml"),
         lambda fact: None,
@@ -27,11 +26,18 @@ def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> No
         gpu_free=lambda: None,
         wandb_id=str,
         explain=dict,
-        log_files=lambda: {"trainer": log},
+        log_files=lambda: logs,
         known=list,
         opened=lambda: None,  # type: ignore[arg-type,return-value]
     )
     effects.store.journal = "ab" * 8
+    return effects
+
+
+def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_text("step 1\nWANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n")
+    effects = effects_of(tmp_path, {"trainer": log})
     bundle = bundles_dir(tmp_path / "state") / folder_name(incident=2, attempt=3)
     bundle.mkdir(parents=True)
     (bundle / "reason.txt").write_text("The engine is gone.\n")
@@ -48,3 +54,25 @@ def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> No
     }
     effects.store._upload_logs(3)
     assert set(asked[1]["logs"]) == {"trainer.log"}, "what never changes is sent once"
+
+
+def test_evidence_that_did_not_reach_the_store_is_sent_with_a_later_attempts_logs(tmp_path: Path) -> None:
+    effects = effects_of(tmp_path, {})
+    bundle = bundles_dir(tmp_path / "state") / folder_name(incident=2, attempt=3)
+    bundle.mkdir(parents=True)
+    (bundle / "bundle.json").write_text('{"incident": 2}')
+    asked: list[dict[str, Any]] = []
+    away = [True]
+
+    def run(ask: dict[str, Any], **_: object) -> dict[str, Any]:
+        if away[0]:
+            raise StoreError("transient", "the link is down")
+        asked.append(dict(ask))
+        return {}
+
+    effects.store.transfers.run = run  # type: ignore[method-assign,assignment]
+    effects.store._upload_logs(3)
+    away[0] = False
+    effects.store._upload_logs(4)
+    effects.store._upload_logs(4)
+    assert [(ask["attempt"], set(ask["logs"])) for ask in asked] == [(3, {"incident-2.txt"})]
