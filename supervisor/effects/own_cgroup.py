@@ -81,6 +81,14 @@ def kill(folder: Path) -> bool:
     return True
 
 
+def populated(folder: Path) -> bool:
+    """Does anything live in the group or below it? False where it is gone."""
+    try:
+        return "populated 1" in (folder / "cgroup.events").read_text()
+    except OSError:
+        return False
+
+
 def remove(folder: Path) -> None:
     """Remove an empty group, with the empty ones that the job made below it; one that is not empty stays."""
     with contextlib.suppress(OSError):

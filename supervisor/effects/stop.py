@@ -22,6 +22,7 @@ LEAST_KILL_S = 15.0  # tearing down a GPU context with hundreds of gigabytes of 
 MOST_KILL_S = 60.0
 ORPHAN_PATIENCE_S = 20.0  # nobody coordinates orphans: what has not ended by then never will
 SHIM_PATIENCE_S = 3.0
+SURE_LOOKS = 2  # one look may miss a process that was forked, and its parent, which ended, in the same moment
 FORKING_PATIENCE_S = 1.0  # what is still there after so many SIGKILLs forks faster than we look, or hangs
 GPU_SILENCE_S = 5.0  # a driver that says nothing for so long will not say more
 FIRST_POLL_S, LAST_POLL_S = 0.02, 0.25
@@ -138,14 +139,19 @@ def _kill(tree: Belongings, until: float) -> tuple[int, list[Process]]:
     units = list(tree.units)
     killed: set[Identity] = set()
     poll = FIRST_POLL_S
-    while left := tree.jobs():
+    quiet = 0
+    while True:
+        left = tree.jobs()
         for process in left:
             if send(process.identity, signal.SIGKILL):
                 killed.add(process.identity)
-        # The kernel ends a whole group in one moment, also one that forks faster than we look.
+        # The kernel ends a whole group in one moment, also one that forks faster than we look and so is never seen.
         for folder in tree.cgroups:
             own_cgroup.kill(folder)
-        if time.monotonic() > begun + FORKING_PATIENCE_S and any(process.state != "D" for process in left):
+        quiet = 0 if left or any(map(own_cgroup.populated, tree.cgroups)) else quiet + 1
+        if quiet == SURE_LOOKS:
+            return len(killed), []
+        if time.monotonic() > begun + FORKING_PATIENCE_S and not all(process.state == "D" for process in left):
             _kill_groups(tree, left)
             poll = FIRST_POLL_S
         if time.monotonic() > until:
@@ -155,7 +161,6 @@ def _kill(tree: Belongings, until: float) -> tuple[int, list[Process]]:
             continue
         time.sleep(poll)
         poll = min(poll * 1.5, LAST_POLL_S)
-    return len(killed), []
 
 
 def _kill_groups(tree: Belongings, left: list[Process]) -> None:
@@ -165,8 +170,8 @@ def _kill_groups(tree: Belongings, left: list[Process]) -> None:
     everyone in it in one moment, and who is forking then is not done with it (fork(2) is begun anew after the signal).
     Its number cannot have changed hands between the look and the signal: others had to be given all numbers first.
     """
-    folders = {folder for process in left if (folder := own_cgroup.folder_of(process.pid))}
-    for folder in folders:
+    pids = [process.pid for process in left] + [pid for pid, _ in filter(alive, tree.shims)]
+    for folder in filter(None, map(own_cgroup.folder_of, pids)):
         for unit in (folder, *folder.parents):
             if unit.name in tree.units:
                 own_cgroup.kill(unit)
@@ -178,8 +183,9 @@ def _kill_groups(tree: Belongings, left: list[Process]) -> None:
 def _end_shims(tree: Belongings) -> list[Process]:
     """Wait for the shims to write what they have to write and go; then make them. Returns who is left of all."""
     for signum in (None, signal.SIGTERM, signal.SIGKILL):
-        for shim in tree.shims:
-            if signum is not None:
+        if signum is not None and any(map(alive, tree.shims)):
+            _kill_groups(tree, [])  # who stays still has children, even if no look has ever caught one of them
+            for shim in tree.shims:
                 send(shim, signum)
         until = time.monotonic() + SHIM_PATIENCE_S
         while any(map(alive, tree.shims)) and time.monotonic() < until:

@@ -30,6 +30,8 @@ from supervisor.effects import own_cgroup
 RUN_MARKER = "RL_SUPERVISOR_RUN"
 ATTEMPT_MARKER = "RL_SUPERVISOR_ATTEMPT"
 
+TABLE_ROUNDS = 4
+
 Identity = tuple[int, int]
 """pid and start ticks."""
 
@@ -96,9 +98,20 @@ def alive(identity: Identity) -> bool:
 
 
 def table() -> dict[int, Process]:
-    """All processes that this pid namespace shows."""
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 (thousands of Path objects)
-    return {process.pid: process for process in map(look_at, pids) if process is not None}
+    """All processes that this pid namespace shows.
+
+    What was forked while the others were read is read as well, a few times over: a process that forks and ends within
+    milliseconds is otherwise gone before it is read, and its child is not listed yet.
+    """
+    found: dict[int, Process] = {}
+    read: set[int] = set()
+    for _ in range(TABLE_ROUNDS):
+        fresh = {int(name) for name in os.listdir("/proc") if name.isdigit()} - read  # noqa: PTH208 (thousands of them)
+        if not fresh:
+            break
+        read |= fresh
+        found.update((pid, process) for pid in sorted(fresh) if (process := look_at(pid)) is not None)
+    return found
 
 
 def read_record(attempt_dir: Path, component: str) -> Record | None:

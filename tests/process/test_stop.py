@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.effects import own_cgroup, survivors
 from supervisor.effects import stop as stop_module
-from supervisor.effects import survivors
 from supervisor.effects.survivors import Process
 from supervisor.jobs.base import StopRules
 from tests.process.conftest import BLUNT, PATIENT, Attempt, kill, wait_for
@@ -149,7 +149,10 @@ def test_survivors_of_a_killed_shim_are_found_by_session_and_by_marker(attempt: 
     assert attempt.alive() == []
 
 
-def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_knew_it(attempt: Attempt) -> None:
+def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_knew_it(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)  # where it has no group that would tell
     launched = attempt.start(HIDE + "wash('washed'); tell('up'); sleep()")
     washed = attempt.told("washed")
     job = attempt.told("up")
@@ -160,7 +163,10 @@ def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_k
     assert attempt.alive() == []
 
 
-def test_a_session_survives_its_shim_and_its_launcher_with_a_cleared_environment(attempt: Attempt) -> None:
+def test_a_session_survives_its_shim_and_its_launcher_with_a_cleared_environment(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)
     launched = attempt.start(
         """
         os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", '''if True:
