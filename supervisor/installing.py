@@ -102,7 +102,7 @@ def plan_install(where: Place, program: Path, run_file: Path | None = None, *, n
     else:
         plan.then.append(f"{_words(where, 'systemctl')} enable --now {unit}")
     if where.user and not (Path("/var/lib/systemd/linger") / pwd.getpwuid(os.getuid()).pw_name).exists():
-        plan.then.append("as root: `loginctl enable-linger USER`; without it your units end when you log out")
+        plan.then.append("`sudo loginctl enable-linger $USER`: without it your units end when you log out")
     return plan
 
 

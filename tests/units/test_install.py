@@ -50,7 +50,7 @@ def everything(folder: Path) -> dict[str, tuple[str, str, int]]:
     found = {}
     for path in sorted(folder.rglob("*")):
         about = path.lstat()
-        text = path.read_text() if path.is_file() else ""
+        text = path.read_text("latin-1") if path.is_file() else ""
         found[str(path.relative_to(folder))] = (stat.filemode(about.st_mode), text, about.st_mtime_ns)
     return found
 
