@@ -36,7 +36,7 @@ def test_every_command_is_in_the_table_and_every_command_of_the_table_exists(pro
     code = f"import sys; from supervisor.cli.{module} import main; sys.exit(main(['--help']))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60).stdout
     listed = said.partition("commands:")[2].partition("exit codes")[0]
-    known = set(re.findall(r"(?m)^ {4}(\w+) {2,}", listed)) - {"COMMAND"}
+    known = set(re.findall(r"(?m)^ {4}(\w+)(?: {2,}|$)", listed)) - {"COMMAND"}
     table = README.partition(f"\n`{program}`")[2].partition("| --- | --- |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"(?m)^\| `(\w+)", table))
     assert known
