@@ -251,7 +251,7 @@ def busy_with(state: State) -> str:
     patience of a stop would begin anew.
     """
     settings, waits = state.settings, state.settings.take_over and state.fence.asked
-    if state.mode in (*ENDED, "leaving") or state.leave.asked:
+    if state.mode in (*ENDED, "leaving"):
         return "the daemon is about to end"
     if state.leave.asked:
         return "this pod is about to go"
