@@ -396,7 +396,7 @@ class Heartbeat(Section):
     @field_validator("url")
     @classmethod
     def askable(cls, value: str | None) -> str | None:
-        return secrets.remember_url(value) if _url(value) else value
+        return value if _url(value) is None else secrets.remember_url(str(value))
 
 
 def _url(value: str | None) -> str | None:

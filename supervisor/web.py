@@ -71,7 +71,10 @@ def ask(
         timer.start()
         connection.request(method, target, body=body, headers=said)
         answer = connection.getresponse()
-        return Page(answer.status, answer.read(LIMIT_BYTES).decode(errors="replace"))
+        data = answer.read(LIMIT_BYTES)
+        if len(data) < LIMIT_BYTES and answer.length:  # the library takes an answer that was cut for a short one
+            raise http.client.IncompleteRead(data, answer.length)
+        return Page(answer.status, data.decode(errors="replace"))
     except TimeoutError:
         raise NoAnswerError(f"no answer within {timeout_s:g} s") from None
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -129,12 +129,15 @@ def _why_nothing(state: State) -> str:
 
 def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     """End the daemon once nothing is left to publish, or the time for it is over."""
-    if state.exit_said or (state.exit_code is None and not leaving.over(state, watch)):
+    if state.exit_said:
         return state, []
     if leaving.over(state, watch):
         # Perhaps in the midst of a stop, which the next daemon, if there is one, takes up again.
-        state = replace(state, exit_said=True, exit_code=EXIT_OK if state.exit_code is None else state.exit_code)
-        return state, [*fencing.release(state), a.Exit(state.exit_code or EXIT_OK, "This pod's time is up.")]
+        code = EXIT_OK if state.exit_code is None else state.exit_code
+        state = replace(state, exit_said=True, exit_code=code)
+        return state, [*fencing.release(state), a.Exit(code, "This pod's time is up.")]
+    if state.exit_code is None:
+        return state, []
     listing = state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
     waiting = (

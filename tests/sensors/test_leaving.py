@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -36,10 +37,11 @@ class Notices:
                 self.send_response(outer.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                for byte in body:
-                    time.sleep(outer.delay_s)
-                    self.wfile.write(bytes([byte]))
-                    self.wfile.flush()
+                with contextlib.suppress(OSError):  # who waits no longer has gone
+                    for byte in body:
+                        time.sleep(outer.delay_s)
+                        self.wfile.write(bytes([byte]))
+                        self.wfile.flush()
 
             def log_message(self, format: str, *args: object) -> None:
                 """The tests look at what was asked."""
