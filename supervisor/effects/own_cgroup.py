@@ -50,14 +50,13 @@ def folder_of(pid: int | str) -> Path | None:
     """Where the control group (version 2) of ``pid`` is to be found; None where it is hidden, or the process gone."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        mounts = [line.split() for line in MOUNTS.read_text().splitlines()]
+        mounts = [line.split() for line in MOUNTS.read_text().splitlines() if " - cgroup2 " in line]
     except OSError:
         return None
     path = next((line[3:] for line in groups if line.startswith("0::")), None)
-    mount = next((words for words in mounts if "cgroup2" in words[words.index("-") + 1 : words.index("-") + 2]), None)
-    if path is None or mount is None:
+    if path is None or not mounts:
         return None
-    root, point = mount[3], Path(mount[4])
+    root, point = mounts[0][3], Path(mounts[0][4])  # the first one: proc(5), mountinfo
     if root not in ("/", path) and not path.startswith(f"{root}/"):
         return None
     below = path if root == "/" else path[len(root) :]

@@ -168,7 +168,7 @@ def test_a_kernel_without_groups_only_costs_the_group(attempt: Attempt, monkeypa
     attempt.told("up")
     record = survivors.read_record(attempt.folder, "job")
     assert record and record.cgroup is None
-    assert launched.notes == ()
+    assert not [note for note in launched.notes if "group" in note], "most containers are so: nobody need read of it"
     assert attempt.stop(BLUNT).killed == 1
 
 

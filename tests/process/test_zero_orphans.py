@@ -84,14 +84,13 @@ def alive_in(folder: Path) -> list[str]:
 def one_kill(attempt: Attempt, victim: str, chance: random.Random, *, grouped: bool) -> None:
     """One attempt: it comes up, something of it (or of us) dies, and it is stopped."""
     launched = attempt.start(ZOO)
+    shim = (launched.shim_pid, _ticks(launched.shim_pid))
     if grouped and victim != "shim":
         time.sleep(chance.uniform(0, 0.25))  # it may be anywhere on its way
     else:
         # Without a group, only what was seen once can be told from a stranger later.
         wait_for(lambda: all((attempt.folder / role).exists() for role in ROLES), "all of it is up")
-    watcher, scanner = process_sensors(
-        1, [Seen(launched.shim_pid, _ticks(launched.shim_pid))], lambda *_: None, lambda: ()
-    )
+    watcher, scanner = process_sensors(1, [Seen(*shim)], lambda *_: None, lambda: ())
     scanner.look()
     known = [(one.pid, one.start_ticks) for one in scanner.identities()]
     watcher.close()
@@ -102,7 +101,7 @@ def one_kill(attempt: Attempt, victim: str, chance: random.Random, *, grouped: b
     report = attempt.stop(HASTY, budget_s=30.0, known=known)
     assert report.survivors == ()
     assert alive_in(attempt.folder) == []
-    assert not survivors.look_at(launched.shim_pid) or victim == "shim"
+    assert not survivors.alive(shim)
 
 
 def _ticks(pid: int) -> int:
