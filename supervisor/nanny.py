@@ -262,8 +262,12 @@ class Nanny:
         except OSError as error:  # no memory, or an upgrade that is half done
             self.voice.say("error", f"{command[0]} cannot be started: {error.strerror}.")
             return TRY_AGAIN
-        while self.code is None:
+        while (code := self.ended()) is None:
             self.turn(POLL_S if self.waiting else LOOK_S)
+        return code
+
+    def ended(self) -> int | None:
+        """The daemon's exit code, None while it lives."""
         return self.code
 
     def pause(self, seconds: float) -> None:

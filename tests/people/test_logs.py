@@ -278,7 +278,7 @@ except OSError:
 for _ in range(500):
     outlet.write(line)
 filler.unlink()
-for _ in range(300):
+for _ in range(450):
     outlet.write({**line, "sentence": "back"})
 print((disk / "log.json.1").read_text() + (disk / "log.json").read_text())
 """

@@ -177,13 +177,14 @@ class Pod(Container):
             return {}
 
     def running(self) -> bool:
-        return self.status().get("mode") == "running"
+        return self.status().get("state") == "running"
 
     def job(self, one: int) -> int:
-        """The job's own process, the child of the shim."""
-        found = below(one)
-        shims = [pid for pid, about in found.items() if about[2] == "rl-shim"]
-        return wait_for(lambda: next((pid for pid, about in below(one).items() if about[0] in shims), None), "the job")
+        """The job's own process: of the shim's children (it has the job's orphans, too) the one that came first."""
+        shims = [pid for pid, about in below(one).items() if about[2] == "rl-shim"]
+        return wait_for(
+            lambda: min((p for p, about in below(one).items() if about[0] in shims), default=None), "the job"
+        )
 
     def daemon(self, one: int) -> int | None:
         """The daemon: the one child of process 1 that is no shim."""
@@ -257,9 +258,18 @@ def test_a_stranger_in_a_container_without_a_home_has_all_his_folders(pod: Pod) 
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("needs root and setpriv, to be somebody else")
     stranger = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
-    python = [*stranger, sys.executable, "-c", "import supervisor.daemon"]
-    if subprocess.run(python, capture_output=True, check=False, cwd=Path(nanny.__file__).parents[1]).returncode:
-        pytest.skip("another user may not read this Python or this checkout")
+    # Where our own Python is in root's home: the machine's, with our packages.
+    places = [str(Path(nanny.__file__).parents[1]), *(path for path in sys.path if path.endswith("site-packages"))]
+    machines = f"/usr/bin/python3.{sys.version_info.minor}"
+    tried = {sys.executable: {}, machines: {"PYTHONPATH": os.pathsep.join(places)}}
+    trial = ["sh", "-c", 'cd / && "$0" -c "import psutil, pydantic_core, supervisor.daemon" && exit 0']
+    for python, more in tried.items():
+        if not subprocess.run(
+            [*stranger, *trial, python], capture_output=True, check=False, env={**os.environ, **more}
+        ).returncode:
+            break
+    else:
+        pytest.skip("another user may read neither this Python nor the machine's with this checkout")
     left = [Path("/var/tmp/rl-supervisor-54321"), Path("/tmp/rl-supervisor-54321")]
     for folder in left:
         shutil.rmtree(folder, ignore_errors=True)
@@ -267,14 +277,15 @@ def test_a_stranger_in_a_container_without_a_home_has_all_his_folders(pod: Pod) 
         folder.chmod(0o755)  # pytest's own folders are for root alone
     for folder in (pod.folder, pod.home):
         os.chown(folder, 54321, 54321)
-    lines = [line for line in pod.text.splitlines() if not line.startswith(("state_dir", "socket"))]
+    text = pod.text.replace(sys.executable, machines)
+    lines = [line for line in text.splitlines() if not line.startswith(("state_dir", "socket"))]
     pod.run_file.write_text("\n".join(lines) + "\n")
     cut = ["env", "-u", "XDG_STATE_HOME", "-u", "XDG_RUNTIME_DIR", "-u", "RL_SUPERVISOR_SOCKET_DIR", "HOME=/"]
     try:
-        one = pod.start(*cut, *stranger, sys.executable, "-m", "supervisor.cli.main", "run", str(pod.run_file))
+        one = pod.start(*cut, *stranger, python, "-m", "supervisor.cli.main", "run", str(pod.run_file), **more)
         socket = left[1] / "one.sock"
         wait_for(
-            lambda: socket.exists() and "running" in str(Client(socket).get("/v1/status").get("mode")), "it runs", 30
+            lambda: socket.exists() and "running" in str(Client(socket).get("/v1/status").get("state")), "it runs", 30
         )
         state = left[0] / "rl-supervisor/one"
         assert (state / "journal.db").stat().st_uid == 54321

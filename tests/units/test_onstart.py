@@ -20,7 +20,8 @@ SCRIPT = ROOT / "units" / "onstart.sh"
 # With --restart it is looked after by the real nanny, as the real program is. Without: appends its pid and words to
 # `calls`; then ends with the next code of `codes`, or stays until SIGTERM.
 NURSED = f"""#!/bin/bash
-[ "${{@: -1}}" = --restart ] && exec {sys.executable} -I -S {ROOT}/supervisor/nanny.py -- "$0" "${{@:1:$#-1}}"
+[ "${{@: -1}}" = --restart ] && exec "${{NURSE:-{sys.executable}}}" -I -S \\
+  {ROOT}/supervisor/nanny.py -- "$0" "${{@:1:$#-1}}"
 """
 STAND_IN = (
     NURSED
@@ -280,12 +281,21 @@ def other_user(box: Box) -> list[str]:
     return ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", "bash", str(SCRIPT), "--foreground"]
 
 
+def without_folders(box: Box) -> dict[str, str]:
+    """The box's environment without its folders, and a Python that is not in root's home."""
+    names = ("PATH", "BOX", "RL_SUPERVISOR_LOCKS", "RL_SUPERVISOR_BACKOFF")
+    return {
+        **{name: box.env[name] for name in names},
+        "NURSE": shutil.which("python3", path="/usr/bin") or sys.executable,
+    }
+
+
 def test_another_user_than_root_has_its_folders_where_xdg_says(box: Box) -> None:
     words = other_user(box)
     box.codes(0)
     config = box.folder / "home/.config/rl-supervisor"
     text = base64.b64encode(b"[run]\n").decode()
-    keep = {name: box.env[name] for name in ("PATH", "BOX", "RL_SUPERVISOR_LOCKS", "RL_SUPERVISOR_BACKOFF")}
+    keep = without_folders(box)
     env = {**keep, "HOME": str(box.folder / "home"), "RL_SUPERVISOR_RUN": "mine", "RL_SUPERVISOR_RUN_FILE_B64": text}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
@@ -299,7 +309,7 @@ def test_a_user_without_a_home_gets_one_in_var_tmp(box: Box) -> None:
     home = Path("/var/tmp/rl-supervisor-54321")
     shutil.rmtree(home, ignore_errors=True)
     text = base64.b64encode(b"[run]\n").decode()
-    keep = {name: box.env[name] for name in ("PATH", "BOX", "RL_SUPERVISOR_LOCKS", "RL_SUPERVISOR_BACKOFF")}
+    keep = without_folders(box)
     env = {**keep, "HOME": "/proc", "RL_SUPERVISOR_RUN": "mine", "RL_SUPERVISOR_RUN_FILE_B64": text}
     try:
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30, check=False)
