@@ -101,6 +101,8 @@ from supervisor.storage.base import Store, StoreError
 PROGRESS_EVERY_S = 0.5
 PR_SET_PDEATHSIG = 1
 NICE = 10
+URGENT = ("leave", "release")
+"""These are asked for when a pod goes, perhaps in seconds: training does not come first then."""
 EXTRA = ("dialect", "revision", "config_sha256", "step_base", "reward")
 
 Answer = dict[str, Any]
@@ -435,11 +437,13 @@ def main() -> None:
     """Read the request, answer, and leave without waiting for threads that may still be sending."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is lost, so nothing needs to be said
     die_with_parent()
-    step_back()
     lines = _Lines()
     code = 0
     try:
-        lines.write({"ok": serve(_read_request(), os.environ, lines)})
+        request = _read_request()
+        if request.get("do") not in URGENT:
+            step_back()
+        lines.write({"ok": serve(request, os.environ, lines)})
     except StoreError as error:
         by = {"by": error.by, "generation": error.generation} if isinstance(error, claims.FencedError) else {}
         lines.write({"error": {"kind": error.kind, "sentence": str(error), **by}})

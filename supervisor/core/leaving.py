@@ -15,7 +15,7 @@ from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
 from supervisor.core.retention import next_to_publish
-from supervisor.core.state import Leave, Next, State
+from supervisor.core.state import Leave, Next, Phase, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
@@ -42,6 +42,8 @@ def soon(state: State, fact: f.LeaveSoon) -> tuple[State, Actions]:
         return state, []
     exit_at = None if until is None or fact.within_s is None else until - reserve(max(0.0, fact.within_s))
     leave = replace(known, asked=True, why=fact.why, since=state.now, until=until, exit_at=exit_at, told="")
+    if not known.asked:
+        leave = replace(leave, save=_being_saved(state))
     state = replace(state, leave=leave)
     told: Actions = [say("leaving", f"{_when(state)} {_the_job(state)}", "warning")]
     if not known.asked:
@@ -86,17 +88,29 @@ def live(state: State, watch: Watch) -> tuple[State, Actions]:
 
 def _save_fits(state: State, watch: Watch) -> bool:
     """Is a checkpoint being written that can be complete, and published, before the pod is gone?"""
-    exit_at, newest = state.leave.exit_at, max(state.local, key=lambda one: one.step, default=None)
-    phase = state.phases.get("trainer")
-    saying = phase is not None and phase.phase == "checkpoint" and current(state, phase)
-    if exit_at is None or not (saying or (newest is not None and newest.state == "writing")):
-        return False
+    exit_at, phase = state.leave.exit_at, _saving(state)
+    if exit_at is None or state.leave.save is None or _being_saved(state) != state.leave.save:
+        return False  # also when the next save has begun: one is waited for, not one after another
     # Where nothing was ever published, or saved, nobody knows how long it takes; without it the step is lost anyway.
     stop_at = exit_at - LEAST_STOP_S - (state.publish_took_s if state.publish_took_s is not None else COMMIT_S)
     usual = state.learned.phases.get(SAVE)
-    if saying and phase is not None and usual is not None and phase.t + usual.median_s > stop_at:
+    if phase is not None and usual is not None and phase.t + usual.median_s > stop_at:
         return False
     return not watch.over(stop_at, 0.0)
+
+
+def _saving(state: State) -> Phase | None:
+    """The trainer's own word that it saves."""
+    phase = state.phases.get("trainer")
+    return phase if phase is not None and phase.phase == "checkpoint" and current(state, phase) else None
+
+
+def _being_saved(state: State) -> int | None:
+    """The step that is being saved, as the trainer or its files tell."""
+    phase, newest = _saving(state), max(state.local, key=lambda one: one.step, default=None)
+    if phase is not None and phase.step is not None:
+        return phase.step
+    return newest.step if newest is not None and newest.state == "writing" else None
 
 
 # ---------------------------------------------------------------- what is published

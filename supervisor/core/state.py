@@ -258,6 +258,7 @@ class Leave:
     since: float = 0.0
     until: float | None = None
     exit_at: float | None = None
+    save: int | None = None  # the step that was just being saved then
     moves: PublishMoves | None = None  # how far the publish under way is
     told: str = ""  # what was said of that publish: "in time", "late", "hopeless"
 

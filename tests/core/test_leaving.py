@@ -181,6 +181,17 @@ def test_a_save_that_can_be_finished_and_published_in_two_minutes_is_waited_for(
     assert stop_of(one).brief, "the save is done, and nothing else that the job does would be kept"
 
 
+def test_one_save_is_waited_for_and_not_one_after_another() -> None:
+    one = running(9)
+    one.see(f.LocalSteps((f.LocalStep(5, "complete", "", GIB), f.LocalStep(10, "writing", "", GIB))))
+    one.see(f.LeaveSoon(120.0, "SIGTERM"))
+    one.after(10.0)
+    assert not one.asked(a.Stop)
+    steps = [f.LocalStep(step, "complete", "", GIB) for step in (5, 10)]
+    one.see(f.LocalSteps((*steps, f.LocalStep(15, "writing", "", GIB))))
+    assert one.asked(a.Stop) and one.asked(a.Publish)[-1].step == 10
+
+
 def test_a_save_that_does_not_end_is_waited_for_only_while_its_publish_would_fit() -> None:
     one = running(9)
     one.state = replace(one.state, publish_took_s=30.0)
