@@ -5,6 +5,7 @@ A new command on the page fails ``test_every_command_has_a_test`` until it has a
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -14,12 +15,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from supervisor.checkpoints.publish import PublishPlan, publish
-from supervisor.cli import main
+from supervisor.checkpoints.publish import publish
+from supervisor.cli import ctl, main
 from supervisor.simulator.command_line import CommandLine
 from supervisor.simulator.era import load_era
 from supervisor.storage import open_store
@@ -194,14 +197,25 @@ class Desk:
         if command == "rl-supervisor replay":
             words.append(str(self.folder / "incident.jsonl.gz"))  # the sentence is about what `trace` has written
         if program == "supervisorctl":
-            done = self.pod.ctl(*words)
+            done = here(ctl.main, ["--socket", str(self.pod.socket), *words])
+        elif program == "rl-supervisor":
+            done = here(main.main, words)
         else:
-            module = [sys.executable, "-m", "supervisor.cli.main"]
-            line = [*module, *words] if program == "rl-supervisor" else [program, *words]
-            done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.pod.story()}"
         assert done.stdout.strip() or done.stderr.strip(), f"{command} says nothing"
         return done.stdout
+
+
+def here(entry: Callable[[list[str]], int], words: list[str]) -> subprocess.CompletedProcess[str]:
+    """One of our programs by its entry point, in this process: it is quicker, and there are thirty of them."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = entry(words)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def those(*patterns: str) -> list[str]:
@@ -213,10 +227,10 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     fault = {"kind": "engine-exit-0", "at_step": 3}
     settings = {
         "logging": {"file": str(tmp_path / "daemon.jsonl")},
-        "store": {"keep_last": 50},
-        "disk": {"keep_local": 50},
+        "store": {"keep_last": 20},
+        "disk": {"keep_local": 20},
     }
-    pod = Pod(tmp_path / "pod", "v0.6", faults=[fault], max_steps=5000, step_s=0.25, settings=settings)
+    pod = Pod(tmp_path / "pod", "v0.6", faults=[fault], max_steps=5000, step_s=0.8, settings=settings)
     yield Desk(pod, tmp_path)
     pod.close()
 
@@ -243,7 +257,7 @@ def test_the_page_works_on_a_pod(desk: Desk) -> None:
     for command in sorted(living, key=lambda one: ("replay" in one, "unpin" in one)):
         told = desk.run(command)
         if command.startswith("pgrep"):
-            assert str(pod.status()["pid"]) in told, "the job is found by the page's pattern"
+            assert str(pod.folder) in told, "the job is found by the page's pattern"
     assert desk.step in pod.stored()
 
     desk.run("supervisorctl pause")
@@ -262,7 +276,7 @@ def test_the_page_works_on_a_pod(desk: Desk) -> None:
     until(attempts(started + 3), "it goes on")
     desk.run("supervisorctl shutdown")
     assert pod.wait_exit() == 0
-    desk.step = pod.stored()[-1]
+    desk.step = int(pod.latest()["step_number"])
     for command in those(*ENDED):
         desk.run(command)
     assert any(desk.folder.glob("fetched-*/step_*/trainer/.metadata"))
@@ -305,8 +319,7 @@ def test_a_step_is_restored_by_hand_as_the_page_says(b2_tool: tuple[B2Server, di
     server, environ = b2_tool
     store = open_store("b2://my-bucket/runs", server.url, server.environ(), streams=4, part_size=PART)
     step = Step(tmp_path / "pod", 120).fill()
-    plan = step.plan(tmp_path / "state")
-    publish(store, PublishPlan("my-run", 120, plan.sources, tmp_path / "state", writer="pod-a"), quiet)
+    publish(store, replace(step.plan(tmp_path / "state"), run_id="my-run"), quiet)
     output = tmp_path / "outputs"
     (output / "checkpoints").mkdir(parents=True)
     script = by_hand().replace("/root/prime-rl/outputs", str(output))

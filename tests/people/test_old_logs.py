@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from supervisor.attempt_logs import folder_of
+from supervisor.cli import ctl as supervisorctl
 from supervisor.cli import old_logs
 from supervisor.effects.kept_logs import begin, keep_earlier
 from supervisor.jobs.base import LogSource
@@ -37,15 +39,20 @@ def state(tmp_path: Path) -> Path:
 
 
 def ctl(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    sockets = state.parents[2] / "no-sockets"
+    """The command, in this process: it is quicker."""
     environ = {
-        **os.environ,
-        "RL_SUPERVISOR_SOCKET_DIR": str(sockets),
+        "RL_SUPERVISOR_SOCKET_DIR": str(state.parents[2] / "no-sockets"),
         "XDG_STATE_HOME": str(state.parents[1]),
-        "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    command = [sys.executable, "-m", "supervisor.cli.ctl", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        try:
+            code = supervisorctl.main(words)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def test_an_earlier_attempts_log_is_found_by_role_compressed_or_not(state: Path) -> None:
