@@ -389,8 +389,6 @@ def test_the_signal_and_the_patience_are_those_of_the_era(tmp_path: Path) -> Non
     [
         ("be0e3d131", CONFIG, [8000]),
         ("be0e3d131", CONFIG + "[inference.server]\nport = 8123\n", [8123]),
-        ("be0e3d131", CONFIG + '[weight_broadcast]\ntype = "nccl"\nport = 29777\n', [8000, 29777]),
-        ("be0e3d131", CONFIG + '[weight_broadcast]\ntype = "nccl"\n', [8000, 29501]),
         ("be0e3d131", "[trainer]\n[orchestrator]\n", []),
     ],
 )
@@ -404,3 +402,11 @@ def test_a_router_needs_a_port_beside_the_engines(tmp_path: Path) -> None:
     config = CONFIG + '[weight_broadcast]\ntype = "filesystem"\n[inference.server]\nport = 9000\n'
     ports = job_of(tmp_path, commit, config=config).components(request(None))[0].ports
     assert sorted(ports) == [9000, 9100]
+
+
+@pytest.mark.parametrize(("said", "port"), [("", 29501), ("port = 29777\n", 29777)])
+def test_weights_that_go_by_nccl_need_a_port_of_their_own(tmp_path: Path, said: str, port: int) -> None:
+    commit = next(name for name, era in ERAS.items() if era.dialect.nccl_resume)
+    config = CONFIG + f'[weight_broadcast]\ntype = "nccl"\n{said}'
+    ports = job_of(tmp_path, commit, config=config).components(request(None))[0].ports
+    assert [one for one in ports if one > 20_000] == [port]
