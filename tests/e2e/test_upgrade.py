@@ -5,7 +5,6 @@ Asserted each time: the process is the same, the job is the same, and its steps 
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -235,7 +234,7 @@ def test_an_open_incident_is_gone_on_with_by_the_new_program(
     installed.version("9.0.0")
     upgrade(pod)
     assert (pod.status().get("incident") or {}).get("id", number) == number
-    pod.wait_for(lambda: pod.said_so("incident-closed", f"Incident {number} is over"), "it is closed by the new one", 60)
+    pod.wait_for(lambda: pod.said_so("incident-closed", f"Incident {number} is over"), "the new one closes it", 60)
     assert pod.status()["version"] == "9.0.0"
     assert len(pod.practice.starts()) == 2
     assert [incident["id"] for incident in pod.status()["incidents"]] == [number]
@@ -249,7 +248,7 @@ def test_a_publish_under_way_goes_on_where_it_was(tmp_path: Path, pods: list[Pod
         pod = pod_of(tmp_path, installed, checkpoint_bytes=1_000_000, step_s=0.8, **options)
         pods.append(pod)
         pod.start()
-        pod.wait_for(lambda: pod.sentences("published"), "a step is published")
+        pod.wait_for(lambda: pod.sentences("published"), "a step is published", 90)
         b2.state.bytes_per_s = 100_000
         sent = len(b2.journal("b2_upload_part"))
         pod.wait_for(lambda: len(b2.journal("b2_upload_part")) > sent + 1, "another one is on its way")
@@ -278,12 +277,11 @@ def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its
     installed.add("daemon.py", HOLD.format(hold=str(hold), variable=VARIABLE))
     asking = begin_upgrade(pod)
     pod.wait_for(lambda: held(pod), "the new program is there, and waits")
-    for pid in pod.practice.pids("trainer"):
-        os.kill(pid, signal.SIGKILL)
+    pod.practice.set_knobs(step_s=0.4, faults=[{"kind": "trainer-crash", "at_step": 1}])
     pod.wait_for_here(lambda: not pod.practice.alive(), "the job has ended by itself")
     hold.unlink()
     assert asking.wait(60) == 0, pod.story()
-    pod.wait_for(lambda: pod.said_so("verdict", "The job ended with exit code"), "its status is told")
+    pod.wait_for(lambda: pod.said_so("verdict", "The job ended with exit code 1"), "its status is told")
     pod.wait_for(lambda: pod.sentences("incident-closed"), "it goes on", 60)
     first, second = pod.resume_steps()
     assert first is None and second is not None, "--fresh was for the first start alone"
