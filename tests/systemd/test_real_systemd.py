@@ -147,10 +147,10 @@ def test_stop_start_pause_and_a_reboot(run: Callable[..., Run], box: Box) -> Non
 
     latest = demo.latest()
     box.reboot()
-    assert demo.said("Stopped by SIGTERM"), "the job was stopped before the machine went down"
-    assert demo.latest() >= latest
-    latest = demo.latest()
-    demo.until(lambda: demo.said(f"Attempt 5 is launched, resuming at step {latest}:"), "it comes back by itself")
+    stopped = "shutdown was asked for by SIGTERM"
+    assert len(demo.said(stopped)) == 2, "the job was stopped before the machine went down"
+    resumed = demo.until(lambda: demo.said("Attempt 5 is launched, resuming at step "), "it comes back by itself")[0]
+    assert int(resumed.partition("resuming at step ")[2].partition(":")[0]) >= latest
     demo.until(lambda: demo.step() > latest, "it makes steps")
 
 
@@ -197,7 +197,8 @@ def test_the_daemon_is_the_last_to_be_killed_and_the_job_has_room(run: Callable[
     }
     assert {name: demo.show(name, demo.job()) for name in wanted} == wanted
     daemon, job = demo.show("MainPID"), str(demo.status()["pid"])
-    assert demo.box.do("cat", f"/proc/{daemon}/oom_score_adj").strip() == "-900"
+    may = demo.box.run("sh", "-c", "echo -900 >/proc/self/oom_score_adj").returncode == 0  # not in every container
+    assert demo.box.do("cat", f"/proc/{daemon}/oom_score_adj").strip() == ("-900" if may else "0")
     assert {demo.box.do("cat", f"/proc/{pid}/oom_score_adj").strip() for pid in demo.pids()} == {"0"}
     # What the kernel does when memory is full, to the one that it should take last.
     processes = demo.pids()
