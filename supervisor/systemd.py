@@ -44,7 +44,7 @@ class NoManager:
     watchdog_s: float | None = None
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
-        self.variables = dict(variables or {})
+        self.variables: Mapping[str, str] = dict(variables or {})
 
     def ready(self, status: str = "") -> None: ...
     def status(self, sentence: str) -> None: ...
@@ -61,7 +61,7 @@ class Systemd:
         self, address: str, watchdog_s: float | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.watchdog_s = watchdog_s
-        self.variables = dict(variables or {})
+        self.variables: Mapping[str, str] = dict(variables or {})
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
