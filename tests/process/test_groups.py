@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import shim
-from supervisor.effects import own_cgroup, survivors, transient
+from supervisor.effects import own_cgroup, stop, survivors, transient
 from tests.process.conftest import BLUNT, Attempt, kill, wait_for
 
 FORKS_AND_LEAVES = """
@@ -225,3 +225,32 @@ def test_numbers_go_round_only_after_many_forks() -> None:
     assert survivors.may_be_recycled(None) is True
     assert survivors.may_be_recycled(now - (1 << 23)) is True
     assert survivors.may_be_recycled(now + 1_000_000) is True  # another machine's count
+
+
+def test_a_transient_unit_can_be_ended_as_a_whole_shim_and_all(
+    grouped: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Played without systemd: a group under the unit's name, with the shim in it, as systemd would have made it."""
+    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)
+    own = own_cgroup.folder_of("self")
+    assert own
+    unit = own / f"rl-job-played-{os.getpid()}.service"
+    unit.mkdir()
+    try:
+        (unit / "cgroup.procs").write_text(str(os.getpid()))
+        launched = grouped.start(FORKS_AND_LEAVES.format(each="os.setsid()"))
+        (own / "cgroup.procs").write_text(str(os.getpid()))
+        wait_for(lambda: (grouped.folder / "up").exists(), "the forking begins")
+        path = grouped.folder / "job.shim.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "unit": unit.name}))
+        tree = survivors.Belongings(grouped.folder, [], grouped.run_id)
+        stop._kill_groups(tree, [])  # what a stop does after a second; no look of it need have seen anybody
+        wait_for(lambda: nobody_in(unit), "everybody in the unit ends")
+        assert launched.shim_pid in {pid for pid, _ in tree.shims}
+        assert not any(map(survivors.alive, tree.shims))
+        assert grouped.stop(BLUNT).killed == 0
+    finally:
+        (own / "cgroup.procs").write_text(str(os.getpid()))
+        own_cgroup.kill(unit)
+        wait_for(lambda: nobody_in(unit), "the unit is empty")
+        unit.rmdir()
