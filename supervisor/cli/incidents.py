@@ -57,7 +57,7 @@ def _meant(options: argparse.Namespace) -> tuple[int | None, str | None]:
 def _found(options: argparse.Namespace, name: str | None, number: int | None) -> list[dict[str, Any]]:
     """From the daemon, else from the journal."""
     socket, folder = (None, options.state_dir) if options.state_dir else _places(options.socket, name)
-    query: dict[str, object] = {"open": int(options.open)} | ({"id": number} if number is not None else {})
+    query = {"open": int(options.open), **({"id": number} if number is not None else {})}
     if socket is not None:
         try:
             answer: list[dict[str, Any]] = Client(socket).get("/v1/incidents", **query)["incidents"]

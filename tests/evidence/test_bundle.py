@@ -116,8 +116,8 @@ def test_a_spinning_trainer_beside_a_hung_engine_is_told_apart_and_no_secret_is_
     assert b"12.0" in texts["engine-metrics.txt"]
     assert b"3.0" in texts["engine-metrics-before.txt"], "as it was last seen"
     assert b"ESTABLISHED" in texts["sockets.txt"]
-    assert b"/dev/shm" in texts["disk.txt"]
-    assert b"inodes free" in texts["disk.txt"]
+    assert b"/dev/shm" in texts["disks.txt"]
+    assert b"inodes free" in texts["disks.txt"]
     assert b"MemAvailable" in texts["memory.txt"]
     samples = list(csv.DictReader(texts["gpu-samples.csv"].decode().splitlines()))
     assert samples

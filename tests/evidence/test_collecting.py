@@ -73,18 +73,18 @@ def test_it_can_be_ended_early() -> None:
 
 def test_no_file_and_no_part_grows_beyond_its_limit() -> None:
     def talks(sink: Sink) -> None:
-        sink.put("head.txt", "".join(f"line {n}\n" for n in range(200_000)))
-        sink.put("tail.txt", "".join(f"line {n}\n" for n in range(200_000)), end=True)
-        for number in range(10):
-            sink.put(f"more-{number}.txt", "x y\n" * (FILE_BYTES // 8))
-        for _ in range(40):
+        sink.put("head.txt", "".join(f"line {n}\n" for n in range(60_000)))
+        sink.put("tail.txt", "".join(f"line {n}\n" for n in range(60_000)), end=True)
+        for number in range(6):
+            sink.put(f"more-{number}.txt", "a long line of what a process says\n" * (FILE_BYTES // 70))
+        for _ in range(12):
             sink.add("added.txt", "word " * 10_000)
 
     part = gathered([Collector("talks", talks, 20)], 20)["talks"]
     assert sum(map(len, part.files.values())) <= COLLECTOR_BYTES
     assert all(len(data) <= FILE_BYTES + 200 for data in part.files.values())
     assert part.files["head.txt"].startswith(b"line 0\n")
-    assert part.files["tail.txt"].endswith(b"line 199999\n")
+    assert part.files["tail.txt"].endswith(b"line 59999\n")
     assert any("is left out" in note for note in part.notes)
 
 

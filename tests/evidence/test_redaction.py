@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.effects.evidence.ends import tail_of
@@ -111,6 +111,7 @@ def test_the_end_of_a_log_never_begins_in_the_middle_of_a_secret(tmp_path: Path)
         assert SECRET[-4:].encode() not in tail_of(log, limit)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 400), st.integers(0, 3), st.sampled_from([" ", ",", '"', "x"]))
 def test_a_secret_in_a_line_of_any_length_is_found(before: int, lines: int, filler: str) -> None:
     text = ("word " * 3 + filler) * ((LONG_LINE * lines) // 16) + "a" * before + f" HF_TOKEN={SECRET} --key {SECRET} "

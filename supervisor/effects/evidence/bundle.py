@@ -120,7 +120,8 @@ class _Work:
 
     def _run(self, wall: float) -> None:
         scene = self.scene
-        living = within(min(LIVING_S, self.budget_s / 2), scene.living, ())
+        nobody: Sequence[Process] = ()
+        living = within(min(LIVING_S, self.budget_s / 2), scene.living, nobody)
         values = within(min(SECRETS_S, self.budget_s / 4), lambda: secrets_of(_readable(living)), None)
         redactor = Redactor(values or ())
         self.folder = self._made()
@@ -243,9 +244,9 @@ def _collectors(scene: Scene, living: Sequence[Process], budget_s: float) -> lis
     """All parts, those first that matter most where room is scarce."""
     most, some = 0.85 * budget_s, 0.5 * budget_s
     return [
-        Collector("reason", lambda sink: _reason(scene, sink), some),
+        Collector("reason", lambda sink: _reason(scene, sink), most),
         # Each by itself: one that lies on a dead mount must not cost the others.
-        *(Collector(f"log-{role}", partial(_log, role, path), some) for role, path in scene.logs.items()),
+        *(Collector(f"log-{role}", partial(_log, role, path), most) for role, path in scene.logs.items()),
         Collector("processes", lambda sink: processes.tree(scene, living, sink), most),
         Collector("commands", lambda sink: processes.commands(scene, living, sink), some),
         Collector("files", lambda sink: processes.open_files(scene, living, sink), some),

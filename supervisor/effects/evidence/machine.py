@@ -228,14 +228,14 @@ def _records(kmsg: Path) -> Iterator[str]:
 
 
 def disks(scene: Scene, sink: Sink) -> None:
-    """``disk.txt``: room and inodes where the run writes, /dev/shm and its largest files, what is mounted where."""
+    """``disks.txt``: room and inodes where the run writes, /dev/shm and its largest files, what is mounted where."""
     told = []
     for folder in dict.fromkeys((*scene.folders, scene.state_dir, SHM, Path("/tmp"))):  # noqa: S108 - only looked at
         told.append(within(STATVFS_S, partial(_room, folder), f"{folder} does not answer: a dead mount?"))
-        sink.put("disk.txt", "\n".join(told) + "\n")
+        sink.put("disks.txt", "\n".join(told) + "\n")
     told += ["", f"Largest in {SHM}:", *within(STATVFS_S, _segments, [f"{SHM} does not answer"])]
     told += ["", "Mounts:", *_mounts()]
-    sink.put("disk.txt", "\n".join(told) + "\n")
+    sink.put("disks.txt", "\n".join(told) + "\n")
 
 
 def _room(folder: Path) -> str:
@@ -281,12 +281,12 @@ def memory(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     told = []
     for path in ("/proc/loadavg", "/proc/pressure/memory", "/proc/pressure/io", "/proc/pressure/cpu", "/proc/meminfo"):
         told += [f"== {path} ==", _short(Path(path))]
-    groups = {_cgroup(process.pid) for process in living[:200]} - {None}
-    for group in sorted(filter(None, groups))[:8]:
+    groups = {group for process in living[:200] if (group := _cgroup(process.pid)) is not None}
+    for group in sorted(groups)[:8]:
         for name in ("memory.current", "memory.max", "memory.high", "memory.events", "memory.swap.current", "pids.max"):
-            path = Path("/sys/fs/cgroup") / group.lstrip("/") / name
-            if path.is_file():
-                told += [f"== {path} ==", _short(path)]
+            file = Path("/sys/fs/cgroup") / group.lstrip("/") / name
+            if file.is_file():
+                told += [f"== {file} ==", _short(file)]
     sink.put("memory.txt", "\n".join(told) + "\n")
 
 

@@ -66,7 +66,9 @@ def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     time.sleep(BETWEEN_S)
     second = {pid: stat(Path(f"/proc/{pid}/stat")) for pid in pids}
     between = max(time.monotonic() - began, 0.01)
-    rows = ["    PID    PPID S THREADS    CPU s   NOW      RSS  AGE s ROLE         WAITS IN             NAME AND TITLE"]
+    rows = [
+        "    PID    PPID S THREADS    CPU s   NOW      RSS  AGE s ROLE         WAITS IN                 NAME AND TITLE"
+    ]
     up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     for pid, depth in _in_order({pid: one for pid, one in second.items() if one is not None}):
         now, before = second[pid], first[pid]
@@ -76,7 +78,7 @@ def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
         rows.append(
             f"{pid:>7} {now.ppid:>7} {now.state} {now.threads:>7} {now.cpu_s:>8.1f} {working:>4.0f}% "
             f"{now.resident_bytes >> 20:>5} MB {up_s - now.start_ticks / TICKS:>6.0f} {scene.role(pid) or '-':<12} "
-            f"{_waits(f'/proc/{pid}/wchan'):<20} {'  ' * depth}{now.name} {scene.title(pid)[:160]}".rstrip()
+            f"{_waits(f'/proc/{pid}/wchan')[:24]:<24} {'  ' * depth}{now.name} {scene.title(pid)[:160]}".rstrip()
         )
     rows += [f"{pid:>7} ended while it was looked at" for pid in pids if second[pid] is None]
     rows.append(
