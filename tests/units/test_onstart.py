@@ -277,8 +277,8 @@ def other_user(box: Box) -> list[str]:
         folder.chmod(0o755)  # pytest's own folders are for root alone
     (box.folder / "home").mkdir()
     for path in (box.folder, box.folder / "home", box.folder / "locks"):
-        os.chown(path, 54321, 54321)
-    return ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", "bash", str(SCRIPT), "--foreground"]
+        os.chown(path, 54322, 54322)
+    return ["setpriv", "--reuid=54322", "--regid=54322", "--clear-groups", "bash", str(SCRIPT), "--foreground"]
 
 
 def without_folders(box: Box) -> dict[str, str]:
@@ -306,7 +306,7 @@ def test_another_user_than_root_has_its_folders_where_xdg_says(box: Box) -> None
 def test_a_user_without_a_home_gets_one_in_var_tmp(box: Box) -> None:
     words = other_user(box)
     box.codes(0)
-    home = Path("/var/tmp/rl-supervisor-54321")
+    home = Path("/var/tmp/rl-supervisor-54322")
     shutil.rmtree(home, ignore_errors=True)
     text = base64.b64encode(b"[run]\n").decode()
     keep = without_folders(box)
