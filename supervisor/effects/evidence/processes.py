@@ -75,10 +75,11 @@ def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
         if now is None:
             continue
         working = 100 * (now.cpu_s - before.cpu_s) / between if before is not None else 0.0
+        where = _waits(f"/proc/{pid}/wchan")[:24]
         rows.append(
             f"{pid:>7} {now.ppid:>7} {now.state} {now.threads:>7} {now.cpu_s:>8.1f} {working:>4.0f}% "
             f"{now.resident_bytes >> 20:>5} MB {up_s - now.start_ticks / TICKS:>6.0f} {scene.role(pid) or '-':<12} "
-            f"{_waits(f'/proc/{pid}/wchan')[:24]:<24} {'  ' * depth}{now.name} {scene.title(pid)[:160]}".rstrip()
+            f"{where:<24} {'  ' * depth}{now.name} {scene.title(pid)[:160]}".rstrip()
         )
     rows += [f"{pid:>7} ended while it was looked at" for pid in pids if second[pid] is None]
     rows.append(
