@@ -265,7 +265,7 @@ def test_a_publish_under_way_goes_on_where_it_was(tmp_path: Path, pods: list[Pod
 
 
 @pytest.mark.soak
-def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its_exit_code(
+def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its_exit_status(
     tmp_path: Path, pods: list[Pod], installed: Installed
 ) -> None:
     pod = pod_of(tmp_path, installed)
@@ -277,11 +277,11 @@ def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its
     installed.add("daemon.py", HOLD.format(hold=str(hold), variable=VARIABLE))
     asking = begin_upgrade(pod)
     pod.wait_for(lambda: held(pod), "the new program is there, and waits")
-    pod.practice.set_knobs(step_s=0.4, faults=[{"kind": "trainer-crash", "at_step": 1}])
+    pod.practice.end_all()
     pod.wait_for_here(lambda: not pod.practice.alive(), "the job has ended by itself")
     hold.unlink()
     assert asking.wait(60) == 0, pod.story()
-    pod.wait_for(lambda: pod.said_so("verdict", "The job ended with exit code 1"), "its status is told")
+    pod.wait_for(lambda: pod.said_so("verdict", "The job ended with signal 9"), "its status is told")
     pod.wait_for(lambda: pod.sentences("incident-closed"), "it goes on", 60)
     first, second = pod.resume_steps()
     assert first is None and second is not None, "--fresh was for the first start alone"
