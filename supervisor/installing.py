@@ -85,7 +85,7 @@ def plan_install(where: Place, program: Path, run_file: Path | None = None, *, n
     for name, text in unit_texts(where, program).items():
         reload |= _plan_unit(plan, where, name, text)
     if reload and not where.prefix:
-        plan.steps.append(Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload")))
+        plan.steps.append(Step(f"{_words(where, 'systemctl')} daemon-reload", lambda: _systemctl("daemon-reload")))
     if run is None or run_file is None:
         plan.then.append(
             f"a run file goes in with: rl-supervisor install --run RUN.toml; it becomes {where.config}/ID.toml"
@@ -126,7 +126,7 @@ def plan_uninstall(where: Place) -> Plan:
             plan.steps.append(Step(f"remove {link} (the run no longer starts by itself)", link.unlink))
         plan.steps.append(Step(f"remove {path}", path.unlink))
     if removed and not where.prefix:
-        plan.steps.append(Step("systemctl daemon-reload", lambda: _systemctl("daemon-reload")))
+        plan.steps.append(Step(f"{_words(where, 'systemctl')} daemon-reload", lambda: _systemctl("daemon-reload")))
     going = set()
     config = where.at(where.config)
     for file in sorted(config.glob("*.env")) if os.access(config, os.R_OK) else ():
@@ -327,7 +327,7 @@ def _systemctl(*words: str) -> None:
             f" See: systemctl {who}status {words[-1]}; journalctl {who}-n 50 -u {words[-1]}" if len(words) > 1 else ""
         )
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise SupervisorError(f"systemctl {' '.join(words)} failed: {said}{hint}")
+        raise SupervisorError(f"systemctl {who}{' '.join(words)} failed: {said}{hint}")
 
 
 def _run(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
