@@ -1,6 +1,6 @@
 """The unit, the daemon and the job under a real systemd: ready, killed, hung, stopped, rebooted, refused, finished.
 
-By choice: `SYSTEMD_BOX=TOOL pytest -m optin tests/systemd`, as root. TOOL is a program that keeps a systemd of its own
+By choice: `SYSTEMD_BOX=tests/systemd/machine pytest -n 0 -m optin tests/systemd`, as root. SYSTEMD_BOX is a program that keeps a systemd of its own
 in a folder: `create DIR`, `boot DIR HOST:GUEST...`, `run DIR COMMAND...` and `halt DIR`. SYSTEMD_BOX_DIR names a folder
 in which it may keep the box for the next time; else a fresh one is made, which takes about a minute.
 """
@@ -278,3 +278,44 @@ def test_the_commands_of_the_page_work_in_their_order(run: Callable[..., Run], b
         if "systemctl status" in line:
             assert 'Status: "' in done.stdout
     box.do(PROGRAM, "install")
+
+
+def test_a_user_without_root_has_it_under_a_manager_of_their_own(box: Box) -> None:
+    box.do("sh", "-c", "id someone 2>/dev/null || useradd -m -u 1234 someone")
+    box.do("install", "-d", "-o", "someone", "-m", "700", "/run/user/1234")
+    theirs = ("-E", "XDG_RUNTIME_DIR=/run/user/1234", "-E", "HOME=/home/someone", "-p", "User=someone")
+    box.do("systemd-run", "--unit=theirs", *theirs, "-p", "Delegate=yes", "/lib/systemd/systemd", "--user")
+
+    def someone(line: str) -> tuple[int, str]:
+        them = ("setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", "env", "HOME=/home/someone")
+        done = box.run(*them, "XDG_RUNTIME_DIR=/run/user/1234", "sh", "-c", f"cd; {line}")
+        return done.returncode, done.stdout + done.stderr
+
+    def until(line: str, part: str) -> None:
+        deadline = time.monotonic() + 60
+        while part not in (said := someone(line)[1]):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.2)
+
+    box.write(
+        "/srv/mine.toml",
+        '[run]\nid = "mine"\n[job]\nkind = "command"\ndir = "/home/someone"\n'
+        '[job.plain]\nstart = ["sleep", "1000"]\nresume = ["sleep", "{step}"]\n',
+    )
+    until("systemctl --user is-system-running", "running")
+    try:
+        code, said = someone(f"{PROGRAM} install --run /srv/mine.toml --now")
+        assert (code, "done: systemctl --user enable --now rl-supervisor@mine" in said) == (0, True), said
+        until("/opt/rl-supervisor/bin/supervisorctl status mine", "STARTING")
+        job = box.do("pgrep", "-u", "someone", "-x", "sleep")
+        daemon = someone("systemctl --user show --value -p MainPID rl-supervisor@mine")[1]
+        box.do("kill", "-KILL", daemon.strip())
+        until("journalctl --no-pager -o cat -n 50 _UID=1234", "it was not touched")
+        assert box.do("pgrep", "-u", "someone", "-x", "sleep") == job
+        assert someone("systemctl --user disable --now rl-supervisor@mine")[0] == 0
+        assert not box.run("pgrep", "-u", "someone", "-x", "sleep").stdout
+        assert someone(f"{PROGRAM} uninstall")[0] == 0
+        assert "mine.toml" in someone("ls .config/rl-supervisor")[1]
+    finally:
+        box.run("systemctl", "stop", "theirs")
+        box.run("userdel", "--force", "--remove", "someone")
