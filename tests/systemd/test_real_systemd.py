@@ -3,8 +3,8 @@
 By choice, as root: `SYSTEMD_BOX=tests/systemd/machine pytest -n 0 -m optin tests/systemd`.
 
 SYSTEMD_BOX is a program that keeps a systemd of its own in a folder: `create DIR`, `boot DIR HOST:GUEST...`,
-`run DIR COMMAND...` and `halt DIR`. SYSTEMD_BOX_DIR names a folder in which it may keep the box for the next time; else a
-fresh one is made, which takes one to two minutes.
+`run DIR COMMAND...` and `halt DIR`. SYSTEMD_BOX_DIR names a folder in which it may keep the box for the next time; else
+a fresh one is made, which takes one to two minutes.
 """
 
 from __future__ import annotations
