@@ -18,12 +18,16 @@ Wanted = int | Literal["latest", "best"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Steps to try, best first, and why the first one is. ``rewards`` by step, of those that tell theirs."""
+    """Steps to try, best first, and why the first one is. ``rewards`` by step, of those that tell theirs.
+
+    ``damaged``: why a step cannot be chosen that was published once.
+    """
 
     steps: tuple[int, ...]
     why: str
     sizes: dict[int, int] = field(default_factory=dict)
     rewards: dict[int, float] = field(default_factory=dict)
+    damaged: dict[int, str] = field(default_factory=dict)
 
 
 def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choice:
@@ -39,10 +43,19 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
     rewards = {int(step["step"]): float(step["reward"]) for step in listed if step.get("reward") is not None}
     where = f"run {run_file.run.id} in {run_file.store_url}"
     asked = next((step for step in catalogue["steps"] if step["step"] == wanted), None)
+    damaged = {
+        int(step["step"]): str(step["problem"]).rstrip(".")
+        for step in catalogue["steps"]
+        if step.get("manifest") and step.get("problem") and int(step["step"]) not in sizes
+    }
     if asked is not None and wanted not in sizes:
         problem = str(asked.get("problem") or "it was never published to its end").rstrip(".")
-        raise SupervisorError(f"Step {wanted} of {where} is not whole: {problem}. Whole are {numbers(sizes)}.")
+        how = "damaged" if wanted in damaged else "not whole"
+        raise SupervisorError(f"Step {wanted} of {where} is {how}: {problem}. Whole are {numbers(sizes)}.")
     if not sizes:
+        if damaged:
+            told = "; ".join(damaged.values())
+            raise SupervisorError(f"Every step of {where} that was published is damaged: {told}. Nothing was restored.")
         unfinished = [int(step["step"]) for step in catalogue["steps"]]
         more = (
             f": step{'' if len(unfinished) == 1 else 's'} {numbers(unfinished)} never got there whole"
@@ -64,10 +77,11 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
     if wanted == "latest":
         newest = pointer.get("step")
         if pointer.get("legacy") and newest in good:  # the original scripts know no other way back than their pointer
-            return Choice(tuple(step for step in good if step <= newest), "", sizes, rewards)
+            return Choice(tuple(step for step in good if step <= newest), "", sizes, rewards, damaged)
         behind = newest is not None and newest < good[0]
         told = f"latest.json is behind: it names step {newest}, and step {good[0]} is whole." if behind else ""
-        return Choice(tuple(good), told, sizes, rewards)
+        newer = {step: problem for step, problem in damaged.items() if step > good[0]}
+        return Choice(tuple(good), told, sizes, rewards, newer)
     known = [step for step in good if step in rewards]
     if not known:
         raise SupervisorError(
@@ -78,7 +92,7 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
     silent = len(good) - len(known)
     why = f"Step {best[0]} is the best: its reward of {rewards[best[0]]:.4g} is the highest of {len(known)} good steps"
     why += f"; {silent} more do not say theirs." if silent else "."
-    return Choice(tuple(best), why, sizes, rewards)
+    return Choice(tuple(best), why, sizes, rewards, damaged)
 
 
 def whole(step: dict[str, Any], latest: dict[str, Any]) -> bool:
@@ -100,7 +114,8 @@ def restore(
     if to is not None and not dry_run:
         _usable(to)
     choice = choose(run_file, transfers.run(request(run_file, "catalogue")), wanted)
-    told = [choice.why] if choice.why else []
+    told = [f"Step {step} is damaged and left as it is ({problem})." for step, problem in choice.damaged.items()]
+    told += [choice.why] if choice.why else []
     step = choice.steps[0]
     where = to.absolute() if to else run_file.output_dir
     if dry_run:

@@ -15,7 +15,6 @@ from supervisor.checkpoints.manifest import (
     MANIFEST,
     STEP,
     Latest,
-    ManifestFile,
     now,
     run_folder,
     sha256,
@@ -116,22 +115,29 @@ def _look(  # noqa: PLR0917
     except StoreError as error:
         if error.kind not in ("damaged", "missing"):
             raise
-        return StepInfo(step, False, size, len(files), problem=str(error), manifest=files[MANIFEST].file_id)
+        gone = error.kind == "missing"  # deleted while we looked: then it is no damaged step, but none
+        return StepInfo(
+            step, False, size, len(files), problem=str(error), manifest="" if gone else files[MANIFEST].file_id
+        )
     if all(file.file_id != manifest_file.file_id for file in versions[MANIFEST]):  # published anew since the listing
         return _look(store, run_id, step, _listed(store, step_folder(run_id, step)), latest, happened)
     left = happened.left(step, manifest.lineage, manifest.generation)
-    ids = {one.file_id for of_name in versions.values() for one in of_name}
-    copied = not any(file.file_id in ids for file in manifest.files)
+    newest = manifest_file.file_id == files[MANIFEST].file_id
     for file in manifest.files:
         of_name = versions.get(file.path, ())
         there = next((one for one in of_name if one.file_id == file.file_id), None)  # a fenced pod's may hide it
-        if there is None and of_name and manifest_file is files[MANIFEST] and (copied or _holds(of_name[0], file)):
-            there = of_name[0]  # in a store that was copied all ids are others
-        if there is None or there.size != file.size:
-            problem = f"{file.path} of step {step} has another size" if of_name else f"step {step} lacks {file.path}"
-            if there is None and of_name and of_name[0].size == file.size:
-                problem = f"{file.path} of step {step} was replaced after the step was published: publish it again"
-            return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
+        if there is None and of_name and newest:
+            # A store that was copied, or mended from a backup, has other ids. Restoring compares every byte.
+            there = of_name[0]
+        if there is None:
+            problem = f"step {step} lacks {file.path}"
+        elif there.size != file.size:
+            problem = f"{file.path} of step {step} has another size"
+        elif len(file.part_sha1) == 1 and there.sha1 not in (None, file.part_sha1[0]):
+            problem = f"{file.path} of step {step} was replaced after the step was published: publish it again"
+        else:
+            continue
+        return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
     committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
     return replace(committed, manifest=manifest_file.file_id)
 
@@ -142,13 +148,6 @@ def _listed(store: Store, folder: str) -> dict[str, list[StoredFile]]:
     for file in store.list_versions(folder):
         found.setdefault(file.name.removeprefix(folder), []).append(file)
     return found
-
-
-def _holds(there: StoredFile, file: ManifestFile) -> bool:
-    """Are its bytes those of ``file``, as far as a listing can prove it?"""
-    if there.size != file.size:
-        return False
-    return file.size == 0 or (len(file.part_sha1) == 1 and there.sha1 == file.part_sha1[0])
 
 
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:

@@ -97,7 +97,8 @@ def look(store: Store, run_id: str) -> Standing:
 def _look(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
     """The standing, and every version of everything in the folder of the claims."""
     folder = run_folder(run_id) + WRITERS
-    for _ in range(TRIES):
+    for number in range(TRIES):
+        time.sleep(SETTLE_S * number)
         versions = [file for file in store.list_versions(folder) if NAME.fullmatch(file.name.removeprefix(folder))]
         claims = [file for file in versions if _kind(file) == ""]
         if not claims:

@@ -65,7 +65,8 @@ def read_versions(
                 raise
             return error
 
-    for _ in range(LISTED_TRIES):
+    for number in range(LISTED_TRIES):
+        time.sleep(SETTLE_S * number)
         if versions is None:
             versions = [file for file in store.list_versions(name) if file.name == name]
         try:

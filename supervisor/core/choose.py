@@ -88,7 +88,7 @@ def _pinned(state: State, step: int, how: str) -> Choice:
 
 def _nothing_good(state: State) -> Choice:
     broken = [f"step {s.step} ({s.reason})" for s in state.local if s.state != "complete"]
-    lost = [f"stored step {step} ({why})" for step, why in state.damaged.items()]
+    lost = [f"stored step {step} ({why})" for step, why in (*state.damaged.items(), *state.spoiled().items())]
     set_aside = [f"step {step} (quarantined)" for step in state.quarantined]
     set_aside += [
         f"stored step {s.step} ({s.left})" for s in state.store if s.left and str(s.step) not in state.quarantined

@@ -220,7 +220,8 @@ def _choose(state: State) -> tuple[State, Actions]:
         case "restore" if choice.step is not None:
             state = _leave_higher(state, choice.step)  # now: a restore takes long, and a spot pod may not live so long
             state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
-            return state, [say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
+            told = _passed_over(state, choice.step)
+            return state, [*told, say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
     if state.busy.prune_local is not None and (disk_critical(state) or state.busy.prune_local == choice.step):
         return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
@@ -231,6 +232,15 @@ def _choose(state: State) -> tuple[State, Actions]:
         state = replace(state, own=replace(state.own, wanted=False))
         return enter(state, "surveying", "Waiting until the inference server has ended."), []
     return _start(state, choice.step, choice.sentence)
+
+
+def _passed_over(state: State, step: int) -> Actions:
+    """What is higher in the store and cannot be restored."""
+    return [
+        say("restore-damaged", f"Step {higher} in the store is damaged and is left as it is: {problem}.", "error")
+        for higher, problem in state.spoiled().items()
+        if higher > step
+    ]
 
 
 def _survey_again(state: State) -> tuple[State, Actions]:

@@ -25,8 +25,8 @@ def next_to_publish(state: State) -> int | None:
 def safe_locally(state: State, keep: int) -> list[int]:
     """Local steps that may be deleted, oldest first: published ones, and ones below a newer published one.
 
-    Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published,
-    or anything at or above the newest published step that is not itself published.
+    Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published or
+    that a person asked to go back to, or anything at or above the newest published step that is not itself published.
     """
     if state.fence.lost:
         return []  # what the store holds is another pod's now: nothing of it makes a step here superfluous
@@ -39,6 +39,7 @@ def safe_locally(state: State, keep: int) -> list[int]:
         kept.add(state.resume_step)  # a job that is loading it still reads it
     if state.busy.publish is not None:
         kept.add(state.busy.publish)
+    kept |= _asked_for(state)
     last_good = max(state.good_local(), default=-1)
     return sorted(
         s.step
@@ -76,8 +77,8 @@ def victims_in_store(state: State) -> list[int]:
     """Stored steps beyond retention, oldest first, then unfinished ones; at least two good ones always remain.
 
     Kept: the last N good ones, every M-th, what the pointer names, what this attempt resumed from, pinned steps, what
-    somebody is restoring, and the newest one whose bytes were seen to be right. Damaged and quarantined steps are a
-    person's to delete. While nobody knows what is pinned nothing goes.
+    somebody is restoring or asked to go back to, and the newest one whose bytes were seen to be right. Damaged and
+    quarantined steps are a person's to delete. While nobody knows what is pinned nothing goes.
     """
     settings = state.settings
     if state.pins_reason:
@@ -85,6 +86,7 @@ def victims_in_store(state: State) -> list[int]:
     good = state.good_stored()
     kept = {*good[-max(2, settings.keep_last) :], *state.pinned, *state.reading}
     kept |= {int(step) for step in state.pin_wishes}
+    kept |= _asked_for(state)
     if settings.keep_every:
         kept |= {step for step in good if step % settings.keep_every == 0}
     if state.store_latest is not None:
@@ -96,6 +98,12 @@ def victims_in_store(state: State) -> list[int]:
     beyond = [step for step in good if step not in kept] if len(state.store) > max(2, settings.keep_last) else []
     # Last, so that one which the store does not let go keeps no other from going.
     return [*beyond, *(step for step in _unfinished(state) if step not in kept)]
+
+
+def _asked_for(state: State) -> set[int]:
+    """The step that a person wants to go on at, until that is done: stopping the job first may take minutes."""
+    pinned = state.settings.pin_step if state.override else None
+    return {step for step in (state.asked_step, pinned) if step is not None}
 
 
 def _unfinished(state: State) -> list[int]:

@@ -409,6 +409,17 @@ class State:
         """Complete local steps that may be resumed from, ascending."""
         return sorted(s.step for s in self.local if s.state == "complete" and str(s.step) not in self.quarantined)
 
+    def spoiled(self) -> dict[int, str]:
+        """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.
+
+        They were published once. Nobody resumes from them, and they are no reason to believe that nothing was.
+        """
+        return {
+            s.step: s.problem or "its files are not those of its manifest"
+            for s in self.store
+            if s.manifest and not s.committed and not s.left and str(s.step) not in {*self.damaged, *self.quarantined}
+        }
+
     def good_stored(self) -> list[int]:
         """Committed stored steps that may be resumed from, ascending."""
         # A publish may have died between manifest and pointer, so a step above the pointer counts; those that the run

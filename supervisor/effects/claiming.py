@@ -101,11 +101,12 @@ class Claiming:
 
         Raises what ``do`` raises, and StoreError.
         """
+        signed = self.signed()
         try:
-            return do(self.signed())
+            return do(signed)
         except StoreError as error:
             if error.kind == "fenced":
-                self.fenced(error)
+                self.fenced(error, signed["generation"])
             raise
 
     # ------------------------------------------------------------ asked for by the core
@@ -148,13 +149,13 @@ class Claiming:
         waits = f"another pod waits {patience_s:.0f} s for its heartbeat before it goes on with the run"
         return f"The run could not be given back in the store, so {waits}: {reason.rstrip('.')}."
 
-    def fenced(self, error: StoreError) -> None:
-        """An effect was told that another pod holds the run."""
-        with self._lock:
-            if self.generation is None:
-                return
-            self._wanted = False
+    def fenced(self, error: StoreError, signed: int | None = None) -> None:
+        """An effect was told that another pod holds the run. ``signed``: the generation that its request named."""
         by, generation = (error.by, error.generation) if isinstance(error, FencedError) else ("another pod", 0)
+        with self._lock:
+            if self.generation is None or (signed is not None and signed != self.generation):
+                return  # the request was signed before the run was lost, and is ours again since
+            self._wanted = False
         self._post(f.Fenced(by, generation))
         self._lost(error)
 

@@ -38,6 +38,7 @@ SMALL_STALL_S = 120.0  # patience with a request that moves no step
 CHECK_AGAIN_S = 20.0
 MISSING_LOOKS = 3
 LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
+LAST_LOGS_S = 3.0  # how long the next pod waits for the run so that this one's last words come first
 
 
 class StoreWork:
@@ -135,6 +136,7 @@ class StoreWork:
         self._lanes.put("claims", self._release)
 
     def _release(self) -> None:
+        self._logged.wait(LAST_LOGS_S)  # afterwards nothing of ours is written
         try:
             self.claiming.give_back()
         finally:
@@ -390,14 +392,14 @@ class StoreWork:
         """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
         with contextlib.suppress(OSError):
             texts = log_ends(self._log_files())
-            self._logged.clear()
-            self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts))
+            self._logged = sent = threading.Event()
+            self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts, sent))
 
-    def _send_last_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
+    def _send_last_logs(self, attempt: int, texts: Mapping[str, bytes], sent: threading.Event) -> None:
         try:
             self._send_logs(attempt, texts)
         finally:
-            self._logged.set()
+            sent.set()
 
     def _upload_logs(self, attempt: int) -> None:
         self._send_logs(attempt, log_ends(self._log_files()))

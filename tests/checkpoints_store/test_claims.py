@@ -214,6 +214,7 @@ def test_a_claim_that_was_too_slow_to_be_seen_is_withdrawn_and_tried_again(b2: B
     assert len(b2.journal("b2_delete_file_version", "gen_00001.json")) == 1
 
 
+@pytest.mark.soak
 def test_eight_real_processes_race_and_one_wins(b2: B2Server, transfers: Transfers) -> None:
     where = {"store": {"url": "b2://the-bucket/team", "realm": b2.url, "streams": 4, "part_size": None}, "run_id": RUN}
     started = [

@@ -74,19 +74,37 @@ def test_in_a_folder_the_file_of_a_fenced_pod_replaces_none_of_the_holders(tmp_p
 # ---------------------------------------------------------------- another object under a file's name
 
 
-@pytest.mark.parametrize("name", ["trainer/__0_0.distcp", "trainer/.metadata"])
-def test_a_step_whose_file_was_replaced_by_one_of_the_same_size_is_not_committed(
-    tmp_path: Path, step: Step, name: str
+def test_a_step_whose_file_was_replaced_by_other_bytes_is_not_committed_where_the_listing_tells_hashes(
+    b2: B2Server, tmp_path: Path, step: Step
 ) -> None:
-    store = folder(tmp_path / "store")
+    store = b2_store(b2)
     publish(store, step.plan(tmp_path / "state"), quiet)
     publish(store, Step(tmp_path / "30", 30).fill().plan(tmp_path / "state"), quiet)  # the pointer vouches for that
-    stored = f"{RUN}/step_20/{name}"
-    store.put_bytes(stored, b"x" * len(store.get_bytes(stored)))
+    name = "trainer/.metadata"
+    [there] = [file for file in store.list(f"{RUN}/step_20/") if file.name.endswith(name)]
+    store.put_bytes(there.name, b"x" * there.size)
+    store.delete(there)
     info = list_steps(store, RUN).steps[20]
     assert not info.committed and f"{name} of step 20 was replaced" in info.problem
     publish(store, step.plan(tmp_path / "state"), quiet)
     assert list_steps(store, RUN).steps[20].committed
+
+
+def test_a_file_that_was_brought_back_from_a_backup_is_good_and_other_bytes_in_its_place_are_found_by_restoring(
+    tmp_path: Path, step: Step
+) -> None:
+    """A folder tells no hashes, and each copy has another id."""
+    store = folder(tmp_path / "store")
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    stored = f"{RUN}/step_20/trainer/__0_0.distcp"
+    good = store.get_bytes(stored)
+    store.put_bytes(stored, good)
+    assert list_steps(store, RUN).steps[20].committed
+    assert restore(store, RUN, 20, Place("step_20"), tmp_path / "to", quiet).verified
+    store.put_bytes(stored, good[::-1])
+    with pytest.raises(StoreError) as caught:
+        restore(store, RUN, 20, Place("step_20"), tmp_path / "again", quiet)
+    assert caught.value.kind == "damaged"
 
 
 def test_the_same_bytes_sent_once_more_by_another_tool_are_the_same_step(

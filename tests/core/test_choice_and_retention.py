@@ -73,6 +73,25 @@ def test_a_damaged_newest_step_falls_back_to_the_one_before() -> None:
     assert not [x for x in world.asked(a.PruneStore) if x.step == 10]
 
 
+def test_a_stored_step_of_which_the_listing_shows_that_it_is_damaged_is_told_and_passed_over() -> None:
+    world = World()
+    world.stored, world.latest, world.spoiled = {5: GIB}, 10, {10: "step 10 lacks trainer/.metadata"}
+    world.boot()
+    assert [r.step for r in world.asked(a.Restore)] == [5]
+    assert world.asked(a.Start)[0].step == 5
+    told = "Step 10 in the store is damaged and is left as it is: step 10 lacks trainer/.metadata."
+    assert world.said("restore-damaged") == [told]
+    assert not [x for x in world.asked(a.PruneStore) if x.step == 10]
+
+
+def test_where_the_only_stored_step_is_damaged_nothing_is_begun_anew() -> None:
+    world = World()
+    world.latest, world.spoiled = 10, {10: "step 10 lacks trainer/.metadata"}
+    world.boot()
+    assert not world.asked(a.Start)
+    assert "none of them is good: stored step 10 (step 10 lacks trainer/.metadata)" in world.asked(a.Exit)[0].reason
+
+
 def test_only_broken_checkpoints_of_unknown_origin_start_nothing() -> None:
     world = World()
     world.local = {5: "incomplete"}
@@ -197,6 +216,22 @@ def test_store_keeps_the_last_ones_and_every_mth() -> None:
     world = World(replace(SETTINGS, keep_last=3, keep_every=10))
     world.running_at(40)
     assert sorted(world.stored) == [10, 20, 30, 35, 40]
+
+
+def test_a_step_that_a_person_goes_back_to_is_kept_until_the_job_that_is_stopped_for_it_is_gone() -> None:
+    """prime-rl takes up to 330 s to stop; meanwhile steps complete, are published, and push the oldest out."""
+    state = State(
+        settings=SETTINGS,
+        local=tuple(f.LocalStep(step, "complete", "", 1) for step in (5, 10, 15, 20)),
+        store=tuple(f.StoredStep(step, True, 1) for step in (5, 10, 15, 20)),
+        store_latest=20,
+    )
+    assert 5 in victims_in_store(state) and 5 in safe_locally(state, 2)
+    asked = replace(state, asked_step=5, override=True)
+    assert 5 not in victims_in_store(asked) and 5 not in safe_locally(asked, 2)
+    named = replace(state, settings=replace(SETTINGS, pin_step=5), override=True)
+    assert 5 not in victims_in_store(named) and 5 not in safe_locally(named, 2)
+    assert 5 in victims_in_store(replace(named, override=False)), "it was started there: the attempt keeps it now"
 
 
 steps = st.lists(st.integers(0, 60), unique=True, max_size=12)

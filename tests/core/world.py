@@ -49,6 +49,7 @@ class World:
         self.pin_problem = ""
         self.publish_works = True
         self.damaged: set[int] = set()
+        self.spoiled: dict[int, str] = {}  # stored steps of which the listing shows that something is wrong
         self.memory = {"GPU-0": 70 * GIB, "GPU-1": 60 * GIB}
         self.shared = False
 
@@ -137,8 +138,12 @@ class World:
         if self.store_reason:
             self.see(f.StoreSteps(reason=self.store_reason, permanent=self.store_permanent))
         else:
-            stored = tuple(f.StoredStep(step, True, size) for step, size in sorted(self.stored.items()))
-            self.see(f.StoreSteps(stored, self.latest, pinned=tuple(sorted(self.pinned))))
+            stored = [f.StoredStep(step, True, size) for step, size in self.stored.items()]
+            stored += [
+                f.StoredStep(step, False, GIB, manifest=f"m{step}", problem=what) for step, what in self.spoiled.items()
+            ]
+            stored.sort(key=lambda one: one.step)
+            self.see(f.StoreSteps(tuple(stored), self.latest, pinned=tuple(sorted(self.pinned))))
 
     # ------------------------------------------------------------ the job
 

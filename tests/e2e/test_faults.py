@@ -114,7 +114,8 @@ def test_a_checkpoint_torn_in_the_middle_is_passed_over(era: str, how: str, heal
     assert list(outputs.glob(".set-aside/attempt-0002/**/step_4")), "the torn step is kept out of the job's sight"
 
 
-@pytest.mark.parametrize("era", NEWEST)
+@pytest.mark.soak
+@pytest.mark.parametrize("era", ERAS)
 def test_a_disk_that_fills_is_pruned_before_it_is_full(era: str, tmp_path: Path) -> None:
     """Checkpoints that prime-rl never deletes would fill the volume; published ones go, and the job never notices."""
     size = 1 << 20

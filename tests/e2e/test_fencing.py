@@ -99,13 +99,12 @@ def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path
 @pytest.mark.soak
 def test_rollback_by_hand_is_seen_by_a_pod_that_comes_before_the_next_publish(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
-    one = first_pod(tmp_path / "one", "v0.6", store=store, max_steps=400, step_s=0.3)
+    settings = {"store": {"keep_last": 50}}
+    one = first_pod(tmp_path / "one", "v0.6", store=store, max_steps=400, step_s=0.3, settings=settings)
     pods.append(one)
     one.start()
     one.wait_for(lambda: len(one.stored()) >= 3, "three steps are stored")
-    one.ctl("pause")  # nothing new meanwhile
     target = one.stored()[0]
-    one.ctl("resume")
     one.practice.set_knobs(step_s=30)
     told = one.ctl("rollback", str(target))
     assert told.returncode == 0, told

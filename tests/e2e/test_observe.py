@@ -159,6 +159,7 @@ def test_a_run_that_is_only_observed_starts_nothing_and_deletes_nothing(tmp_path
     assert len(pod.practice.starts()) == 1
 
 
+@pytest.mark.soak
 def test_pause_suspends_acting_and_not_looking(tmp_path: Path, pods: list[Pod]) -> None:
     pod = Pod(tmp_path, "v0.6", faults=[{"kind": "engine-exit-0", "at_step": 14}], max_steps=18, step_s=0.6)
     pods.append(pod)

@@ -89,6 +89,7 @@ def test_a_killed_trainer_leaves_the_engine_warm_and_resumes_at_the_last_good_st
     assert any("kept warm" in str(record) for record in pod.said())
 
 
+@pytest.mark.soak
 def test_a_dead_engine_of_january_takes_both_halves_along_since_failed_rollouts_would_be_trained_on(
     pod_of: Callable[..., Pod],
 ) -> None:

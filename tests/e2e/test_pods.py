@@ -298,6 +298,7 @@ def transfer_of(pod: Pod) -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.soak
 def test_the_transfer_is_killed_in_the_middle_of_a_publish_which_completes_all_the_same(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:

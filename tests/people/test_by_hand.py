@@ -90,7 +90,7 @@ def test_the_latest_is_the_newest_whole_step_also_where_the_pointer_is_behind(
 def test_a_damaged_step_that_was_named_is_an_error(store: Store, tmp_path: Path, capsys: Told) -> None:
     damage(tmp_path, 30)
     assert run(store, "restore", "--step", "30", "--to", str(tmp_path / "to")) == 1
-    assert "tep 30 is damaged" in capsys.readouterr().err
+    assert "is damaged: trainer" in capsys.readouterr().err
 
 
 def test_a_step_that_was_left_comes_only_by_its_name(store: Store, tmp_path: Path, capsys: Told) -> None:
@@ -149,7 +149,7 @@ def test_verify_of_a_run_that_is_not_there_is_no_success(store: Store, capsys: T
 def test_a_step_that_is_listed_and_not_whole_is_not_denied(store: Store, tmp_path: Path, capsys: Told) -> None:
     (tmp_path / "store" / RUN / "step_30" / "trainer" / ".metadata").unlink()
     assert run(store, "restore", "--step", "30", "--to", str(tmp_path / "to")) == 1
-    told = f"Step 30 of run {RUN} in {store.url} is not whole: step 30 lacks trainer/.metadata. Whole are 10, 20, 40.\n"
+    told = f"Step 30 of run {RUN} in {store.url} is damaged: step 30 lacks trainer/.metadata. Whole are 10, 20, 40.\n"
     assert capsys.readouterr().err == told
 
 

@@ -99,6 +99,29 @@ def test_the_core_is_told_by_whichever_request_is_refused() -> None:
     assert len(desk.asked) == asked, "no heartbeat, and no claim, until a person wants one"
 
 
+def test_a_late_answer_to_a_request_of_before_the_run_was_taken_back_ends_nothing() -> None:
+    ended: list[StoreError] = []
+    desk = Desk(lost=ended.append)
+    desk.claiming.want(take_over=False)
+    held = list(desk.told)
+
+    def slow(signed: dict[str, Any]) -> dict[str, Any]:
+        desk.claiming.generation = 5  # meanwhile a person took the run back
+        raise FencedError("vm holds the run now (generation 5, this pod had 3)", "vm", 5)
+
+    with pytest.raises(FencedError):
+        desk.claiming.write(slow)
+    assert desk.told == held and not ended
+    desk.claiming.generation = 5
+    with pytest.raises(FencedError):
+        desk.claiming.write(lambda signed: raised(FencedError("pod-b holds the run now", "pod-b", 6)))
+    assert desk.told[-1] == f.Fenced("pod-b", 6) and ended
+
+
+def raised(error: StoreError) -> dict[str, Any]:
+    raise error
+
+
 def test_a_run_that_cannot_be_given_back_says_what_that_costs() -> None:
     desk = Desk()
     desk.claiming.want(take_over=False)

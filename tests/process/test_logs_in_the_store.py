@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.storage.base import StoreError
 
 
-def effects_of(tmp_path: Path, logs: dict[str, Path]) -> Effects:
+def effects_of(tmp_path: Path, logs: dict[str, Path], more: str = "") -> Effects:
     (tmp_path / "run.toml").write_text(
         f'[run]\nid = "r1"\nstate_dir = "{tmp_path}/state"\n[job]\nkind = "command"\noutput_dir = "{tmp_path}/out"\n'
-        '[job.plain]\nstart = ["true"]\nresume = ["true"]\n'
+        '[job.plain]\nstart = ["true"]\nresume = ["true"]\n' + more
     )
     effects = Effects(
         load(tmp_path / "run.toml"),
@@ -76,3 +77,22 @@ def test_evidence_that_did_not_reach_the_store_is_sent_with_a_later_attempts_log
     effects.store._upload_logs(4)
     effects.store._upload_logs(4)
     assert [(ask["attempt"], set(ask["logs"])) for ask in asked] == [(3, {"incident-2.txt"})]
+
+
+def test_the_run_is_given_back_after_the_last_words_of_every_attempt(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text("step 1\n")
+    effects = effects_of(tmp_path, {"trainer": tmp_path / "trainer.log"}, f'[store]\nurl = "file://{tmp_path}/store"\n')
+    effects.store.claiming.generation = 4
+    asked: list[tuple[str, int | None]] = []
+
+    def slow(ask: dict[str, Any], **_: Any) -> dict[str, Any]:
+        time.sleep(0.1)
+        asked.append((ask["do"], ask.get("attempt")))
+        return {}
+
+    effects.store.transfers.run = slow  # type: ignore[assignment,method-assign]
+    effects.store.last_logs(1)
+    effects.store.last_logs(2)
+    effects.store.release()
+    effects.close()
+    assert asked == [("put-logs", 1), ("put-logs", 2), ("release", None)]

@@ -55,10 +55,13 @@ def test_the_journal_of_two_daemons_the_first_of_them_killed_gives_the_same_deci
     try:
         pod.start()
         pod.wait_for(lambda: pod.sentences("published"), "something is published")
+        pod.practice.set_knobs(step_s=10)  # it is not to end while nobody watches
         pod.kill_daemon()
         for file in pod.state_dir.glob("journal.db*"):
             shutil.copy(file, tmp_path)  # as the kill left it
         pod.start()
+        pod.wait_for(lambda: pod.sentences("adopted"), "the next one took the job over")
+        pod.practice.set_knobs(step_s=0.5)
         assert pod.wait_exit() == 0
     finally:
         pod.close()

@@ -221,9 +221,10 @@ def test_a_name_that_a_person_deletes_hides_its_older_versions(
 ) -> None:
     for name in ("run/step_1/manifest.json", "run/step_2/manifest.json", "run/step_3/manifest.json"):
         store.put_bytes(name, name.encode())
+    another_second(store)
     delete_as_people_do(store, "run/step_2/manifest.json", request, tmp_path)
     delete_as_people_do(store, "run/step_3/manifest.json", request, tmp_path)
-    time.sleep(1.1)  # S3 tells times in whole seconds
+    another_second(store)
     anew = store.put_bytes("run/step_3/manifest.json", b"anew")
     assert [file.name for file in store.list_versions("run/")] == ["run/step_1/manifest.json", anew.name]
     assert [file.file_id for file in store.list_versions(anew.name)] == [anew.file_id]
@@ -235,6 +236,12 @@ def test_a_name_that_a_person_deletes_hides_its_older_versions(
         store.delete(file)
     assert [*map(list, store.list_hidden("run/"))] == [[], []]
     assert [file.name for file in store.list_versions("run/")] == ["run/step_1/manifest.json", anew.name]
+
+
+def another_second(store: Store) -> None:
+    """S3 tells times in whole seconds: what is younger has to be seen to be."""
+    if store.url.startswith("s3:"):
+        time.sleep(1.1)
 
 
 def delete_as_people_do(store: Store, name: str, request: pytest.FixtureRequest, folder: Path) -> None:

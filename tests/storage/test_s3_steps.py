@@ -70,6 +70,7 @@ def test_a_flipped_byte_on_the_way_back_is_fetched_again(
     assert tree(tmp_path / "pod-b") == step.content()
 
 
+@pytest.mark.soak
 def test_check_online_tells_whether_the_service_can_be_used(
     seaweed: Seaweed, s3_place: Callable[[bool], str], tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def b2_pod(quick_dir: Path) -> Any:
         yield Pod(home, server)
 
 
+@pytest.mark.soak
 def test_kill_9_at_some_moments_of_a_publish(b2_pod: Pod, transfers: Transfers) -> None:
     assert kill_and_start_again(b2_pod, transfers, "publish", (9, 16, 23, 30)) == 4
 

@@ -26,17 +26,24 @@ FATES: dict[str, tuple[Fate, ...]] = {"file": ("kept", "lost", "torn"), "b2": ("
 
 LOCAL = ("first", "further", "again", "held", "restore", "replace")
 """At B2 only these write to a disk of which anything can be lost."""
+IN_EACH_RUN = {
+    ("file", "first", "lost"),
+    ("file", "restore", "lost"),
+    ("file", "quarantine", "lost"),
+    ("b2", "prune", "kept"),
+}
+"""The others are soaks."""
 
 
 def _cases() -> list[Any]:
-    """Quick ones in each run of the tests, all of them in `make soak`; B2 keeps little on the local disk to tear."""
+    """Some in each run of the tests, all others in `make soak`; B2 keeps little on the local disk to tear."""
     cases = []
     for where in ("file", "b2"):
         for name in SCENES:
             for fate in FATES[where]:
                 if where == "b2" and fate == "lost" and name not in LOCAL:
                     continue
-                quick = fate == "lost" if where == "file" else (name, fate) == ("prune", "kept")
+                quick = (where, name, fate) in IN_EACH_RUN
                 marks = () if quick else (pytest.mark.soak,)
                 cases.append(pytest.param(where, name, fate, marks=marks, id=f"{where}-{name}-{fate}"))
     return cases
@@ -126,6 +133,7 @@ def _nothing_was_sent_twice(pod: Pod) -> None:
     assert not [one for one, times in sent.items() if times > 1], "sent twice"
 
 
+@pytest.mark.soak
 def test_there_are_more_than_a_thousand_points_to_be_killed_at(
     quick_dir: Path, lora_pod: Pod, capsys: pytest.CaptureFixture[str]
 ) -> None:

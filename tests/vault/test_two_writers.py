@@ -123,6 +123,8 @@ WINNERS = {
     "reaches 20 again": Winner(20, 7, goes_back_to=-1),
 }
 
+IN_EACH_RUN = {("file", "publish", "same step"), ("file", "quarantine", "further"), ("b2", "release", "same step")}
+"""The others are soaks."""
 AT_THE_FOLDER = {(act, "same step") for act in ACTS if act != "publish again"}
 """Of a step that is there names are replaced, and one rename or deletion that was on its way cannot be called back."""
 
@@ -138,7 +140,7 @@ def _cases() -> list[Any]:
             for where in ("b2", "file"):
                 if where == "file" and winner != "further" and (act, winner) not in AT_THE_FOLDER:
                     continue
-                quick = where == "file" or (act, winner) == ("release", "same step")
+                quick = (where, act, winner) in IN_EACH_RUN
                 marks = () if quick else (pytest.mark.soak,)
                 cases.append(pytest.param(where, act, winner, marks=marks, id=f"{where}-{act}-{winner}"))
     return cases
