@@ -177,9 +177,13 @@ class Claim(Action):
 
 @dataclass(frozen=True)
 class Release(Action):
-    """Give the run back in the store, so that the next pod need not wait: nothing of it runs here any more."""
+    """Give the run back in the store, so that the next pod need not wait: nothing of it runs here any more.
+
+    ``brief``: this pod's time is over, so that nothing else is waited for before.
+    """
 
     generation: int
+    brief: bool = False
 
 
 @dataclass(frozen=True)

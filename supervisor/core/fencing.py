@@ -110,7 +110,7 @@ def release(state: State) -> Actions:
     """The daemon ends, and nothing of the run goes on here. (Beside an observer a person's job goes on.)"""
     if not state.settings.fencing or not may_write(state) or state.settings.mode == "observe":
         return []
-    return [a.Release(state.fence.generation or 0)]
+    return [a.Release(state.fence.generation or 0, brief=state.leave.exit_at is not None)]
 
 
 # ---------------------------------------------------------------- facts

@@ -145,7 +145,7 @@ class Effects:
             case a.Claim():
                 self.store.claim(action)
             case a.Release():
-                self.store.release()
+                self.store.release(brief=action.brief)
             case a.MarkLeaving():
                 self.store.claiming.leave()
             case a.Hurry():

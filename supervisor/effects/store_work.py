@@ -128,15 +128,15 @@ class StoreWork:
         self.claiming.journal = self.journal
         self.claiming.want(take_over=action.take_over)
 
-    def release(self) -> None:
-        """Give the run back; ``close`` waits a little for it."""
+    def release(self, *, brief: bool = False) -> None:
+        """Give the run back; ``close`` waits a little for it. ``brief``: at once, whatever the logs still lack."""
         # Nothing is under way then, unless this pod's time is over: no manifest of ours comes after the release.
         self.transfers.cancel("publish", "This pod's time is over.")
         self._given_back.clear()
-        self._lanes.put("claims", self._release)
+        self._lanes.put("claims", lambda: self._release(0.0 if brief else LAST_LOGS_S))
 
-    def _release(self) -> None:
-        self._logged.wait(LAST_LOGS_S)  # afterwards nothing of ours is written
+    def _release(self, for_logs_s: float) -> None:
+        self._logged.wait(for_logs_s)  # afterwards nothing of ours is written
         try:
             self.claiming.give_back()
         finally:
