@@ -20,6 +20,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates
 
 COPY pyproject.toml constraints.txt README.md LICENSE /usr/src/rl-supervisor/
 COPY supervisor /usr/src/rl-supervisor/supervisor
+COPY units /usr/src/rl-supervisor/units
 RUN python3 -m venv /opt/rl-supervisor \
     && /opt/rl-supervisor/bin/pip install --no-cache-dir -c /usr/src/rl-supervisor/constraints.txt /usr/src/rl-supervisor \
     && ln -s /opt/rl-supervisor/bin/rl-supervisor /opt/rl-supervisor/bin/rl-supervisorctl /usr/local/bin/

@@ -31,7 +31,7 @@ def init(output: Path, job_dir: Path | None) -> int:
     for note in machine.notes:
         print(f"  note: {note}")
     print(f"Next: read it, then `rl-supervisor check {output}`, then `rl-supervisor run {output}`.")
-    print(f"Under systemd: move it to /etc/rl-supervisor/{run}.toml and `systemctl enable --now rl-supervisor@{run}`.")
+    print(f"Under systemd: `rl-supervisor install --run {output} --now` puts it in place and starts it.")
     return 0
 
 
