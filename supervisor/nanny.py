@@ -11,9 +11,9 @@ What it promises
   daemon is started again: after 5 s, then 10 s ... 300 s, and from 5 s anew once a daemon has lived for ten minutes.
 - The job is not its business. The job's shim is nobody's child but init's or ours (we are a subreaper, so that a
   container whose process 1 reaps nothing fills up with no zombies), and a daemon that dies leaves it alone.
-- SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are handed on, but only once the daemon listens to them: before
-  its handlers stand, each of them would merely kill it. SIGTERM and SIGINT also mean that it is the last one. A daemon
-  that was killed meanwhile has left its job behind, so one more is started, once, and told the same.
+- SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGPWR are handed on, but only once the daemon listens to
+  them: before its handlers stand, each of them would merely kill it. SIGTERM and SIGINT also mean that it is the last
+  one. A daemon that was killed meanwhile has left its job behind, so one more is started, once, and told the same.
 - As process 1 it does not end with 93 under a living job, since its end is everybody's: it waits for the job's end.
   SIGHUP then tries the daemon again (somebody has mended the run file), SIGTERM ends the job.
 
@@ -36,12 +36,13 @@ import time
 
 FINISHED, TRY_AGAIN, PERSON_NEEDED, POD_UNFIT = 0, 75, 93, 94  # supervisor.errors, which is not imported here
 ENDING = (signal.SIGTERM, signal.SIGINT)
-FORWARDED = (*ENDING, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (*ENDING, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR)
 HANDLED = (*FORWARDED, signal.SIGCHLD)
 PR_SET_NAME = 15  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 FIRST_WAIT_S = 5.0
 LONGEST_WAIT_S = 300.0
+LEAST_WAIT_S = 0.05  # of a first wait: 0 doubled stays 0, and a daemon that dies at its start would spin
 HEALTHY_S = 600.0  # who has lived for so long did not die of its start
 ONCE_S = 60.0
 HEAR_S = 20.0  # a daemon that has no handlers by now will get none
@@ -56,6 +57,15 @@ CUT_ABOVE_BYTES = 50_000_000
 def next_wait(wait_s: float, lived_s: float, first_s: float) -> float:
     """Seconds to wait before the next start, after a daemon that lived for ``lived_s``; ``wait_s`` was the turn's."""
     return first_s if lived_s >= HEALTHY_S else wait_s
+
+
+def seconds(text: str) -> float:
+    """The first wait that somebody wishes, 0.05 to 300 s; the usual one for what is no number."""
+    try:
+        wished = float(text)
+    except ValueError:
+        return FIRST_WAIT_S
+    return min(max(wished, LEAST_WAIT_S), LONGEST_WAIT_S) if wished == wished else FIRST_WAIT_S  # noqa: PLR0124 (nan)
 
 
 def words_of(command: list[str], once: int, *, first: bool) -> list[str]:
@@ -183,10 +193,7 @@ class Nanny:
         self.environ = environ
         self.pid_file = environ.pop("RL_SUPERVISOR_PID_FILE", "")
         self.log = environ.pop("RL_SUPERVISOR_CUT_LOG", "")
-        try:
-            self.first_s = max(0.0, float(environ.pop("RL_SUPERVISOR_BACKOFF", "") or FIRST_WAIT_S))
-        except ValueError:
-            self.first_s = FIRST_WAIT_S
+        self.first_s = seconds(environ.pop("RL_SUPERVISOR_BACKOFF", ""))
         self.voice = Voice()
         self.daemon = 0
         self.code: int | None = None

@@ -144,7 +144,7 @@ supervise() {
     if [[ -z $stopping ]]; then
       say "rl-supervisor could not be installed or started ($code); again in $wait_s s"
       pause "$wait_s"
-      wait_s=$(awk -v s="$wait_s" 'BEGIN { s *= 2; print (s > 300 ? 300 : s) }')
+      wait_s=$(awk -v s="$wait_s" 'BEGIN { s *= 2; print (s > 300 ? 300 : s < 0.1 ? 0.1 : s) }')
     fi
     if [[ -n $stopping ]]; then
       say "stopped"

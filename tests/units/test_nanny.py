@@ -36,6 +36,7 @@ def ends(number, frame):
     tell("ended", signal.Signals(number).name)
     sys.exit(0)
 """
+SHORT = "nanny.FIRST_WAIT_S = 0.05"  # what a wish that is no number gets
 
 
 class Crib:
@@ -139,6 +140,20 @@ def test_who_was_well_for_ten_minutes_begins_with_the_first_wait_again() -> None
     assert nanny.next_wait(160, 600, 5) == 5
 
 
+@pytest.mark.parametrize("wished", ["0", "-1", "nan", "-inf"])
+def test_no_wish_for_the_first_wait_makes_it_spin(crib: Crib, wished: str) -> None:
+    assert crib.start("sys.exit(75 if start < 4 else 0)", RL_SUPERVISOR_BACKOFF=wished, patch=SHORT).wait() == 0
+    waits = [line.rpartition("again in ")[2] for line in crib.said()[:-1]]
+    assert waits == ["0.05 s.", "0.1 s.", "0.2 s."]
+
+
+def test_every_signal_that_tells_of_the_end_is_handed_on() -> None:
+    """One that the daemon listens to and the nanny does not would kill the nanny."""
+    from supervisor.sensors.leaving import SIGNALS
+
+    assert set(SIGNALS.values()) <= set(nanny.FORWARDED)
+
+
 def test_the_job_lives_on_when_the_daemon_is_killed_and_its_end_leaves_no_zombie(crib: Crib) -> None:
     crib.start(
         """
@@ -172,7 +187,7 @@ def test_sigterm_before_the_daemon_listens_waits_until_it_does(crib: Crib) -> No
     assert len(crib.starts()) == 1
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPWR"])
 def test_signals_are_handed_on(crib: Crib, name: str) -> None:
     crib.start(f'signal.signal(signal.{name}, ends); signal.signal(signal.SIGTERM, ends); tell("up"); sleep()')
     crib.told("up")
