@@ -316,7 +316,7 @@ class Leaving(Section):
 
     grace_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds from SIGTERM to the kill: 5 on RunPod, 10 for plain `docker stop`. Default: as long as stopping and the
-    last publish take, which the unit's TimeoutStopSec allows."""
+    last publish take, up to 400 s, which the unit's TimeoutStopSec allows."""
     within_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds that are left once a trigger fires, where its own words do not say: a number alone, or JSON with
     `within_s` (seconds) or `time` (ISO 8601). Default: nobody knows, so everything is done at once."""

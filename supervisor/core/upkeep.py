@@ -22,7 +22,8 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import size
 
 RECORDS_S = 1800.0
-LEAVE_S = 60.0  # what SIGTERM leaves for the publish in flight, after the job is stopped
+LEAVE_S = 60.0  # what a shutdown leaves at least for the last publish, after the job is stopped
+ENDED_WITHIN_S = 400.0  # of a plain SIGTERM: what sent it kills after 420 s (the unit, `docker stop -t 420`)
 STALE_AGAIN_S = 600.0
 STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
 NEEDS_ENGINE = ("starting", "running", "stopping", "surveying", "restoring", "backing-off")
@@ -140,10 +141,9 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
         return state, []
     listing = state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
-    waiting = (
+    publishing = (
         (state.busy.publish is not None and not leaving.hopeless(state))
         or listing
-        or engine
         or (
             state.busy.publish is None
             and next_to_publish(state) is not None
@@ -153,11 +153,21 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
             and fencing.may_write(state)
         )
     )
-    limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
-    in_time = state.leave.exit_at is not None or state.now - state.since < limit
-    if waiting and (state.settings.has_store or engine) and in_time:
+    publishing = publishing and state.settings.has_store and state.now < _publish_until(state)
+    patience_s = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
+    engine = engine and (state.leave.exit_at is not None or state.now < state.since + patience_s)
+    if publishing or engine:
         return state, []
     return replace(state, exit_said=True), [*fencing.release(state), a.Exit(state.exit_code, state.why)]
+
+
+def _publish_until(state: State) -> float:
+    """When the last publish is waited for no longer. One that moves no byte fails before, in the store's patience."""
+    if state.leave.exit_at is not None:
+        return state.leave.exit_at
+    if state.mode != "leaving" or state.leave.why:  # nobody kills by a clock that is known
+        return state.since + LAST_PUBLISH_S
+    return max(state.since + LEAVE_S, state.leave.since + ENDED_WITHIN_S)
 
 
 def can_free(state: State) -> bool:

@@ -255,6 +255,30 @@ def test_a_plain_sigterm_marks_the_claim_and_is_otherwise_as_ever() -> None:
     assert stop_of(one) == a.Stop(one.state.attempt, "The daemon is shut down by SIGTERM.", SETTINGS.stop_budget_s)
 
 
+def test_a_plain_sigterm_waits_for_the_last_publish_until_shortly_before_the_units_kill() -> None:
+    one = publishing(90.0)
+    began = one.t
+    one.see(f.Command("shutdown", "SIGTERM"))
+    one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.after(200.0, 1.0)
+    assert ended(one) is None, "the publish moves: the step is nearly in the store"
+    until_ended(one, 300.0, 1.0)
+    assert 395 <= one.t - began <= 402, "and what sent SIGTERM kills after 420 s"
+    assert kinds(one)[-2:] == ["Release", "Exit"]
+
+
+def test_a_trigger_that_names_no_time_gives_up_no_publish_that_moves() -> None:
+    one = publishing(90.0)
+    one.see(f.LeaveSoon(None, "/run/preempted appeared"))
+    one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.after(900.0, 1.0)
+    assert ended(one) is None
+    one.see(f.Published(10, GIB, 900.0, GIB))
+    until_ended(one, 5.0)
+
+
 def test_a_second_word_counts_only_where_it_leaves_less_time() -> None:
     one = running()
     one.see(f.LeaveSoon(120.0, "the page of leaving.url says so"))
