@@ -41,8 +41,8 @@ Request
     standing        -                                               generation, writer, released, mark, leaving
     claim           writer, settle_s, take_over?, over? {as         as "standing"
                     "standing" answers}
-    beat            generation, writer, count                       as "standing"
-    leave           generation, writer                              as "standing"
+    beat            generation, writer, count, urgent?              as "standing"
+    leave           generation, writer, urgent?                     as "standing"
     put-heartbeat   heartbeat {...}, generation?, writer?           -
     release         generation, writer                              -
     lineage         happened [{"kind", "step", "wall", "why"}],     lineage, pointer (the step that it was moved to)
@@ -441,7 +441,7 @@ def main() -> None:
     code = 0
     try:
         request = _read_request()
-        if request.get("do") not in URGENT:
+        if request.get("do") not in URGENT and request.get("urgent") is not True:
             step_back()
         lines.write({"ok": serve(request, os.environ, lines)})
     except StoreError as error:

@@ -25,9 +25,10 @@ LONGEST_LOOK_S = 15.0
 SHORTEST_LOOK_S = 0.5
 LEAVING_BEAT_S = 3.0
 LEAVING_LOOK_S = 2.0
-LEAVING_PATIENCE_S = 15.0
-"""For so long the heartbeat of a holder whose pod is about to go may stand still: five beats. Should it take longer,
-and that holder still write, then it is fenced like any other."""
+LEAVING_STALL_S = 8.0
+LEAVING_PATIENCE_S = 30.0
+"""For so long the heartbeat of a holder whose pod is about to go may stand still: three requests that each hang for
+LEAVING_STALL_S. Should it take longer, and that holder still write, then it is fenced like any other."""
 
 Answer = dict[str, Any]
 Run = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -52,17 +53,18 @@ class Claiming:
         needed: bool = True,
         listed: Callable[[], None] = lambda: None,
         lost: Callable[[StoreError], None] = lambda error: None,
+        cancel: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``lost`` is called
-        when another pod holds the run; ``patience_s``: for so long another pod's heartbeat may stand still.
-        ``needed``: other pods reach the store, too.
+        when another pod holds the run; ``cancel`` ends the heartbeat that is under way; ``patience_s``: for so long
+        another pod's heartbeat may stand still. ``needed``: other pods reach the store, too.
         """
         self._run, self._post, self._queue = run, post, queue
         self._patience_s = patience_s
         self._needed = needed
         self._listed = listed
-        self._lost = lost
+        self._lost, self._cancel = lost, cancel
         self._clock = clock
         self._lock = threading.Lock()
         self._session = secrets.token_hex(4)
@@ -129,7 +131,14 @@ class Claiming:
             if self.generation is None or self._leaving:
                 return
             self._leaving, self._due = True, 0.0
+        self._cancel()  # a heartbeat that hangs would be waited for first
         self.tick()
+
+    def rest(self) -> None:
+        """No heartbeat from now on, and none that is waited for: the run is about to be given back."""
+        with self._lock:
+            self._wanted = False
+        self._cancel()
 
     def give_back(self) -> None:
         """Give the run back, if it is ours; blocks for one request. ``unreturned`` says why that came to nothing."""
@@ -218,19 +227,22 @@ class Claiming:
             self._post(f.ClaimHeld(host_of(str(found["writer"])), int(found["generation"]), age, patience_s))
 
     def _beat(self) -> None:
+        with self._lock:
+            generation, leaving = self.generation if self._wanted else None, self._leaving
         self._count += 1
+        more: dict[str, Any] = {"urgent": True} if leaving else {}
         try:
-            generation = self.generation
-            if generation is not None and self._leaving and not self._marked:
-                self._run("leave", {"generation": generation, "writer": self.writer})
+            if generation is not None and leaving and not self._marked:
+                self._run("leave", {"generation": generation, "writer": self.writer, **more})
                 self._marked = True
                 told = "The store knows that this pod is about to go: another pod need not wait long after that."
                 self._post(f.Remark("preempted", told))
             elif generation is not None:
-                self._run("beat", {"generation": generation, "writer": self.writer, "count": self._count})
+                self._run("beat", {"generation": generation, "writer": self.writer, "count": self._count, **more})
         except StoreError as error:
             if error.kind == "fenced":
                 self.fenced(error)
             # Else the store is away: the publish tells so, and another pod may take the run over meanwhile.
         finally:
-            self._again_in(beat_time(self._patience_s))
+            told_since = self._leaving and not leaving  # the mark waits for nothing
+            self._again_in(0.0 if told_since else beat_time(self._patience_s))

@@ -21,7 +21,7 @@ from supervisor.core import facts as f
 from supervisor.core.records import Happened
 from supervisor.effects import aside, run_records
 from supervisor.effects.attempts import digest, read_snapshot
-from supervisor.effects.claiming import Claiming
+from supervisor.effects.claiming import LEAVING_STALL_S, Claiming
 from supervisor.effects.described import describe
 from supervisor.effects.evidence.ends import log_ends
 from supervisor.effects.evidence.keeping import to_send
@@ -89,13 +89,14 @@ class StoreWork:
         self._logged = threading.Event()
         self._logged.set()
         self.claiming = Claiming(
-            lambda do, more: self._small(do, **more),
+            self._of_the_claim,
             post,
             lanes.put,
             store.take_over_after,
             needed=store.url is not None,  # the embedded store is this machine's own
             listed=lambda: self.catalogue(force=True),
             lost=lambda error: self.transfers.cancel("publish", str(error)),
+            cancel=lambda: self.transfers.cancel("heartbeat", "This pod is about to go."),
         )
 
     def close(self, within_s: float | None = None) -> None:
@@ -117,6 +118,12 @@ class StoreWork:
         """Carry out one small request. Raises StoreError."""
         return self.transfers.run(self._ask(do, **more), stall_s=SMALL_STALL_S)
 
+    def _of_the_claim(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
+        """A request of the claim. On a pod that is about to go one that hangs is tried again soon."""
+        stall_s = LEAVING_STALL_S if more.get("urgent") else SMALL_STALL_S
+        what = "heartbeat" if do in ("beat", "leave") else ""
+        return self.transfers.run(self._ask(do, **more), what=what, stall_s=stall_s)
+
     def _write(self, do: str, **more: Any) -> dict[str, Any]:
         """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""
         return self.claiming.write(lambda signed: self._small(do, **more, **signed))
@@ -132,6 +139,7 @@ class StoreWork:
         """Give the run back; ``close`` waits a little for it. ``brief``: at once, whatever the logs still lack."""
         # Nothing is under way then, unless this pod's time is over: no manifest of ours comes after the release.
         self.transfers.cancel("publish", "This pod's time is over.")
+        self.claiming.rest()
         self._given_back.clear()
         self._lanes.put("claims", lambda: self._release(0.0 if brief else LAST_LOGS_S))
 

@@ -13,6 +13,7 @@ import pytest
 from supervisor.checkpoints.claims import FencedError
 from supervisor.core import facts as f
 from supervisor.effects.claiming import Claiming
+from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server
@@ -182,10 +183,10 @@ def test_a_mark_that_does_not_get_through_is_tried_again_and_one_that_did_shorte
     assert [do for do, _ in desk.asked] == ["claim", "leave", "leave"]
     desk.problem = StoreError("transient", "time-out.")
     desk.claiming.give_back()
-    assert "so another pod waits 15 s for its heartbeat" in desk.claiming.unreturned
+    assert "so another pod waits 30 s for its heartbeat" in desk.claiming.unreturned
 
 
-def test_whoever_waits_for_a_pod_that_is_about_to_go_waits_fifteen_seconds_and_not_ten_minutes() -> None:
+def test_whoever_waits_for_a_pod_that_is_about_to_go_waits_half_a_minute_and_not_ten_minutes() -> None:
     desk = Desk()
     desk.other = {"writer": "pod-b/" + "b" * 16 + "/0001", "generation": 2, "released": False, "mark": "m1"}
     desk.claiming.want(take_over=False)
@@ -200,9 +201,59 @@ def test_whoever_waits_for_a_pod_that_is_about_to_go_waits_fifteen_seconds_and_n
             desk.claiming.tick()
         desk.other = {**desk.other, "mark": f"m{beat}"}
     assert not [fact for fact in desk.told if isinstance(fact, f.Claimed)], "its heartbeat moves"
-    assert 13.0 <= desk.until(f.Claimed, 30.0) <= 19.0
+    assert 28.0 <= desk.until(f.Claimed, 45.0) <= 34.0
     waits = [fact.patience_s for fact in desk.told if isinstance(fact, f.ClaimHeld)]
-    assert (waits[0], waits[-1]) == (600.0, 15.0)
+    assert (waits[0], waits[-1]) == (600.0, 30.0)
+
+
+class Hanging:
+    """A claim on a lane of its own, whose heartbeats hang until they are cancelled."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.hangs = {"beat", "leave"}
+        self.now = 1000.0
+        self._cancelled = threading.Semaphore(0)
+        self._lanes = Lanes(lambda lane, error: None)
+        self.claiming = Claiming(
+            self.run, lambda fact: None, self._lanes.put, 600.0, cancel=self._cancelled.release, clock=lambda: self.now
+        )
+        self.claiming.want(take_over=False)
+        until(lambda: self.claiming.generation == 3, "the run is held")
+
+    def run(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((do, more))
+        if do in self.hangs:
+            assert self._cancelled.acquire(timeout=30.0), "nobody cancelled it"
+            raise StoreError("transient", "cancelled")
+        return {"writer": more["writer"], "generation": 3, "released": False, "mark": "m", "leaving": False}
+
+    def dos(self) -> list[str]:
+        return [do for do, _ in self.asked]
+
+    def give_back(self) -> None:
+        self.claiming.rest()
+        self._lanes.put("claims", self.claiming.give_back)
+
+
+def test_a_pod_that_goes_waits_for_no_heartbeat_that_hangs_neither_for_its_mark_nor_for_its_release() -> None:
+    one = Hanging()
+    one.now += 61.0
+    one.claiming.tick()
+    until(lambda: one.dos() == ["claim", "beat"], "a heartbeat hangs")
+    one.claiming.leave()
+
+    def marks() -> bool:
+        one.claiming.tick()  # at the very same time: it is due at once
+        return one.dos()[2:] == ["leave"]
+
+    until(marks, "the mark is on its way")
+    assert one.asked[-1][1]["urgent"] is True
+    one.give_back()
+    until(lambda: one.dos() == ["claim", "beat", "leave", "release"], "and hangs, and the run is given back")
+    one.now += 10.0
+    one.claiming.tick()
+    assert one.dos()[-1] == "release"
 
 
 def test_a_publish_under_way_ends_as_soon_as_a_heartbeat_learns_that_the_run_is_another_pods(tmp_path: Path) -> None:
