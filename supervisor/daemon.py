@@ -6,7 +6,6 @@ systemd's watchdog. Everything that can hang runs beside this loop.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import queue
@@ -21,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, attach, incidents, logs, next_pod, replies, status
+from supervisor import __version__, attach, incidents, logs, next_pod, replies, run_lock, status
 from supervisor.api import VERBS, Api, Reply
 from supervisor.attending import Attending
 from supervisor.clock import Clock
@@ -98,9 +97,10 @@ class Daemon:
         self._first: deque[tuple[Item, str]] = deque()
         self._began = time.monotonic()
         self._signals = 0
+        self._end_signal = signal.SIGTERM  # what a program that takes this place is told to end with
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
-        self._lock_file = self._take_lock()
+        self._lock_file = run_lock.take(self._state_dir, run_file.run.id, environ)
         self.journal = Journal(self._state_dir)
         self.clock = Clock(self.journal)
         self.state, self._replayed = self.journal.rebuild()
@@ -130,24 +130,6 @@ class Daemon:
         self.heartbeat = Heartbeat(run_file, self.post, lambda: self.state, self.clock.now, store.put_heartbeat)
         self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
         self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
-
-    def _take_lock(self) -> Any:
-        try:
-            self._state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
-            handle = (self._state_dir / "lock").open("w")
-        except OSError as error:
-            raise ConfigError(
-                f"The state folder {self._state_dir} cannot be written: {error.strerror}. "
-                "Set run.state_dir to a folder on a local disk that this user may write."
-            ) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise TryAgainError(
-                f"Another daemon already watches run {self.run_file.run.id} ({self._state_dir / 'lock'} is held). "
-                "See it with: supervisorctl status"
-            ) from error
-        return handle
 
     def _open_job(self) -> Job:
         if self._new_pod:
@@ -503,15 +485,21 @@ class Daemon:
         self.api.close()
         self._told_to_end()
 
-    def _told_to_end(self) -> bool:
-        """Empty the inbox for the program that goes on here: has a signal or a person asked for the end?"""
+    def _told_to_end(self) -> signal.Signals | None:
+        """Empty the inbox for the program that goes on here: the signal that tells it, if the end was asked for.
+
+        That is the very signal that said so here, since ``[leaving]`` gives each its own time; what any other trigger
+        or a person said is SIGTERM. (The new program asks the triggers itself, and hears their time from them.)
+        """
         while self._first or not self._inbox.empty():
             fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
             if isinstance(fact, f.LeaveSoon) or (isinstance(fact, f.Command) and fact.verb == "shutdown"):
                 self._signals += 1
+                if source == "signal" and isinstance(fact, f.LeaveSoon):
+                    self._end_signal = signal.Signals[fact.why]
             elif isinstance(fact, f.Command):
                 self._decide(fact, source)
-        return self._signals > 0
+        return self._end_signal if self._signals else None
 
     def _end(self) -> None:
         if self.upgrade.going:

@@ -218,10 +218,10 @@ class Upgrade:
             incident=state.incident.id if state.incident is not None else None,
         )
 
-    def become(self, told_to_end: Callable[[], bool]) -> NoReturn:
+    def become(self, told_to_end: Callable[[], signal.Signals | None]) -> NoReturn:
         """Turn this process into the installed program. Everything of the run is closed by now.
 
-        ``told_to_end``: has somebody asked for the end since ``due``? The new program is then told so.
+        ``told_to_end``: by which signal, if somebody asked for the end since ``due``, the new program is told so.
         Raises TryAgainError when the exec fails: whoever restarts us starts the new program.
         """
         environ = {**self._environ, **self._variables, VARIABLE: __version__}
@@ -229,9 +229,9 @@ class Upgrade:
             with contextlib.suppress(OSError):
                 os.set_inheritable(fd, False)  # a library's: the new program must not hold what nobody closes
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-        if told_to_end():
+        if (number := told_to_end()) is not None:
             # Blocked here, it waits for the new program. (One that is sent to the process could be taken by a thread.)
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            signal.pthread_kill(threading.get_ident(), number)
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()

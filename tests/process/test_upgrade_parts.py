@@ -174,8 +174,9 @@ def test_a_new_program_reaps_what_the_one_before_left_and_forgets_that_it_came()
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_signals_and_files_over_the_exec(tmp_path: Path) -> None:
-    """A signal that nobody could take yet reaches the new program; a library's open file does not."""
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_signals_and_files_over_the_exec(tmp_path: Path, name: str) -> None:
+    """A signal that nobody could take yet reaches the new program as itself; a library's open file does not."""
     ours, lent = tmp_path / "ours", tmp_path / "lent"
     lent.touch()
     script = tmp_path / "program.py"
@@ -195,7 +196,7 @@ def test_signals_and_files_over_the_exec(tmp_path: Path) -> None:
         "one = upgrade.Upgrade(None, Path('x'), os.environ, {'NOTIFY_SOCKET': '/n'})\n"
         f"leak = os.open({str(ours)!r}, os.O_CREAT | os.O_RDWR); os.set_inheritable(leak, True)\n"
         "print(os.getpid(), flush=True)\n"
-        "one.become(lambda: True)\n"
+        f"one.become(lambda: signal.{name})\n"
     )
     fd = os.open(lent, os.O_RDONLY)
     try:
@@ -206,5 +207,5 @@ def test_signals_and_files_over_the_exec(tmp_path: Path) -> None:
         os.close(fd)
     assert done.stderr == ""
     first, second = done.stdout.splitlines()
-    assert second == f"{upgrade.__version__} {first} ['SIGTERM'] ['{lent}'] /n"
-    assert signal.SIGTERM in upgrade.HELD
+    assert second == f"{upgrade.__version__} {first} ['{name}'] ['{lent}'] /n"
+    assert signal.Signals[name] in upgrade.HELD
