@@ -80,9 +80,12 @@ class IncidentEvidence:
                 made_room=lambda: self._forget(0, 0, action.incident, known.journal),
                 kept=lambda: self._forget(about.keep, int(about.max_mb * 1e6), action.incident, known.journal),
             )
+            sentence = found.sentence
+        except OSError as error:  # whatever it was: the stop that is behind it must come
+            sentence = f"The evidence of incident {action.incident} could not be collected: {error}."
         finally:
             self._ready.set()
-        self._post(f.Remark("evidence", found.sentence))
+        self._post(f.Remark("evidence", sentence))
 
     def _forget(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
         keeping.forget(self._parent, keep, max_bytes, incident, journal)
@@ -99,10 +102,10 @@ class IncidentEvidence:
             known=known,
             living=lambda: self._living(action.attempt),
             shims=lambda: self._shims(action.attempt),
-            logs=self._log_files(),
+            logs=self._log_files,
             engine_url=served.url if served is not None else None,
             folders=(job.output_dir if job is not None else run_file.output_dir,),
-            stack_programs=self._stack_programs(run_file),
+            stack_programs=lambda: self._stack_programs(run_file),
         )
 
     def _stack_programs(self, run_file: RunFile) -> list[Path]:

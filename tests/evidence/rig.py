@@ -80,6 +80,7 @@ def scene(folder: Path, living: Sequence[Process] = (), **more: Any) -> Scene:
     known = more.pop("known", None) or Known(
         processes={one.pid: (role, "") for one, role in zip(living, roles, strict=False)}
     )
+    logs, programs = more.pop("logs", {}), more.pop("stack_programs", [])
     return Scene(
         run="practice",
         attempt=1,
@@ -88,6 +89,8 @@ def scene(folder: Path, living: Sequence[Process] = (), **more: Any) -> Scene:
         state_dir=folder,
         known=known,
         living=lambda: list(living),
+        logs=lambda: logs,
+        stack_programs=lambda: programs,
         **more,
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from tests.core.world import GIB, World
 from .rig import until
 
 
-def effects_of(folder: Path, posted: list[f.Fact], **evidence: Any) -> Effects:
+def effects_of(
+    folder: Path, posted: list[f.Fact], log_files: Callable[[], dict[str, Path]] = dict, **evidence: Any
+) -> Effects:
     lines = "\n".join(f"{name} = {value}" for name, value in evidence.items())
     (folder / "run.toml").write_text(
         f'[run]\nid = "r1"\nstate_dir = "{folder}/state"\n[job]\nkind = "command"\noutput_dir = "{folder}/out"\n'
@@ -32,7 +36,7 @@ def effects_of(folder: Path, posted: list[f.Fact], **evidence: Any) -> Effects:
         gpu_free=lambda: None,
         wandb_id=str,
         explain=dict,
-        log_files=dict,
+        log_files=log_files,
         known=list,
         opened=lambda: None,  # type: ignore[arg-type,return-value]
     )
@@ -79,6 +83,33 @@ def test_a_stop_waits_for_the_budget_and_no_longer(tmp_path: Path, monkeypatch: 
     effects.do(a.Stop(1, "vLLM hangs.", 60.0))
     until(lambda: stopped, "the job is stopped")
     assert 0.8 < stopped[0] - began < 2.0
+    let_go.set()
+    effects.close()
+
+
+def test_a_dead_volume_below_the_jobs_logs_delays_no_stop_and_costs_no_bundle(tmp_path: Path) -> None:
+    let_go = threading.Event()
+    volume = ["hangs"]
+
+    def on_a_volume() -> dict[str, Path]:
+        if volume == ["hangs"]:
+            let_go.wait(30)
+        raise OSError(errno.ESTALE, "Stale file handle", "/volume/logs")
+
+    posted: list[f.Fact] = []
+    effects = effects_of(tmp_path, posted, log_files=on_a_volume, budget=2.0)
+    stopped: list[float] = []
+    effects._stop = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
+    for incident, volume[0] in ((1, "hangs"), (2, "is gone")):
+        began = time.monotonic()
+        effects.do(a.CollectEvidence(1, incident, "vLLM hangs."))
+        effects.do(a.Stop(1, "vLLM hangs.", 60.0))
+        until(lambda count=incident: len(stopped) == count, "the job is stopped", timeout_s=10)
+        assert stopped[-1] - began < 3.0
+        manifest = bundles_dir(tmp_path / "state") / f"{incident:04d}-attempt-0001" / "bundle.json"
+        until(manifest.exists, "the rest of the evidence is kept")
+        assert "where the job's logs are could not be seen" in manifest.read_text()
+    assert not any(isinstance(fact, f.EffectCrashed) for fact in posted)
     let_go.set()
     effects.close()
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.effects.evidence import machine, processes, recorded, stacks
-from supervisor.effects.evidence.collecting import Collector, Part, Sink, gather, within
+from supervisor.effects.evidence.collecting import Collector, Part, Sink, begun, gather, within
 from supervisor.effects.evidence.ends import tail_of
 from supervisor.effects.evidence.redaction import Redactor, secrets_of
 from supervisor.effects.evidence.scene import Scene
@@ -121,7 +121,11 @@ class _Work:
     def _run(self, wall: float) -> None:
         scene = self.scene
         nobody: Sequence[Process] = ()
-        living = within(min(LIVING_S, self.budget_s / 2), scene.living, nobody)
+        look_s = min(LIVING_S, self.budget_s / 2)
+        logs_found = begun(
+            lambda: dict(scene.logs()), None
+        )  # beside the rest: the job's folders may be on a dead mount
+        living = within(look_s, scene.living, nobody)
         values = within(min(SECRETS_S, self.budget_s / 4), lambda: secrets_of(_readable(living)), None)
         redactor = Redactor(values or ())
         self.folder = self._made()
@@ -129,8 +133,11 @@ class _Work:
         if values is None:
             note = "the environments of the processes were not readable in time: masked is by name and shape alone"
             self.parts.append({"name": "secrets", "state": "late", "seconds": SECRETS_S, "files": {}, "notes": [note]})
+        if (logs := logs_found(self.begun + look_s - time.monotonic())) is None:
+            note = f"where the job's logs are could not be seen within {look_s:.1f} s"
+            self.parts.append({"name": "logs", "state": "late", "seconds": look_s, "files": {}, "notes": [note]})
         until = self.begun + 0.9 * self.budget_s
-        collectors = [*_collectors(scene, living, self.budget_s), *self.more]
+        collectors = [*_collectors(scene, living, logs or {}, self.budget_s), *self.more]
         gather(collectors, redactor, until=until, cut=self.cut, ready=self._keep)
         self._finish(redactor, wall)
 
@@ -240,13 +247,13 @@ def _readable(living: Sequence[Process]) -> list[int]:
     return [process.pid for process in living if process.state != "D"]
 
 
-def _collectors(scene: Scene, living: Sequence[Process], budget_s: float) -> list[Collector]:
+def _collectors(scene: Scene, living: Sequence[Process], logs: Mapping[str, Path], budget_s: float) -> list[Collector]:
     """All parts, those first that matter most where room is scarce."""
     most, some = 0.85 * budget_s, 0.5 * budget_s
     return [
         Collector("reason", lambda sink: _reason(scene, sink), most),
         # Each by itself: one that lies on a dead mount must not cost the others.
-        *(Collector(f"log-{role}", partial(_log, role, path), most) for role, path in scene.logs.items()),
+        *(Collector(f"log-{role}", partial(_log, role, path), most) for role, path in logs.items()),
         Collector("processes", lambda sink: processes.tree(scene, living, sink), most),
         Collector("commands", lambda sink: processes.commands(scene, living, sink), some),
         Collector("files", lambda sink: processes.open_files(scene, living, sink), some),

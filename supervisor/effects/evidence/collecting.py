@@ -182,6 +182,11 @@ def _run(number: int, one: Collector, sink: Sink, done: queue.SimpleQueue[tuple[
 
 def within(limit_s: float, work: Callable[[], T], default: T) -> T:
     """What ``work`` returns, or ``default`` when that takes too long or fails; then it is left behind."""
+    return begun(work, default)(limit_s)
+
+
+def begun(work: Callable[[], T], default: T) -> Callable[[float], T]:
+    """The same in two steps: ``work`` begins now, and what is returned waits for it, that many seconds at most."""
     found: queue.SimpleQueue[T] = queue.SimpleQueue()
 
     def run() -> None:
@@ -190,11 +195,14 @@ def within(limit_s: float, work: Callable[[], T], default: T) -> T:
         except OSError:
             found.put(default)
 
+    def wait(limit_s: float) -> T:
+        try:
+            return found.get(timeout=max(0.0, limit_s))
+        except queue.Empty:
+            return default
+
     threading.Thread(target=run, name="evidence-look", daemon=True).start()
-    try:
-        return found.get(timeout=limit_s)
-    except queue.Empty:
-        return default
+    return wait
 
 
 def output_of(argv: Sequence[str], *, timeout_s: float, limit_bytes: int, env: Mapping[str, str]) -> tuple[str, str]:

@@ -32,10 +32,10 @@ class Scene:
     known: Known
     living: Callable[[], Sequence[Process]] = list  # the run's processes; may take long
     shims: Callable[[], frozenset[Identity]] = frozenset
-    logs: Mapping[str, Path] = field(default_factory=dict)
+    logs: Callable[[], Mapping[str, Path]] = dict  # by role; looks at the job's folders, which may hang
     engine_url: str | None = None
     folders: Sequence[Path] = ()  # whose disks matter
-    stack_programs: Sequence[Path] = ()  # where py-spy may be; none: it is not asked
+    stack_programs: Callable[[], Sequence[Path]] = list  # where py-spy is, none: it is not asked; may hang, too
 
     @property
     def journal_path(self) -> Path:

@@ -44,7 +44,8 @@ def programs(path: str, job_bins: Sequence[Path], own: Path) -> list[Path]:
 
 def dump(scene: Scene, living: Sequence[Process], sink: Sink, *, each_s: float = EACH_S) -> None:
     """``stacks.txt``: one section a Python process, the key ones first; sentences where there is none."""
-    if not scene.stack_programs:
+    there = scene.stack_programs()
+    if not there:
         sink.put(
             "stacks.txt",
             "No Python stacks: py-spy is not installed, or evidence.py_spy is off. `pip install py-spy` into the "
@@ -67,7 +68,7 @@ def dump(scene: Scene, living: Sequence[Process], sink: Sink, *, each_s: float =
                 target = next(ahead, None)
             if target is None:
                 return
-            text = _of(scene, target, sink, each_s)
+            text = _of(scene, target, there[0], sink, each_s)
             with lock:  # added one by one: what hangs later must not cost what is known
                 sink.add("stacks.txt", text)
 
@@ -82,18 +83,17 @@ def _rank(role: str) -> int:
     return _FIRST.index(role) if role in _FIRST else len(_FIRST)
 
 
-def _of(scene: Scene, target: Process, sink: Sink, each_s: float) -> str:
+def _of(scene: Scene, target: Process, program: Path, sink: Sink, each_s: float) -> str:
     head = f"== {target.pid} {scene.role(target.pid) or target.name} =="
     before = look_at(target.pid)
     if before is None or before.identity != target.identity:
         return f"{head}\nended before it could be asked\n"
     if before.state == "D":
         return f"{head}\nis in state D: reading its memory could hang\n"
-    program = str(scene.stack_programs[0])
     try:
         # Nothing of our own environment: what is run may come from the job's, where models' code can write.
         text, trouble = output_of(
-            [program, "dump", "--nonblocking", "--pid", str(target.pid)],
+            [str(program), "dump", "--nonblocking", "--pid", str(target.pid)],
             timeout_s=each_s,
             limit_bytes=EACH_BYTES,
             env={"PATH": os.defpath, "LANG": "C.UTF-8", "NO_COLOR": "1", "RUST_BACKTRACE": "0"},
