@@ -10,7 +10,7 @@ from pathlib import Path
 
 SECRET_NAME = re.compile(
     # "token" but not TOKENIZERS_PARALLELISM or MAX_TOKENS, which trainers really set.
-    r"(?i)(secret|token(?!iz|s$|s_)|passw|api_?key|application_?key|credential|_key$|_key_id$|private)"
+    r"(?i)(secret|token(?!iz|s$|s_)|passw|passphrase|_pwd$|api[_-]?key|application_?key|credential|_key$|_key_id$|private)"
 )
 """Names of variables whose value is a secret."""
 
@@ -36,7 +36,8 @@ _SHAPES = (
         re.compile(
             r"""(?ix)
             ( ["']? \b [\w-]{0,40}
-              (?: secret | (?:api|application)_?key | passw(?:or)?d | auth(?:orization)?_?token | access_?token )
+              (?: secret | (?:api|application)[_-]?key | _pwd | passphrase
+              | passw(?:or)?d | auth(?:orization)?_?token | access_?token )
               \w{0,40} (?<!_var) ["']? \s{0,4} [=:] \s{0,4} ["']? )
             (?! \*\*\* ) [^\s"',}]{8,}"""
         ),

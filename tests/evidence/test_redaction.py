@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.effects.evidence.ends import tail_of
-from supervisor.effects.evidence.redaction import LONG_LINE, Redactor, secrets_of
+from supervisor.effects.evidence.redaction import LONG_LINE, MOST_OF_ONE, Redactor, secrets_of
 
 from .rig import WAITS, running
 
@@ -40,6 +40,22 @@ SECRET = "zG7pQ2vN8kLm4RtY"
         f"rpa_{SECRET}{SECRET}",
         "AKIA" + SECRET.upper(),
         f"AIza{SECRET}{SECRET}abc",
+        f"MYSQL_PWD={SECRET}",
+        f"mysql://db?user=me pwd={SECRET}",
+        f"X-Api-Key: {SECRET}",
+        f"{{'x-api-key': '{SECRET}', 'accept': '*/*'}}",
+        f"{{'Authorization': 'token {SECRET}'}}",
+        f"Authorization: AWS4-HMAC-SHA256 Credential=AK/2026/s3, Signature={SECRET}",
+        f"Set-Cookie: lang=en; sid={SECRET}; HttpOnly",
+        f'\\"private_key_id\\": \\"{SECRET}\\"',
+        f"DefaultEndpointsProtocol=https;AccountKey={SECRET}==;EndpointSuffix=core",
+        f"https://hooks.slack.com/services/T00000000/B00000000/{SECRET}",
+        f"https://discord.com/api/webhooks/123456789012345678/{SECRET}",
+        f"npm_{SECRET}{SECRET}",
+        f"dop_v1_{SECRET}{SECRET}",
+        f"rl --wandb-key {SECRET}",
+        f"HF_TOKEN='short {SECRET}'",
+        f"Passphrase: correct horse {SECRET}",
         f"eyJhbGciOiJIUzI1NiJ9.{SECRET}.{SECRET}",
     ],
 )
@@ -83,6 +99,8 @@ def test_what_is_no_secret_stays() -> None:
         'File "/opt/prime-rl/src/prime_rl/trainer/rl/train.py", line 311, in train\n'
         'vllm:num_requests_running{model_name="Qwen/Qwen3-0.6B"} 12.0\n'
         "HF_TOKEN_PATH=/root/.cache/huggingface/token\n"
+        "PWD=/root/prime-rl\n"
+        "{'token_path': '/root/.cache/huggingface/token', 'max_tokens': 8192}\n"
     )
     assert Redactor().text(text) == text
 
@@ -118,6 +136,49 @@ def test_a_secret_in_a_line_of_any_length_is_found(before: int, lines: int, fill
     shown = Redactor().text(text + "b " * before)
     assert f"HF_TOKEN={SECRET}" not in shown
     assert SECRET not in shown.replace(f"--key {SECRET}", "")
+
+
+def test_headers_that_a_trace_recorded_are_masked_by_their_names() -> None:
+    headers = {
+        "Authorization": f"token {SECRET}",
+        "cookie": f"sid={SECRET}",
+        "x-api-key": SECRET,
+        "accept": "text/html",
+    }
+    assert Redactor().value(headers) == {
+        "Authorization": "***",
+        "cookie": "***",
+        "x-api-key": "***",
+        "accept": "text/html",
+    }
+
+
+def test_thousands_of_values_in_one_long_line_hold_up_no_other_thread() -> None:
+    """The job's own processes choose how many telling names they have, and how long a line of their log is."""
+    import random
+    import string
+    import threading
+    import time
+
+    some = random.Random(1)
+    values = ["".join(some.choices(string.ascii_letters + string.digits, k=24)) for _ in range(2000)]
+    line = "".join(some.choices(string.ascii_letters + string.digits + " ", k=500_000)) + f" {values[7]} end"
+    redactor, shown, gaps = Redactor(values), list[str](), [0.0]
+    work = threading.Thread(target=lambda: shown.append(redactor.text(line)))
+    last = time.monotonic()
+    work.start()
+    while work.is_alive():
+        time.sleep(0.001)
+        gaps.append(time.monotonic() - last)
+        last += gaps[-1]
+    assert max(gaps) < 0.5, "how long this thread waited for the other's one call"
+    assert values[7] not in shown[0]
+    assert shown[0].endswith("*** end")
+
+
+def test_one_process_has_so_many_values_and_no_more() -> None:
+    with running(WAITS, env={f"N{number}_SECRET": f"value-number-{number}" for number in range(500)}) as living:
+        assert len(secrets_of([living[0].pid])) == MOST_OF_ONE
 
 
 def test_no_line_takes_long() -> None:

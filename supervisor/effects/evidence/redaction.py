@@ -1,8 +1,8 @@
 """Secrets kept out of evidence: by value, by name and by shape. Stricter than the masking of our own log lines.
 
 A bundle quotes what strangers wrote, and leaves the pod: here a git revision that is masked because W&B's keys look the
-same costs less than a key that is not. Text is worked on line by line, and no pattern can take long on one line, so
-that no other thread of the daemon waits for it.
+same costs less than a key that is not. Text is worked on line by line, patterns in pieces of a line and known values
+one by one, so that no single call is long and no other thread of the daemon waits for it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,76 @@ SHORTEST = 8  # masking "true" or "1" wherever they stand would make a text unre
 LONG_LINE = 16 << 10  # characters that are worked on in one piece
 LONG_WORD = 4 << 10  # what is longer and holds no blank is nothing that people read
 MOST_VALUES = 2000
+MOST_OF_ONE = 200  # values of one process: the job's own code chooses how many telling names there are
 SHORT_TEXT, MOST_DONE = 200, 20_000
 
 _PLACES = re.compile(r"(?i)_(path|file|dir|sock|url)$")  # HF_TOKEN_PATH names a place, not a secret
+_HEADERS = re.compile(r"(?i)^(?:(?:proxy-)?authorization|(?:set-)?cookie)$")
 _WORD = r"""[^\s"',;}\]]"""
+_QUOTE = r"""(?:\\?["'])?"""
+_TELLING = (
+    r"(?:secret|token(?!iz|s\b|s_)|passw(?:or)?d|passphrase|_pwd|api[_-]?key|access[_-]?key|account_?key|application_?key"
+    r"|private[_-]?key(?:[_-]id)?|credentials?)"
+)
+_RARE = (  # each with words of which one must be there: most lines have none, and words are found much faster
+    # Authorization, Cookie and their like: in quotes as a dict shows them, else to the line's end.
+    (
+        ("authorization", "cookie"),
+        re.compile(
+            rf"""(?i)(\b(?:(?:proxy-)?authorization|(?:set-)?cookie){_QUOTE}\s{{0,2}}[=:]\s{{0,2}})"""
+            r"""(?:(["'])(?!\*\*\*)(?:(?!\2)[^\r\n]){6,}\2|(?!["']|\*\*\*)[^\r\n]{6,})"""
+        ),
+        r"\1\2" + MASK + r"\2",
+    ),
+    # HF_TOKEN='a b', "private_key_id": "..."; not "token_path": "/root/token".
+    (
+        ('"', "'"),
+        re.compile(
+            rf"""(?i)(\b[\w-]{{0,40}}{_TELLING}[\w-]{{0,20}}(?<!_path)(?<!_file)(?<!_dir)(?<!_sock)(?<!_url)(?<!_var)"""
+            rf"""{_QUOTE}\s{{0,2}}[=:]\s{{0,2}})(["'])(?!\*\*\*)(?:(?!\2)[^\r\n]){{8,2048}}\2"""
+        ),
+        r"\1\2" + MASK + r"\2",
+    ),
+    (
+        ("passphrase",),
+        re.compile(rf"""(?i)(\bpassphrase{_QUOTE}\s{{0,2}}[=:]\s{{0,2}})(?!["']|\*\*\*)[^\r\n]{{8,}}"""),
+        r"\1" + MASK,
+    ),
+    # AccountKey=... as Azure's connection strings have it.
+    (
+        ("account", "access", "private"),
+        re.compile(
+            rf"""(?i)(\b[\w-]{{0,40}}(?:account_?key|access[_-]?key|private[_-]?key(?:[_-]id)?){_QUOTE}\s{{0,2}}[=:]"""
+            rf"""\s{{0,2}}(?:\\?["'])?)(?!\*\*\*){_WORD}{{8,}}"""
+        ),
+        r"\1" + MASK,
+    ),
+    # pwd=..., but not the shell's PWD=/root.
+    (
+        ("pwd",),
+        re.compile(rf"""(?i)(\bpwd{_QUOTE}\s{{0,2}}[=:]\s{{0,2}}["']?)(?!\*\*\*)[^\s"',;}}\]/]{_WORD}{{5,}}"""),
+        r"\1" + MASK,
+    ),
+    (
+        ("-key",),
+        re.compile(rf"""(?i)((?<![\w-])--?[\w-]{{0,40}}-key["']?,?[ =]\s{{0,2}}["']?)(?!\*\*\*){_WORD}{{8,}}"""),
+        r"\1" + MASK,
+    ),
+    # Webhooks and pings: who has the address may write there.
+    (
+        ("slack", "discord", "hc-ping"),
+        re.compile(
+            r"(?i)(\b(?:hooks\.slack(?:-gov)?\.com|discord(?:app)?\.com/api/(?:v[0-9]{1,3}/)?webhooks|hc-ping\.com)/)"
+            r"[\w./+-]{8,255}"
+        ),
+        r"\1" + MASK,
+    ),
+)
 _SHAPES = (
     # NAME=value and NAME: value as environments are printed; "token": "..." as JSON is.
     (
         re.compile(
-            r"\b([A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PASS|KEY|KEY_ID|CREDENTIALS?|AUTH)"
+            r"\b([A-Z0-9_]{0,60}(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PASS|_PWD|KEY|KEY_ID|CREDENTIALS?|AUTH)"
             rf"""["']?\s{{0,2}}[=:]\s{{0,2}}["']?)(?!\*\*\*){_WORD}{{8,}}"""
         ),
         r"\1" + MASK,
@@ -48,7 +109,7 @@ _SHAPES = (
     (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,255}"), MASK),  # GitHub
     (re.compile(r"\bwandb_v[0-9]_[A-Za-z0-9_-]{20,255}"), MASK),
     (re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])"), MASK),  # W&B's older keys; git revisions, too
-    (re.compile(r"\b(?:hf|api_org|rpa|gsk|r8|pit)_[A-Za-z0-9]{20,255}"), MASK),
+    (re.compile(r"\b(?:hf|api_org|rpa|gsk|r8|pit|npm|do[opr]_v1)_[A-Za-z0-9]{20,255}"), MASK),
     (re.compile(r"\b(?:nvapi|xox[abposr]|glpat|sk|pk|rk)-[A-Za-z0-9_-]{16,255}"), MASK),
     (re.compile(r"\bAIza[A-Za-z0-9_-]{35}"), MASK),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{0,4096}"), MASK),  # JSON Web Tokens
@@ -74,8 +135,7 @@ class Redactor:
     def __init__(self, values: Iterable[str] = ()) -> None:
         known = {value for value in values if len(value) >= SHORTEST}
         known |= {json.dumps(value)[1:-1] for value in known}  # as it stands inside JSON
-        longest_first = sorted(known, key=lambda value: (-len(value), value))[:MOST_VALUES]
-        self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._values = sorted(known, key=lambda value: (-len(value), value))[:MOST_VALUES]  # the longest first
         self._done: dict[str, str] = {}  # short texts of values: a trace says the same ones thousands of times
 
     def text(self, text: str) -> str:
@@ -148,14 +208,19 @@ class Redactor:
         return self.text(" ".join(shown))
 
     def _line(self, line: str) -> str:
-        if self._values is not None:
-            line = self._values.sub(MASK, line)
+        for value in self._values:  # not one pattern of all: that would hold the interpreter for their product
+            if value in line:
+                line = line.replace(value, MASK)
         if len(line) > LONG_LINE:
             return "".join(map(self._piece, _pieces(line)))
         return self._piece(line)
 
     @staticmethod
     def _piece(text: str) -> str:
+        lower = text.lower()
+        for words, shape, mask in _RARE:  # first: their values may hold blanks, where the others end
+            if any(word in lower for word in words):
+                text = shape.sub(mask, text)
         text = masked(text)
         for shape, mask in _SHAPES:
             text = shape.sub(mask, text)
@@ -184,7 +249,8 @@ def _pieces(line: str) -> Iterable[str]:
 
 def _is_telling(name: str) -> bool:
     """Is what is called so a secret?"""
-    return SECRET_NAME.search(name) is not None and _PLACES.search(name) is None
+    telling = SECRET_NAME.search(name) is not None or _HEADERS.search(name) is not None
+    return telling and _PLACES.search(name) is None
 
 
 def _last_word(line: str) -> str:
@@ -206,9 +272,13 @@ def secrets_of(pids: Iterable[int]) -> set[str]:
                 data = file.read(ENVIRONMENT_BYTES)
         except OSError:
             continue  # gone, or another user's
+        of_this: set[str] = set()
         for entry in data.split(b"\0"):
             name, _, value = entry.decode(errors="replace").partition("=")
             if len(value) >= SHORTEST and _is_telling(name):
-                found.add(value)
-                found.update(line for line in value.splitlines() if len(line) >= 16)  # of a key over many lines
+                of_this.add(value)
+                of_this.update(line for line in value.splitlines() if len(line) >= 16)  # of a key over many lines
+            if len(of_this) >= MOST_OF_ONE:
+                break
+        found |= of_this
     return found
