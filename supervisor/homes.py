@@ -47,6 +47,15 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
     return last
 
 
+def config_home(env: Mapping[str, str] = os.environ) -> Path | None:
+    """Folder above ``rl-supervisor/ID.toml``, for a user who is not root; None for one without a home."""
+    told = env.get("XDG_CONFIG_HOME", "")
+    if told.startswith("/"):
+        return Path(told)
+    found = home(env)
+    return found / ".config" if found is not None else None
+
+
 def _writable(folder: Path) -> bool:
     """May this user make ``folder``, or write in it?"""
     # Path.exists raises where a folder above may not be entered.

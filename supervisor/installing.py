@@ -107,7 +107,9 @@ def plan_install(where: Place, program: Path, run_file: Path | None = None, *, n
 
 
 def plan_uninstall(where: Place) -> Plan:
-    """What is left of an installation. Raises ConfigError while a daemon runs, which would lose its unit."""
+    """What is left of an installation. Raises ConfigError while a daemon runs, which would lose its unit, and
+    SupervisorError when systemd does not say whether one does.
+    """
     plan = Plan()
     if not where.prefix and (running := _running()):
         stop = f"{_words(where, 'systemctl')} disable --now {running[0]}"
@@ -304,8 +306,16 @@ def _words(where: Place, program: str) -> str:
 
 
 def _running() -> list[str]:
-    states = "--state=active,activating,deactivating,reloading"
-    text = _ask("list-units", "--plain", "--no-legend", states, "rl-supervisor@*.service")
+    """Instances whose daemon lives. Raises SupervisorError when systemd does not say: no answer is not "none"."""
+    words = ("list-units", "--plain", "--no-legend", "--state=active,activating,deactivating,reloading")
+    done = _run((*words, "rl-supervisor@*.service"), 30.0)
+    text = done.stdout
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise SupervisorError(
+            f"systemctl does not say whether a daemon runs ({said}), and a daemon must not lose its unit. Nothing was "
+            "done: see that `systemctl` answers this user, then call again."
+        )
     return [line.split()[0].removesuffix(".service") for line in text.splitlines() if line.split()]
 
 

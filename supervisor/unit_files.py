@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from supervisor import homes
 from supervisor.errors import ConfigError
 
 UNITS = Path(__file__).parent / "units"
@@ -56,13 +57,19 @@ class Place:
 
 
 def place(prefix: Path | None = None, user: bool | None = None) -> Place:
-    """Where things go for who calls (``user``: whether as another user than root)."""
+    """Where things go for who calls (``user``: whether as another user than root).
+
+    Raises ConfigError for a user without a home folder.
+    """
     prefix = prefix.absolute() if prefix else None
     if not (os.geteuid() != 0 if user is None else user):
         return Place(Path("/etc/systemd/system"), Path(SHIPPED_CONFIG), Path("/var/lib/rl-supervisor"), False, prefix)
-    home = Path.home()
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config").absolute()
-    state = Path(os.environ.get("XDG_STATE_HOME") or home / ".local/state").absolute()
+    config, state = homes.config_home(), homes.state_home()
+    if config is None:
+        raise ConfigError(
+            "There is no home folder to install a user's unit in: set HOME, or XDG_CONFIG_HOME, to a folder that this "
+            "user may write, or install as root."
+        )
     return Place(config / "systemd/user", config / "rl-supervisor", state / "rl-supervisor", True, prefix)
 
 

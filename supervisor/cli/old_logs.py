@@ -10,7 +10,7 @@ import time
 import tomllib
 from pathlib import Path
 
-from supervisor import attempt_logs
+from supervisor import attempt_logs, homes
 from supervisor.attempt_logs import AttemptLog, logs_of
 from supervisor.cli import render
 from supervisor.cli.client import NotThereError, UnclearError
@@ -23,16 +23,16 @@ NOTHING = "No run has left a log on this machine: name its state folder with --s
 
 def state_dirs() -> dict[str, Path]:
     """State folders on this machine, by the run's name: those in the usual places, and those that run files name."""
-    home = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
     found: dict[str, Path] = {}
-    for place in (Path(home) / "rl-supervisor", SYSTEM_STATE):
+    own = homes.config_home()
+    for place in (homes.state_home() / "rl-supervisor", SYSTEM_STATE):
         found.update({folder.parent.name: folder.parent for folder in place.glob("*/attempts")})
-    for path in sorted(RUN_FILES.glob("*.toml")):
+    for path in (*sorted(RUN_FILES.glob("*.toml")), *(sorted((own / "rl-supervisor").glob("*.toml")) if own else ())):
         try:
             run = tomllib.loads(path.read_text())["run"]
             folder = Path(str(run["state_dir"])).expanduser()
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # not ours to read, or it names none
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+            continue  # not ours to read, it names none, or one in a home that is not there
         if (folder / "attempts").is_dir():
             found[str(run.get("id"))] = folder
     return found

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import homes, unix_socket
-from supervisor.cli import client
+from supervisor import homes, unit_files, unix_socket
+from supervisor.cli import client, old_logs
 from supervisor.config import RunFile, load
 from supervisor.errors import ConfigError
 
@@ -104,3 +104,29 @@ def test_a_login_finds_the_daemon_that_had_no_runtime_folder(tmp_path: Path, mon
         assert client.sockets()["mine"] == tmp_path / "tmp" / "mine.sock"
     finally:
         claim.release()
+
+
+def test_logs_are_found_without_a_daemon_for_a_user_who_has_no_home(
+    nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the daemon of that user keeps them, and not in a home that nobody has."""
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    state = run_file(nobody).state_dir
+    (state / "attempts").mkdir(parents=True)
+    if os.getuid() != 0:
+        pytest.skip("needs root, to give that user his folder")
+    os.chown(homes.VAR_TMP / "rl-supervisor-54321", 54321, 54321)
+    assert old_logs.state_dirs()["mine"] == state
+    with pytest.raises(ConfigError, match="There is no home folder to install a user's unit in"):
+        unit_files.place()
+
+
+def test_a_users_own_run_files_say_where_a_run_keeps_its_state(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(nobody))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (nobody / "data/attempts").mkdir(parents=True)
+    own = nobody / ".config/rl-supervisor"
+    own.mkdir(parents=True)
+    (own / "any.toml").write_text(f'[run]\nid = "far"\nstate_dir = "{nobody / "data"}"\n')
+    assert old_logs.state_dirs()["far"] == nobody / "data"
+    assert unit_files.place().config == own

@@ -350,6 +350,19 @@ def test_a_unit_is_not_taken_from_a_daemon_that_runs(user: Path, capsys: pytest.
     assert told_to_systemd(user)[-1] == "--user daemon-reload"
 
 
+def test_a_unit_stays_where_systemd_does_not_say_whether_a_daemon_runs(
+    user: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["install"]) == 0
+    systemctl = Path(os.environ["PATH"].partition(":")[0], "systemctl")
+    systemctl.write_text(
+        SYSTEMCTL.replace("*list-units*)", "*list-units*) echo Connection reset >&2; exit 1 ;;\n*not)")
+    )
+    assert main.main(["uninstall"]) == 1
+    assert "does not say whether a daemon runs (Connection reset)" in capsys.readouterr().err
+    assert unit_files.place().units.joinpath(unit_files.SERVICE).exists()
+
+
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_without_systemd_it_says_what_to_do_instead(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
