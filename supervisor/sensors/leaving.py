@@ -23,6 +23,7 @@ from supervisor.core import facts as f
 
 WORDS_LIMIT = 4 << 10  # bytes that are read of a file or of a command's output
 OLD_FILE_S = 600.0
+WRITTEN_S = 0.1
 MOST_WITHIN_S = 86_400.0
 PAGE_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
@@ -57,14 +58,14 @@ def _within_json(text: str, wall: float) -> float | None:
         return None
     seconds, at = value.get("within_s"), value.get("time")
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds == seconds:  # noqa: PLR0124
-        return float(seconds)
+        return float(max(0, min(MOST_WITHIN_S, seconds)))  # a whole number may be too large for a float
     if not isinstance(at, str):
         return None
     try:
         when = datetime.fromisoformat(at)
-    except ValueError:
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - wall
+    except (ValueError, OverflowError):
         return None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - wall
 
 
 class Trigger:
@@ -90,9 +91,9 @@ class Trigger:
             self._failed = False
             told.append(f.Remark("trigger", f"The trigger {self.name} can be asked again."))
         if asked is not None:
-            self._fired = True
             why, words = asked
             told.append(f.LeaveSoon(within(words, self._within_s, time.time()), why))
+            self._fired = True  # and not before its words are understood: it would never be asked again
         return told
 
     def unknown(self, reason: str) -> Sequence[f.Fact]:
@@ -121,7 +122,11 @@ class FileSource:
                 self._old = changed
             if changed == self._old:
                 return None
-            return f"{self._path} appeared", self._words()
+            words = self._words()
+            if not words:
+                time.sleep(WRITTEN_S)  # ``echo 30 > FILE`` makes the file first and writes then
+                words = self._words()
+            return f"{self._path} appeared", words
         except FileNotFoundError:
             self._old = None
             return None

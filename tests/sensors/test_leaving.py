@@ -105,6 +105,13 @@ def test_nobody_knows_how_soon_where_neither_words_nor_settings_say() -> None:
     assert within("TRUE", None, 0.0) is None
 
 
+def test_a_number_too_large_for_a_float_is_a_long_time_and_the_trigger_is_heard(tmp_path: Path) -> None:
+    path = tmp_path / "preempted"
+    trigger = Trigger("file", FileSource(path), 30.0)
+    path.write_text('{"within_s": 1' + "0" * 400 + "}")
+    assert looks(trigger, 3) == [f.LeaveSoon(86_400.0, f"{path} appeared")]
+
+
 # ---------------------------------------------------------------- a file
 
 
@@ -114,6 +121,15 @@ def test_a_file_that_appears_is_told_once_with_what_it_says(tmp_path: Path) -> N
     assert looks(trigger, 3) == []
     path.write_text("25\n")
     assert looks(trigger, 3) == [f.LeaveSoon(25.0, f"{path} appeared")]
+
+
+def test_a_file_that_is_seen_before_its_words_are_written_is_read_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "preempted"
+    path.touch()
+    monkeypatch.setattr("supervisor.sensors.leaving.time.sleep", lambda seconds: path.write_text("30\n"))
+    assert looks(Trigger("file", FileSource(path), None)) == [f.LeaveSoon(30.0, f"{path} appeared")]
 
 
 def test_a_file_of_long_ago_counts_only_once_it_is_written_anew(tmp_path: Path) -> None:
