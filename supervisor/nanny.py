@@ -19,7 +19,7 @@ What it promises
 
 Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVISOR_BACKOFF`` (the first wait, seconds),
 ``RL_SUPERVISOR_PID_FILE`` (removed at the end), ``RL_SUPERVISOR_CUT_LOG`` (the file that stderr goes to: above 50 MB it
-is copied to FILE.1 and emptied).
+is copied to FILE.1 and emptied). The daemon is given ``RL_SUPERVISOR_NANNY``: our pid and start time.
 """
 # ruff: noqa: PTH108, PTH116, PTH123, PTH208
 # (pathlib would cost a third of this program's memory and start-up time)
@@ -38,6 +38,8 @@ FINISHED, TRY_AGAIN, PERSON_NEEDED, POD_UNFIT = 0, 75, 93, 94  # supervisor.erro
 ENDING = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*ENDING, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR)
 HANDLED = (*FORWARDED, signal.SIGCHLD)
+NANNY = "RL_SUPERVISOR_NANNY"
+SHIMS = ("rl-shim", "rl-exit", "rl-signal")
 PR_SET_NAME = 15  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 FIRST_WAIT_S = 5.0
@@ -109,8 +111,25 @@ def bit(signum: int) -> int:
     return 1 << (signum - 1)
 
 
-def shims_below(parent: int) -> list[int]:
-    """The job's shims that are ``parent``'s children, by their process names (``rl-shim``, later ``rl-exit N``)."""
+def identity(pid: int) -> str:
+    """A process that is told from any later one with its pid: "PID-TICKS", field 22 of proc(5)'s stat."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return f"{pid}-{file.read().rpartition(')')[2].split()[19]}"
+
+
+def holds(pid: int, variable: str) -> bool:
+    """Was the process started with ``NAME=value`` in its environment?"""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return variable.encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def shims_below(parent: int, variable: str) -> list[int]:
+    """The job's shims that are ``parent``'s children: by their process names (``rl-shim``, later ``rl-exit N``), which
+    anybody may take, and by the variable that our daemon gives them and neither their jobs nor another run's have.
+    """
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -122,7 +141,7 @@ def shims_below(parent: int) -> list[int]:
             continue
         state, ppid = tail.split()[:2]
         title = head.partition("(")[2]
-        if ppid == str(parent) and state != "Z" and title.startswith(("rl-shim", "rl-exit", "rl-signal")):
+        if ppid == str(parent) and state != "Z" and title.startswith(SHIMS) and holds(int(name), variable):
             found.append(int(name))
     return found
 
@@ -194,6 +213,7 @@ class Nanny:
         self.pid_file = environ.pop("RL_SUPERVISOR_PID_FILE", "")
         self.log = environ.pop("RL_SUPERVISOR_CUT_LOG", "")
         self.first_s = seconds(environ.pop("RL_SUPERVISOR_BACKOFF", ""))
+        environ[NANNY] = identity(os.getpid())
         self.voice = Voice()
         self.daemon = 0
         self.code: int | None = None
@@ -285,7 +305,8 @@ class Nanny:
 
     def hold(self) -> bool:
         """The daemon wants a person. Wait, as process 1, until nothing of the job lives; True: try the daemon again."""
-        if os.getpid() != 1 or not shims_below(1):
+        mine = f"{NANNY}={self.environ.get(NANNY, '')}"
+        if os.getpid() != 1 or not shims_below(1, mine):
             return False
         self.again = False
         self.voice.say(
@@ -294,7 +315,7 @@ class Nanny:
             "it waits. Mend it, then: kill -HUP 1 (in this container). SIGTERM ends the job.",
         )
         asked = False
-        while left := shims_below(1):
+        while left := shims_below(1, mine):
             if self.stopping and not asked:
                 asked = True
                 for pid in left:

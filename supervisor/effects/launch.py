@@ -43,6 +43,7 @@ COMPONENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 HANDSHAKE_S = 30.0  # a shim answers within 0.1 s; a pod that swaps may take its time
 MEMORY = Path("/dev/shm")  # noqa: S108
 SHIM_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+KNOWN_BY = ("RL_SUPERVISOR_NANNY",)  # by it the nanny knows the shims of its own run; the job is not given it
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +296,11 @@ def start_forked(spec: Path, label: str, environment: dict[str, str], complaints
             stdin=subprocess.DEVNULL,
             stdout=complaints,
             stderr=complaints,
-            env={**SHIM_ENVIRONMENT, **environment},
+            env={
+                **SHIM_ENVIRONMENT,
+                **environment,
+                **{name: os.environ[name] for name in KNOWN_BY if name in os.environ},
+            },
             cwd="/",
             start_new_session=True,
         )

@@ -279,7 +279,7 @@ def test_nothing_of_the_parents_is_inherited(crib: Crib, tmp_path: Path) -> None
     )
     assert crib.wait() == 0
     assert crib.told("seen") == "0 False 2"
-    assert crib.told("names") == "[]"
+    assert crib.told("names") == "['RL_SUPERVISOR_NANNY']"
     assert crib.told("session") == "True"
 
 
@@ -367,3 +367,74 @@ def test_its_numbers_are_those_of_the_contract_and_it_needs_no_package() -> None
     done = subprocess.run([sys.executable, "-I", "-S", nanny.__file__], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "usage: nanny.py [--once N] -- PROGRAM [WORD ...]\n"
+
+
+def test_a_shim_is_the_runs_own_by_more_than_its_name(tmp_path: Path) -> None:
+    """Another run's shim, or whoever calls himself so, gets no signal of ours."""
+    program = (
+        "import ctypes, sys, time; ctypes.CDLL(None).prctl(15, b'rl-shim', 0, 0, 0); print(flush=True); time.sleep(60)"
+    )
+    ours, theirs = (
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env={nanny.NANNY: owner})
+        for owner in ("1-77", "1-770")
+    )
+    try:
+        for child in (ours, theirs):
+            assert child.stdout is not None
+            child.stdout.readline()
+        assert nanny.shims_below(os.getpid(), f"{nanny.NANNY}=1-77") == [ours.pid]
+    finally:
+        for child in (ours, theirs):
+            child.kill()
+            child.communicate()
+
+
+HOLDER = """
+import contextlib, pathlib
+sys.path[:0] = [os.environ["SOURCE"], *os.environ["PACKAGES"].split(":")]
+from supervisor import run_lock
+from supervisor.errors import SupervisorError
+try:
+    lock = run_lock.take(pathlib.Path(box, "state"), "night", os.environ)
+except SupervisorError as error:
+    tell(f"refused-{os.getpid()}", error)
+    sys.exit(error.exit_code)
+signal.signal(signal.SIGTERM, ends); tell(f"holds-{os.getpid()}"); sleep()
+"""
+
+
+@pytest.fixture
+def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
+    """A daemon whose nanny was killed, and a second nanny, whose daemon finds the run's lock held."""
+    packages = ":".join(path for path in sys.path if path.endswith("site-packages"))
+    env = {"SOURCE": str(Path(nanny.__file__).parents[1]), "PACKAGES": packages}
+    first = Crib(crib.folder).start(HOLDER, **env)
+    wait_until(lambda: list(crib.folder.glob("holds-*[0-9]")), "the first holds it")
+    holder = int(crib.starts()[0].split()[0])
+    assert first.child is not None
+    first.child.kill()
+    first.child.wait(10)
+    crib.start(HOLDER, **env)
+    wait_until(lambda: "which nobody would start again" in (crib.folder / "said").read_text(), "the second waits")
+    yield holder, crib
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(holder, signal.SIGKILL)
+
+
+def test_a_nanny_after_a_killed_one_ends_the_daemon_that_was_left(left: tuple[int, Crib]) -> None:
+    holder, crib = left
+    os.kill(crib.pid, signal.SIGTERM)
+    assert crib.wait() == 75
+    assert state(holder) in ("", "Z")
+    assert crib.told("ended") == "SIGTERM"
+    assert crib.said()[-1] == "Stopped."
+    assert "Told to end: so was pid" in crib.told(f"refused-{crib.starts()[-1].split()[0]}")
+
+
+def test_a_nanny_after_a_killed_one_takes_over_when_the_daemon_that_was_left_dies(left: tuple[int, Crib]) -> None:
+    holder, crib = left
+    os.kill(holder, signal.SIGKILL)
+    crib.told(f"holds-{crib.starts()[-1].split()[0]}")
+    assert len(crib.starts()) == 2
+    os.kill(crib.pid, signal.SIGTERM)
+    assert crib.wait() == 0
