@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
-from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until
+from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until, versions_of
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 PINS = "pins.json"
@@ -76,7 +76,7 @@ def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
 def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int, ...]:
     """Pin or unpin a step; returns all pins. A file that cannot be read is replaced by pinning, not by unpinning."""
     name = run_folder(run_id) + PINS
-    earlier = [file for file in store.list_versions(name) if file.name == name]
+    earlier = versions_of(store, name)
     try:
         before = read_pins(store, run_id)
     except StoreError as error:

@@ -417,7 +417,11 @@ class State:
         return {
             s.step: s.problem or "its files are not those of its manifest"
             for s in self.store
-            if s.manifest and not s.committed and not s.left and str(s.step) not in {*self.damaged, *self.quarantined}
+            if s.manifest
+            and not s.committed
+            and not s.left
+            and str(s.step) not in self.quarantined
+            and str(s.step) not in self.damaged
         }
 
     def good_stored(self) -> list[int]:
