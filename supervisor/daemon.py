@@ -20,26 +20,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, attach, incidents, logs, next_pod, replies, run_lock, status
-from supervisor.api import VERBS, Api, Reply
+from supervisor import __version__, logs, next_pod, run_lock, status
+from supervisor.api import Api
+from supervisor.attaching import Attaching
 from supervisor.attending import Attending
 from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import fencing, leaving
 from supervisor.core.decide import Decision, decide
 from supervisor.core.state import Mode, State
 from supervisor.core_settings import of_run_file
-from supervisor.effects import aside, attached, kept_logs
+from supervisor.effects import aside, attached
 from supervisor.effects.attached import look
-from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
+from supervisor.effects.attempts import attempt_dir, last_attempt
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.evidence.scene import Known
 from supervisor.effects.heartbeat import Heartbeat
 from supervisor.effects.own_engine import last_engine, look_at
-from supervisor.effects.survivors import Identity, alive
+from supervisor.effects.survivors import Identity
 from supervisor.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
+from supervisor.front_desk import FrontDesk
 from supervisor.going import Going
 from supervisor.housekeeping import Housekeeping
 from supervisor.jobs.base import Job
@@ -95,7 +96,6 @@ class Daemon:
         self._state_dir = run_file.state_dir
         self._inbox: queue.SimpleQueue[tuple[Item, str]] = queue.SimpleQueue()
         self._first: deque[tuple[Item, str]] = deque()
-        self._began = time.monotonic()
         self._signals = 0
         self._end_signal = signal.SIGTERM  # what a program that takes this place is told to end with
         self._shown: tuple[object, ...] = ()
@@ -113,7 +113,7 @@ class Daemon:
             gpu_pids=self.attending.gpu_pids,
             wandb_id=self.wandb_id,
             explain=lambda: status.explain(self.state),
-            log_files=self.log_files,
+            log_files=self.attending.log_files,
             known=lambda: self._known(engine=False),
             opened=self._open_late,
             observed=lambda: self.observed,
@@ -129,7 +129,8 @@ class Daemon:
         )
         self.heartbeat = Heartbeat(run_file, self.post, lambda: self.state, self.clock.now, store.put_heartbeat)
         self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
-        self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
+        self.attaching = Attaching(self)
+        self.api = Api(FrontDesk(self, self.attaching), run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
 
     def _open_job(self) -> Job:
         if self._new_pod:
@@ -152,7 +153,7 @@ class Daemon:
         self.effects.do(a.Survey())
         self._adopt_engine(self._engine_left())
         if self.state.live and self.state.pid is not None and self.attending.positions() is None:
-            self._attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
+            self.attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
 
     def _attempt_dir(self, attempt: int) -> Path:
         return attempt_dir(self._state_dir, attempt)
@@ -191,7 +192,7 @@ class Daemon:
             self.state = replace(self.state, attempt=last_attempt(self._state_dir), own=own)
             # No fact tells this number, and a replay has to begin with it.
             self.journal.snapshot(self.state)
-        if self._attach_to is not None or self._attached or self._watches_a_persons_job():
+        if self._attach_to is not None or self._attached or self.attaching.watches():
             self.observed = _ATTACHED
         self.effects.job = self._job_or_none()
         if self.effects.job is not None and not self.observed:
@@ -227,7 +228,7 @@ class Daemon:
         state = self.state
         adopted = None
         after: list[f.Fact] = []
-        taken = self._claim(self._attach_to) if self._attach_to is not None else None
+        taken = self.attaching.claim(self._attach_to) if self._attach_to is not None else None
         if taken is None and not state.live and attached.living(self._attempt_dir(state.attempt)):
             taken = state.attempt  # of a journal that was lost
         if taken is not None and (taken != state.attempt or not state.live):
@@ -259,77 +260,9 @@ class Daemon:
         self._first.extend((fact, "daemon") for fact in (started, *after))
         self._adopt_engine(engine)
         if adopted is not None and (lives or not after):
-            self._attend(adopted, adopting=True)
+            self.attend(adopted, adopting=True)
         elif lives and taken is not None:
-            self._inbox.put((lambda: self._attend(taken, adopting=True), "daemon"))
-
-    # ------------------------------------------------------------ jobs that a person started
-
-    def _watches_a_persons_job(self) -> bool:
-        """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
-        folder = self._attempt_dir(self.state.attempt)
-        if not attached.read(folder):
-            return False
-        left = any(alive((p.pid, p.start_ticks)) for p in self.state.processes.values())
-        return left or bool(attached.living(folder))
-
-    def _claim(self, process: Identity) -> int:
-        """The attempt under which ``process`` is watched: a new one, unless the present one is this very process.
-
-        Raises SupervisorError when the process has ended, or another job of the run lives.
-        """
-        state, job = self.state, self.effects.job
-        living = attached.living(self._attempt_dir(state.attempt))
-        if living is not None and living.process == process:
-            return state.attempt
-        for component in self._components(state.attempt):
-            found = look(self._attempt_dir(state.attempt), component)
-            if found.state == "running":
-                raise ConfigError(
-                    f"Attempt {state.attempt} of run {self.run_file.run.id} is alive (pid {found.pid}): a run has one "
-                    "job at a time. End that one first."
-                )
-        if job is None:
-            raise ConfigError("The trainer cannot be opened, so its job cannot be watched: see rl-supervisor check.")
-        number = max(state.attempt, last_attempt(self._state_dir)) + 1
-        folder = self._attempt_dir(number)
-        take_snapshot(folder, job.config_files(), None)
-        kept_logs.begin(folder, job.log_sources(folder))
-        name = attach.component(job, folder)
-        attached.write(folder, name, process, attach.title(process[0]), attach.output_file(process[0]))
-        return number
-
-    def _attach(self, process: Identity) -> None:
-        """Watch a job that a person started; in the loop, since only the loop's state is the present one."""
-        try:
-            number = self._claim(process)
-        except SupervisorError as error:
-            self.post(f.Remark("attach-failed", str(error)), "daemon")
-            return
-        self.post(f.AttemptAdopted(number, None, process[0]), "daemon")
-        self._inbox.put((lambda: self._attend(number, adopting=True), "daemon"))
-
-    def _asked_to_attach(self, words: list[str]) -> Reply:
-        state, run = self.state, self.run_file.run.id
-        if not self.observed:
-            return Reply(
-                False,
-                f"The daemon of run {run} starts and stops its job itself, and we never stop what we did not start: "
-                'set [recovery] mode = "observe" in the run file, start the daemon anew, then attach.',
-            )
-        pid, _, ticks = words[0].partition(":") if words else ("", "", "")
-        process = (int(pid or 0), int(ticks or 0))
-        if not alive(process):
-            return Reply(False, f"There is no living process {pid}: nothing to attach to.")
-        living = attached.living(self._attempt_dir(state.attempt))
-        if living is not None and living.process == process:
-            return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt}.")
-        if state.live and state.ended is None and state.pid is not None:
-            return Reply(False, f"Run {run} has a living job already (pid {state.pid}), and a run has one at a time.")
-        if state.mode in ("leaving", "finished", "finishing"):
-            return Reply(False, f"The daemon of run {run} is about to end: {status.headline(state)}")
-        self._inbox.put((lambda: self._attach(process), "api"))
-        return Reply(True, f"Process {pid} is watched from now on, and never touched. See: supervisorctl status")
+            self._inbox.put((lambda: self.attend(taken, adopting=True), "daemon"))
 
     def _components(self, attempt: int) -> list[str]:
         return attached.components(self._attempt_dir(attempt))
@@ -404,7 +337,7 @@ class Daemon:
     def _follow(self, before: State, fact: f.Fact) -> None:
         """Keep the sensors in step with the state."""
         if isinstance(fact, f.AttemptStarted):
-            self._attend(fact.attempt, adopting=False)
+            self.attend(fact.attempt, adopting=False)
         if isinstance(fact, f.AttemptStopped):
             self.attending.leave(fact.attempt)
         if isinstance(fact, f.EngineStarted) and self.effects.job is not None:
@@ -442,7 +375,7 @@ class Daemon:
         # With one tree alone, helpers that no role was found for are its own, too.
         return found if self._own_engine else [*found, *self.attending.identities()]
 
-    def _attend(self, attempt: int, *, adopting: bool) -> None:
+    def attend(self, attempt: int, *, adopting: bool) -> None:
         job = self.effects.job
         if job is None:
             return
@@ -517,6 +450,15 @@ class Daemon:
         self.journal.snapshot(self.state)
         self.journal.close()
 
+    def _seen(self) -> Known:
+        """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
+        # The verdict has put the mode to "stopping" already: shown is what was judged.
+        mode: Mode = "starting" if self.state.progress.step is None else "running"
+        judged = replace(self.state, mode=mode)
+        processes = {one.pid: (one.role, one.title) for one in judged.processes.values()}
+        identity = self.effects.store.journal
+        return Known(lambda: status.explain(judged), processes, self.attending.engine_page(), identity)
+
     # ------------------------------------------------------------ settings, identity
 
     def settings(self, job: Job | None) -> f.Settings:
@@ -546,108 +488,6 @@ class Daemon:
         if self.journal.get("wandb_id") != known:
             self.journal.put("wandb_id", known)
         return known
-
-    # ------------------------------------------------------------ people (the API's Desk)
-
-    def status(self) -> dict[str, Any]:
-        """Everything that `supervisorctl status` shows."""
-        state = self.state
-        job = self.effects.job
-        transfers = self.effects.store.transfers.moving
-        moving = transfers.get("publish") or transfers.get("restore")
-        facts = job.facts() if job else None
-        return {
-            **status.status(state),
-            "observed": self.observed,
-            "store": self.run_file.store_url,
-            "disk": {
-                "path": str(job.output_dir if job else self.run_file.output_dir),
-                "total_bytes": state.disk_total,
-                "free_bytes": state.disk_free,
-                "reason": state.disk_reason,
-            },
-            "publishing": {
-                "what": "publishing" if moving.what == "publish" else "restoring",
-                "step": state.busy.publish if moving.what == "publish" else state.busy.restore,
-                "phase": moving.phase,
-                "bytes": moving.bytes,
-                "total_bytes": moving.total,
-                "rate": moving.rate,
-                "remaining_s": moving.remaining_s,
-            }
-            if moving
-            else None,
-            "wandb_id": self.run_file.wandb.id or self.journal.get("wandb_id"),
-            "version": __version__,
-            "daemon_pid": os.getpid(),
-            "state_dir": str(self._state_dir),
-            "uptime_s": round(time.monotonic() - self._began, 1),
-            "job": facts.name if facts else "not installed yet",
-            "notes": [
-                *(note for note in (fencing.note(state), leaving.note(state), self.heartbeat.note) if note),
-                *(facts.notes if facts else ()),
-                *([self.journal.failure] if self.journal.failure else []),
-            ],
-        }
-
-    def command(self, verb: str, args: list[str], who: str) -> Reply:
-        """Take a person's command; it is carried out by the loop."""
-        if verb not in VERBS:
-            return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
-        if verb == "attach":
-            return self._asked_to_attach(args)
-        if verb == "upgrade":
-            return Reply(*self.upgrade.ask(who))
-        ok, sentence = replies.answer(self.state, verb, args, self.observed)
-        if ok:
-            self.post(f.Command(verb, who, tuple(args)), "api")
-        return Reply(ok, sentence)
-
-    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
-        """What was said, oldest first."""
-        found = self.journal.events(after, limit)
-        return [
-            {
-                "id": event.id,
-                "wall": event.wall,
-                "level": event.level,
-                "event": event.event,
-                "sentence": event.sentence,
-                "fields": event.fields,
-            }
-            for event in found
-        ]
-
-    def _seen(self) -> Known:
-        """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
-        # The verdict has put the mode to "stopping" already: shown is what was judged.
-        mode: Mode = "starting" if self.state.progress.step is None else "running"
-        judged = replace(self.state, mode=mode)
-        processes = {one.pid: (one.role, one.title) for one in judged.processes.values()}
-        identity = self.effects.store.journal
-        return Known(lambda: status.explain(judged), processes, self.attending.engine_page(), identity)
-
-    def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
-        """The run's incidents, newest first, out of the journal; the whole story of one when it is named."""
-        return incidents.told(self._state_dir, number, only_open=only_open)
-
-    def log_files(self) -> dict[str, Path]:
-        """Newest log of each role, and of each component's captured output."""
-        return self.attending.log_files()
-
-    def explain(self) -> dict[str, Any]:
-        """Why the core thinks what it thinks."""
-        now = replace(self.state, now=self.clock.now(), wall=time.time())  # ages are told as of now
-        return {**status.explain(now), "observed": self.observed}
-
-    def health(self) -> tuple[bool, str]:
-        """Does the decision loop turn?"""
-        age = self.clock.now() - self.state.now
-        return age < 30, f"the decision loop turned {age:.1f} s ago"
-
-    def ready(self) -> tuple[bool, str]:
-        """Is the job running and making steps?"""
-        return self.state.mode == "running", status.headline(self.state)
 
 
 _OBSERVED = (
