@@ -12,6 +12,7 @@ from supervisor.effects.transfers import Moving
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
 
+ASK_S = 5.0  # Amazon's own advice for its page
 MOVES_S = 0.5
 NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 LAST_S = 0.3  # of the time that is left: the journal, the interpreter
@@ -55,14 +56,14 @@ class Going:
         """Ask all triggers that are set, now and then."""
         about = self._about
         if about.file is not None:
-            self._ask("file", FileSource(about.file.expanduser()))
+            self._ask("file", FileSource(about.file))
         if about.url is not None:
             self._ask("url", PageSource(about.url, about.url_matches, about.url_headers))
         if about.command:
             self._ask("command", CommandSource(about.command, self._environ))
 
     def _ask(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
-        self._look(Trigger(name, source, self._about.within_s), self._about.poll_s, deadline_s=30.0)
+        self._look(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)
 
     def _look(self, sensor: Sensor, interval_s: float, deadline_s: float) -> None:
         name = sensor.name

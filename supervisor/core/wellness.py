@@ -13,6 +13,7 @@ from supervisor.core.retention import disk_critical, disk_short, next_save_bytes
 from supervisor.core.state import State
 from supervisor.core.words import size, span
 
+PAUSED_S = 600.0  # for so long a person may leave the supervisor paused
 STALE_S = 360.0  # the loop's state is never older than its longest tick, five minutes, while it turns
 
 
@@ -22,7 +23,6 @@ class Tolerance:
 
     behind_s: float = 7200.0
     steps: int | None = None
-    paused_s: float = 600.0
 
 
 def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tup
     found = [
         _loop(state, now),
         _training(state, now),
-        _paused(state, now, tolerance),
+        _paused(state, now),
         _going(state),
         _holding(state),
         _publishing(state, wall, tolerance),
@@ -59,8 +59,8 @@ def _training(state: State, now: float) -> str:
     return ""
 
 
-def _paused(state: State, now: float, tolerance: Tolerance) -> str:
-    if not state.paused or now - state.paused_t <= tolerance.paused_s:
+def _paused(state: State, now: float) -> str:
+    if not state.paused or now - state.paused_t <= PAUSED_S:
         return ""
     return f"the supervisor has been paused for {span(now - state.paused_t)}"
 

@@ -50,8 +50,8 @@ class Heartbeat:
     ) -> None:
         """``now`` is the core's clock; ``write`` puts the object in the store, raising StoreError."""
         about = run_file.heartbeat
-        self._interval_s = about.interval
-        self._tolerance = Tolerance(about.behind, about.behind_steps, about.paused)
+        self._interval_s = about.interval_s
+        self._tolerance = Tolerance(about.behind_s, about.behind_steps)
         self._post, self._state, self._now = post, state, now
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class Heartbeat:
             post(f.Remark("heartbeat", told))
         elif url is not None:
             secrets.remember_url(url)
-            self._outlets.append(Outlet("its page", lambda state: _ask(url, about.method)))
+            self._outlets.append(Outlet("its page", lambda state: _ask(url)))
         if about.object:
             self._outlets.append(Outlet("the store", lambda state: _write(write, state)))
 
@@ -119,9 +119,9 @@ class Heartbeat:
         return None if clauses else state
 
 
-def _ask(url: str, method: str) -> None:
+def _ask(url: str) -> None:
     try:
-        page = web.ask(url, method, timeout_s=TIMEOUT_S)
+        page = web.ask(url, timeout_s=TIMEOUT_S)
     except web.NoAnswerError as error:
         raise SilentError(str(error)) from error
     if not 200 <= page.status < 300:

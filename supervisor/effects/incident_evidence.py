@@ -1,6 +1,6 @@
 """Evidence of an incident, as one of the daemon's effects: from the core's order to a bundle that is kept.
 
-The order comes before the one to stop, and the stop waits for the bundle, ``evidence.budget`` seconds at most: on the
+The order comes before the one to stop, and the stop waits for the bundle, ``evidence.budget_s`` seconds at most: on the
 same lane because it is behind it, on another one by ``wait``.
 """
 
@@ -67,7 +67,7 @@ class IncidentEvidence:
 
     def wait(self) -> None:
         """Until no evidence is being collected: what comes next destroys some. Never longer than the budget."""
-        self._ready.wait(self._run_file().evidence.budget)
+        self._ready.wait(self._run_file().evidence.budget_s)
 
     def _collect(self, action: a.CollectEvidence, known: Known) -> None:
         try:

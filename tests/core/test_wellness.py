@@ -9,7 +9,7 @@ from supervisor.core.wellness import Tolerance, troubles
 
 from .world import GIB, SETTINGS, World
 
-TOLERANCE = Tolerance(behind_s=3600.0, steps=None, paused_s=600.0)
+TOLERANCE = Tolerance(behind_s=3600.0, steps=None)
 
 
 def told(one: World, tolerance: Tolerance = TOLERANCE, later: float = 0.0) -> tuple[str, ...]:

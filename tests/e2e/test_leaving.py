@@ -238,7 +238,7 @@ def test_a_word_in_advance_ends_the_run_here_with_its_last_step_published(
 ) -> None:
     leaving, fire, why = way(tmp_path)
     store = (tmp_path / "store").as_uri()
-    settings = {"leaving": {"poll_s": 0.5, **leaving}, "store": {"take_over_after": LONG}}
+    settings = {"leaving": leaving, "store": {"take_over_after": LONG}}
     pod = first_pod(tmp_path / "one", "v0.6", store=store, settings=settings, max_steps=400, step_s=0.3)
     pods.append(pod)
     pod.start()
@@ -255,7 +255,7 @@ def test_a_word_in_advance_ends_the_run_here_with_its_last_step_published(
 
 @pytest.mark.soak
 def test_triggers_that_cannot_be_asked_are_told_once_and_cost_nothing(tmp_path: Path, pods: list[Pod]) -> None:
-    leaving = {"poll_s": 0.5, "url": "http://127.0.0.1:9/notice", "command": ["/nowhere/at-all"]}
+    leaving = {"url": "http://127.0.0.1:9/notice", "command": ["/nowhere/at-all"]}
     pod = first_pod(tmp_path / "one", "v0.6", settings={"leaving": leaving}, max_steps=4, step_s=0.3)
     pods.append(pod)
     pod.start()
@@ -301,7 +301,7 @@ def test_the_heartbeat_stops_when_the_store_refuses_writes_and_its_address_is_wr
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:
     page = Healthchecks()
-    options = over_b2(b2, heartbeat={"url": page.url, "object": True, "interval": 1, "behind": 3})
+    options = over_b2(b2, heartbeat={"url": page.url, "object": True, "interval_s": 1, "behind_s": 3})
     pod = first_pod(tmp_path / "one", "v0.6", max_steps=400, step_s=0.5, **options)
     pods.append(pod)
     pod.start()
@@ -324,7 +324,7 @@ def test_the_heartbeat_stops_when_the_store_refuses_writes_and_its_address_is_wr
 @pytest.mark.soak
 def test_the_heartbeat_stops_when_the_run_stands_still(tmp_path: Path, pods: list[Pod]) -> None:
     page = Healthchecks()
-    settings = {"heartbeat": {"url": page.url, "interval": 1}, "deadlines": {"step_floor": 3, "step_ceiling": 5}}
+    settings = {"heartbeat": {"url": page.url, "interval_s": 1}, "deadlines": {"step_floor": 3, "step_ceiling": 5}}
     pod = first_pod(tmp_path / "one", "v0.6", max_steps=400, step_s=0.3, settings=settings)
     pods.append(pod)
     pod.start()

@@ -75,7 +75,7 @@ def test_a_stop_waits_for_the_budget_and_no_longer(tmp_path: Path, monkeypatch: 
     hang = Collector("hangs-in-the-order", lambda sink: let_go.wait(30) and None, 30)
     monkeypatch.setattr(bundle, "_collectors", lambda *_: [hang])
     posted: list[f.Fact] = []
-    effects = effects_of(tmp_path, posted, budget=1.0)
+    effects = effects_of(tmp_path, posted, budget_s=1.0)
     stopped: list[float] = []
     effects._stop = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
     began = time.monotonic()
@@ -97,7 +97,7 @@ def test_a_dead_volume_below_the_jobs_logs_delays_no_stop_and_costs_no_bundle(tm
         raise OSError(errno.ESTALE, "Stale file handle", "/volume/logs")
 
     posted: list[f.Fact] = []
-    effects = effects_of(tmp_path, posted, log_files=on_a_volume, budget=2.0)
+    effects = effects_of(tmp_path, posted, log_files=on_a_volume, budget_s=2.0)
     stopped: list[float] = []
     effects._stop = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
     for incident, volume[0] in ((1, "hangs"), (2, "is gone")):
@@ -118,7 +118,7 @@ def test_a_second_request_to_stop_ends_the_collecting(tmp_path: Path, monkeypatc
     let_go = threading.Event()
     hang = Collector("hangs-for-a-person", lambda sink: let_go.wait(30) and None, 30)
     monkeypatch.setattr(bundle, "_collectors", lambda *_: [hang])
-    effects = effects_of(tmp_path, [], budget=60)
+    effects = effects_of(tmp_path, [], budget_s=60)
     stopped: list[float] = []
     effects._stop = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
     effects.do(a.CollectEvidence(1, 1, "vLLM hangs."))

@@ -40,7 +40,7 @@ class Page:
                 self.end_headers()
                 self.wfile.write(b"OK")
 
-            do_GET = do_POST = _serve
+            do_GET = _serve
 
             def log_message(self, format: str, *args: object) -> None:
                 """The tests look at what was asked."""
@@ -58,7 +58,7 @@ class Desk:
         self.world = World(SETTINGS)
         self.world.running_at(10)
         self.told: list[f.Fact] = []
-        run_file = run_file_with(heartbeat={"interval": 1, **about})
+        run_file = run_file_with(heartbeat={"interval_s": 1, **about})
         self.heartbeat = Heartbeat(run_file, self.told.append, lambda: self.world.state, lambda: self.world.t, write)
 
     def sentences(self, event: str) -> list[str]:
@@ -86,10 +86,10 @@ def page() -> Iterator[Page]:
 
 
 def test_it_goes_out_while_all_is_well_and_stops_with_the_reason_told_once(page: Page) -> None:
-    desk = Desk(url=page.url, method="POST")
+    desk = Desk(url=page.url)
     desk.heartbeat.start()
     until(lambda: len(page.asked) >= 2, "it goes out")
-    assert page.asked[0] == ("POST", f"/{KEY}")
+    assert page.asked[0] == ("GET", f"/{KEY}")
     desk.world.see(f.Command("stop", "ubuntu"))
     until(lambda: desk.sentences("heartbeat-stopped"), "it stops")
     asked = len(page.asked)
@@ -167,7 +167,7 @@ def test_its_address_is_a_secret_wherever_it_comes_from(monkeypatch: pytest.Monk
 
 
 def test_a_step_that_waits_for_a_store_silences_it_after_a_while(page: Page) -> None:
-    desk = Desk(url=page.url, behind=2)
+    desk = Desk(url=page.url, behind_s=2)
     desk.world.publish_works = False
     desk.world.step(11)
     desk.world.checkpoint(15)
