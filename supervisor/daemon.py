@@ -43,6 +43,7 @@ from supervisor.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryA
 from supervisor.front_desk import FrontDesk
 from supervisor.going import Going
 from supervisor.housekeeping import Housekeeping
+from supervisor.inbox import Inbox
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal
 from supervisor.primerl import open_job
@@ -94,7 +95,8 @@ class Daemon:
         self._new_pod = onstart
         self._setup = onstart and bool(run_file.setup.commands) and not came_from
         self._state_dir = run_file.state_dir
-        self._inbox: queue.SimpleQueue[tuple[Item, str]] = queue.SimpleQueue()
+        self._inbox: Inbox[tuple[Item, str]] = Inbox()
+        self.waits = self._inbox.waits
         self._first: deque[tuple[Item, str]] = deque()
         self._signals = 0
         self._end_signal = signal.SIGTERM  # what a program that takes this place is told to end with
@@ -299,7 +301,7 @@ class Daemon:
         wanted = max(0.0, min(deadline - self.clock.now(), 5.0))
         began = self.clock.now()
         try:
-            found = self._inbox.get(timeout=wanted) if wanted > 0 else self._inbox.get_nowait()
+            found = self._inbox.get(wanted)
         except queue.Empty:
             return self._paused(began, wanted) or (f.Tick(), "clock")
         jumped = self._paused(began, wanted)

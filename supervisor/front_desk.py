@@ -19,6 +19,7 @@ from supervisor.core import fencing, leaving
 from supervisor.core.state import State
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.heartbeat import Heartbeat
+from supervisor.inbox import Waits
 from supervisor.journal import Journal
 from supervisor.upgrade import Upgrade
 
@@ -35,6 +36,7 @@ class House(Protocol):
     attending: Attending
     heartbeat: Heartbeat
     upgrade: Upgrade
+    waits: Waits
 
     def post(self, fact: f.Fact, source: str = "") -> None:
         """Hand a fact to the core."""
@@ -81,6 +83,7 @@ class FrontDesk:
             "daemon_pid": os.getpid(),
             "state_dir": str(self._house.run_file.state_dir),
             "uptime_s": round(time.monotonic() - self._began, 1),
+            "loop_waits": self._house.waits.told(),
             "job": facts.name if facts else "not installed yet",
             "notes": [
                 *(note for note in (fencing.note(state), leaving.note(state), self._house.heartbeat.note) if note),
