@@ -14,12 +14,17 @@ What it promises
 - SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGPWR are handed on, but only once the daemon listens to
   them: before its handlers stand, each of them would merely kill it. SIGTERM and SIGINT also mean that it is the last
   one. A daemon that was killed meanwhile has left its job behind, so one more is started, once, and told the same.
+- A daemon whose loop does not turn is killed, and nothing else is: as under systemd it says so with each turn, in the
+  same words (sd_notify(3)) on a socket of ours, from when it is up, and 120 s of silence are enough. Counted is only
+  time in which we ran ourselves: a machine or a container that sleeps is no silence.
 - As process 1 it does not end with 93 under a living job, since its end is everybody's: it waits for the job's end.
   SIGHUP then tries the daemon again (somebody has mended the run file), SIGTERM ends the job.
 
 Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVISOR_BACKOFF`` (the first wait, seconds),
+``RL_SUPERVISOR_WATCHDOG`` (seconds of silence, 10 at least; 0: it is not watched),
 ``RL_SUPERVISOR_PID_FILE`` (removed at the end), ``RL_SUPERVISOR_CUT_LOG`` (the file that stderr goes to: above 50 MB it
-is copied to FILE.1 and emptied). The daemon is given ``RL_SUPERVISOR_NANNY``: our pid and start time.
+is copied to FILE.1 and emptied). The daemon is given ``RL_SUPERVISOR_NANNY``: our pid and start time. Where somebody
+else's ``NOTIFY_SOCKET`` is set it speaks to that one, and we do not watch.
 """
 # ruff: noqa: PTH108, PTH116, PTH123, PTH208
 # (pathlib would cost a third of this program's memory and start-up time)
@@ -31,7 +36,9 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
+import threading
 import time
 
 FINISHED, TRY_AGAIN, PERSON_NEEDED, POD_UNFIT = 0, 75, 93, 94  # supervisor.errors, which is not imported here
@@ -40,6 +47,7 @@ FORWARDED = (*ENDING, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGU
 HANDLED = (*FORWARDED, signal.SIGCHLD)
 NANNY = "RL_SUPERVISOR_NANNY"
 SHIMS = ("rl-shim", "rl-exit", "rl-signal")
+SCM_CREDENTIALS = 2  # linux/socket.h
 PR_SET_NAME = 15  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 FIRST_WAIT_S = 5.0
@@ -50,6 +58,10 @@ ONCE_S = 60.0
 HEAR_S = 20.0  # a daemon that has no handlers by now will get none
 POLL_S = 0.05  # only while a signal waits to be handed on
 LOOK_S = 30.0  # at the log's size
+WATCH_S = 120.0  # WatchdogSec= of the unit
+LEAST_WATCH_S = 10.0  # the loop turns every five seconds at least
+END_S = 420.0  # TimeoutStopSec= of the unit: for who says that it ends, or that another takes its place
+ABORT_S = 10.0  # from SIGABRT, at which a daemon can still tell where it hangs, to SIGKILL
 CUT_ABOVE_BYTES = 50_000_000
 
 
@@ -68,6 +80,17 @@ def seconds(text: str) -> float:
     except ValueError:
         return FIRST_WAIT_S
     return min(max(wished, LEAST_WAIT_S), LONGEST_WAIT_S) if wished == wished else FIRST_WAIT_S  # noqa: PLR0124 (nan)
+
+
+def watch_of(text: str) -> float:
+    """For how long somebody wishes a daemon to be silent at most, in seconds; 0 when it is not to be watched."""
+    try:
+        wished = float(text)
+    except ValueError:
+        return WATCH_S
+    if wished == 0:
+        return 0.0
+    return max(wished, LEAST_WATCH_S) if wished > 0 else WATCH_S
 
 
 def words_of(command: list[str], once: int, *, first: bool) -> list[str]:
@@ -200,6 +223,64 @@ def cut(path: str, limit: int = CUT_ABOVE_BYTES) -> bool:
     return True
 
 
+class Beat:
+    """What the daemon says of itself, as a service manager hears it: a socket, and a thread that reads it."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Raises OSError where there are no such sockets."""
+        self.limit_s = limit_s
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("")  # a name that the kernel chooses, in no folder (unix(7), "Autobind")
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.address = "@" + self.socket.getsockname()[1:].decode()
+        self.pid = 0  # who is listened to
+        self.count = 0  # of its words
+        self.allowed_s: float | None = None  # how long it may be silent; None: for ever
+        self.seen, self.silent_s, self.looked = 0, 0.0, time.monotonic()
+
+    def start(self) -> None:
+        """Listen from now on; with our signals blocked, which this thread must not take."""
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def begin(self, pid: int) -> None:
+        """Another daemon: nothing is asked of it before it is up."""
+        self.pid, self.allowed_s, self.silent_s = pid, None, 0.0
+
+    def listen(self) -> None:
+        """All that comes, for ever."""
+        try:
+            while True:
+                words, more, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(12))
+                who = [int.from_bytes(data[:4], sys.byteorder) for _, kind, data in more if kind == SCM_CREDENTIALS]
+                if self.pid and who == [self.pid]:  # anybody on this machine may send to it
+                    self.hear(words.split(b"\n"))
+        finally:
+            self.allowed_s = None  # nobody listens: whatever the daemon says, it would seem silent
+
+    def hear(self, words: list[bytes]) -> None:
+        """One datagram of the daemon's."""
+        if b"STOPPING=1" in words or b"RELOADING=1" in words:  # or another program takes this place
+            self.allowed_s = max(END_S, self.limit_s)
+        elif b"READY=1" in words or b"WATCHDOG=1" in words:
+            self.allowed_s = self.limit_s
+        self.count += 1
+
+    @property
+    def look_s(self) -> float:
+        """How often ``hung`` wants to be asked."""
+        return min(LOOK_S, self.limit_s / 8)
+
+    def hung(self) -> bool:
+        """Has it been silent for too long?"""
+        now, before, heard = time.monotonic(), self.looked, self.seen
+        self.looked, self.seen = now, self.count
+        if self.allowed_s is None or self.seen != heard:
+            self.silent_s = 0.0
+        else:  # who slept for longer, with the whole container, has not listened either
+            self.silent_s += min(now - before, 2 * self.look_s)
+        return self.allowed_s is not None and self.silent_s >= self.allowed_s
+
+
 # ---------------------------------------------------------------- the nanny itself
 
 
@@ -213,9 +294,19 @@ class Nanny:
         self.pid_file = environ.pop("RL_SUPERVISOR_PID_FILE", "")
         self.log = environ.pop("RL_SUPERVISOR_CUT_LOG", "")
         self.first_s = seconds(environ.pop("RL_SUPERVISOR_BACKOFF", ""))
+        watch_s = watch_of(environ.pop("RL_SUPERVISOR_WATCHDOG", ""))
         environ[NANNY] = identity(os.getpid())
+        self.beat: Beat | None = None
+        if watch_s and not environ.get("NOTIFY_SOCKET"):
+            try:
+                self.beat = Beat(watch_s)
+                environ["NOTIFY_SOCKET"], environ["WATCHDOG_USEC"] = self.beat.address, str(int(watch_s * 1e6))
+            except OSError:
+                pass  # a sandbox without them: then a daemon that hangs is not seen
         self.voice = Voice()
         self.daemon = 0
+        self.aborted: float | None = None  # since when it should have ended, being hung
+        self.killed = False
         self.code: int | None = None
         self.stopping = False
         self.again = False
@@ -230,6 +321,8 @@ class Nanny:
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         prctl(PR_SET_NAME, b"rl-nanny")
+        if self.beat is not None:
+            self.beat.start()
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2:
                 try:
@@ -276,6 +369,7 @@ class Nanny:
         """One life of the daemon; returns its exit code, 75 when it cannot even be started."""
         command = words_of(self.command, self.once, first=first)
         self.code, self.again = None, False
+        self.aborted, self.killed = None, False
         self.waiting = {number: time.monotonic() for number in self.waiting if number in ENDING}
         try:
             self.daemon = os.posix_spawn(
@@ -289,13 +383,34 @@ class Nanny:
         except OSError as error:  # no memory, or an upgrade that is half done
             self.voice.say("error", f"{command[0]} cannot be started: {error.strerror}.")
             return TRY_AGAIN
+        if self.beat is not None:
+            self.beat.begin(self.daemon)
         while (code := self.ended()) is None:
-            self.turn(POLL_S if self.waiting else LOOK_S)
+            self.turn(POLL_S if self.waiting else LOOK_S if self.beat is None else self.beat.look_s)
+            self.watch()
         return code
 
     def ended(self) -> int | None:
         """The daemon's exit code, None while it lives."""
         return self.code
+
+    def watch(self) -> None:
+        """End a daemon whose loop does not turn; only itself, since the job is not its fault."""
+        if self.beat is None or not self.daemon:
+            return
+        hung = self.beat.hung()
+        if self.aborted is not None:
+            if not self.killed and time.monotonic() - self.aborted >= ABORT_S:
+                self.killed = True  # one that the kernel holds (a dead network volume) ends when that lets it go
+                os.kill(self.daemon, signal.SIGKILL)
+        elif hung:
+            self.aborted = time.monotonic()
+            self.voice.say(
+                "error",
+                f"rl-supervisor hangs: its loop has not turned for {self.beat.silent_s:.0f} s. It is killed, and the "
+                "job is not touched.",
+            )
+            os.kill(self.daemon, signal.SIGABRT)  # not reaped yet, so the number is still the daemon's
 
     def pause(self, seconds: float) -> None:
         """Wait before the next start; a signal to end, or SIGHUP, cuts it short."""

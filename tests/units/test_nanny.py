@@ -389,6 +389,90 @@ def test_a_shim_is_the_runs_own_by_more_than_its_name(tmp_path: Path) -> None:
             child.communicate()
 
 
+# ---------------------------------------------------------------- a daemon that hangs
+
+SPEAKS = """
+import socket
+def say(words):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        one.sendto(words.encode(), "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+def turn(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        say("WATCHDOG=1"); time.sleep(0.05)
+"""
+WATCHED = {"RL_SUPERVISOR_WATCHDOG": "1.5", "patch": "nanny.LEAST_WATCH_S = 0.1; nanny.ABORT_S = 0.5"}
+
+
+def test_a_daemon_that_hangs_is_killed_and_started_again_and_the_job_gets_nothing(crib: Crib) -> None:
+    crib.start(
+        SPEAKS
+        + dedent("""
+        if start == 1:
+            if not os.fork():
+                os.setsid()
+                if os.fork():
+                    os._exit(0)
+                tell("job", os.getpid())
+                sleep()
+            os.wait()
+            say("READY=1\\nSTATUS=watching"); turn(0.3)
+            os.kill(os.getpid(), signal.SIGSTOP)  # SIGABRT waits: only SIGKILL ends it
+        if start == 2:
+            time.sleep(2.5)  # its start takes long, and nothing is asked of it before it is up
+            say("READY=1"); turn(3); tell("well"); sleep()  # SIGABRT ends it
+        turn(60)
+        """),
+        **WATCHED,
+    )
+    job = int(crib.told("job"))
+    crib.told("well")
+    assert len(crib.starts()) == 2, crib.said()
+    wait_until(lambda: len(crib.starts()) == 3, "the second one hangs, too")
+    assert state(job) == "S"
+    hangs, killed, again, aborted = crib.said()
+    assert hangs.startswith("rl-supervisor hangs: its loop has not turned for ")
+    assert "was killed (SIGKILL); again in" in killed and "was killed (SIGABRT); again in" in aborted, again
+    os.kill(job, signal.SIGKILL)
+
+
+def test_who_was_asleep_himself_takes_nobody_for_hung(crib: Crib) -> None:
+    """A container that is paused, or a host that slept: all its processes were silent."""
+    crib.start(SPEAKS + 'say("READY=1"); tell("up"); turn(60)', **WATCHED)
+    crib.told("up")
+    daemon = int(crib.starts()[0].split()[0])
+    for number, pause_s in ((signal.SIGSTOP, 3.0), (signal.SIGCONT, 1.0)):
+        os.kill(daemon, number)
+        os.kill(crib.pid, number)
+        time.sleep(pause_s)  # twice its patience
+    assert state(daemon) in ("S", "R") and len(crib.starts()) == 1, crib.said()
+
+
+def test_nobody_but_the_daemon_speaks_for_it(crib: Crib) -> None:
+    crib.start(
+        SPEAKS
+        + dedent("""
+        if start == 1:
+            say("READY=1")
+            if os.fork():
+                sleep()
+        tell("job", os.getpid())
+        turn(60)
+        """),
+        **WATCHED,
+    )
+    wait_until(lambda: len(crib.starts()) == 2, "its child's words do not count")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(crib.told("job")), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("wished", "watched_s"), [("", 120.0), ("0", 0.0), ("1", 10.0), ("300", 300.0), ("nan", 120.0), ("-5", 120.0)]
+)
+def test_no_wish_makes_the_watch_kill_a_daemon_that_is_well(wished: str, watched_s: float) -> None:
+    assert nanny.watch_of(wished) == watched_s
+
+
 HOLDER = """
 import contextlib, pathlib
 sys.path[:0] = [os.environ["SOURCE"], *os.environ["PACKAGES"].split(":")]
