@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -49,7 +49,7 @@ from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.run_file import load
 from supervisor.systemd import notifier
-from supervisor.upgrade import Upgrade, arrive, arrived, listen
+from supervisor.upgrade import Orders, Upgrade, arrive, arrived, listen, orders_of
 
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
@@ -73,11 +73,13 @@ class Daemon:
         attach_to: Identity | None = None,
         attached: bool = False,
         came_from: str = "",
+        orders: Sequence[tuple[f.Fact, str]] = (),
     ) -> None:
         """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
 
         ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed.
-        ``attached``: such a job is watched already. ``came_from``: the version in whose place this process goes on.
+        ``attached``: such a job is watched already. ``came_from``: the version in whose place this process goes on;
+        ``orders``: what people asked it for in its last moment, and who did.
 
         Raises SupervisorError with a sentence when the run cannot be watched at all.
         """
@@ -89,7 +91,7 @@ class Daemon:
         self._environ = dict(environ)
         self._fresh, self._step, self._over = fresh, step, take_over
         self._attach_to, self._attached = attach_to, attached
-        self._came_from = came_from
+        self._came_from, self._orders = came_from, orders
         self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         self._path = path
         self._new_pod = onstart
@@ -99,7 +101,7 @@ class Daemon:
         self.waits = self._inbox.waits
         self._first: deque[tuple[Item, str]] = deque()
         self._signals = 0
-        self._end_signal = signal.SIGTERM  # what a program that takes this place is told to end with
+        self._left = Orders()  # for a program that takes this place
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
         self._lock_file = run_lock.take(self._state_dir, run_file.run.id, environ)
@@ -182,7 +184,7 @@ class Daemon:
         finally:
             self._end()
         if self.upgrade.going:
-            self.upgrade.become(self._told_to_end)
+            self.upgrade.become(self._late_orders)
         return code
 
     def _begin(self) -> None:
@@ -260,6 +262,7 @@ class Daemon:
         engine = self._engine_left()
         started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal, engine)
         self._first.extend((fact, "daemon") for fact in (started, *after))
+        self._first.extend(self._orders)
         self._adopt_engine(engine)
         if adopted is not None and (lives or not after):
             self.attend(adopted, adopting=True)
@@ -412,29 +415,21 @@ class Daemon:
         self._inbox.put((self.going.told_by(number), "signal"))
 
     def _hand_over(self) -> None:
-        """Another program goes on here: take no further orders, and write down those that were taken.
+        """Another program goes on here: take no further orders, and keep for it those that were taken.
 
         What sensors and effects have told meanwhile is there to be found again, as after any end of a daemon.
         """
         self.notifier.reloading("the installed program takes over")
         self.api.close()
-        self._told_to_end()
+        self._late_orders()
 
-    def _told_to_end(self) -> signal.Signals | None:
-        """Empty the inbox for the program that goes on here: the signal that tells it, if the end was asked for.
-
-        That is the very signal that said so here, since ``[leaving]`` gives each its own time; what any other trigger
-        or a person said is SIGTERM. (The new program asks the triggers itself, and hears their time from them.)
-        """
+    def _late_orders(self) -> Orders:
+        """Empty the inbox for the program that goes on here."""
         while self._first or not self._inbox.empty():
             fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
-            if isinstance(fact, f.LeaveSoon) or (isinstance(fact, f.Command) and fact.verb == "shutdown"):
-                self._signals += 1
-                if source == "signal" and isinstance(fact, f.LeaveSoon):
-                    self._end_signal = signal.Signals[fact.why]
-            elif isinstance(fact, f.Command):
-                self._decide(fact, source)
-        return self._end_signal if self._signals else None
+            if isinstance(fact, f.Fact):
+                self._left.take(fact, source)
+        return self._left
 
     def _end(self) -> None:
         if self.upgrade.going:
@@ -513,7 +508,7 @@ def main(
     attached: bool = False,
 ) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
-    came_from = arrive(os.environ)
+    came_from, orders = arrive(os.environ), orders_of(os.environ)
     if came_from:
         fresh, step, take_over = False, None, False  # what was asked for at the start has been done
     run_file = load(path)
@@ -533,6 +528,7 @@ def main(
             attach_to=attach_to,
             attached=attached,
             came_from=came_from,
+            orders=orders,
         )
         return daemon.run()
     except OSError as error:

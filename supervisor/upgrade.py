@@ -7,7 +7,7 @@ journal is closed, and ``execve`` puts the new program here. It takes the job ov
 
 The two programs may be of different versions, so what passes between them is small and stays as it is: the command
 ``rl-supervisor upgrade-check RUN.toml FOLDER run|onstart``, the ``answer.json`` that it leaves in FOLDER, and the
-variable ``RL_SUPERVISOR_UPGRADED_FROM``.
+variables ``RL_SUPERVISOR_UPGRADED_FROM`` and ``RL_SUPERVISOR_ORDERS``: what people asked for in the last moment.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from typing import Any, NoReturn, Protocol
 from supervisor import __version__, next_pod
 from supervisor.config import RunFile
 from supervisor.core import facts as f
+from supervisor.core.codec import decode, encode
+from supervisor.core.evolve import replace
 from supervisor.core.state import ENDED, State
 from supervisor.errors import ConfigError, SupervisorError, TryAgainError
 from supervisor.journal import Journal
@@ -38,12 +40,14 @@ from supervisor.primerl import open_job
 from supervisor.run_file import load
 
 VARIABLE = "RL_SUPERVISOR_UPGRADED_FROM"
+ORDERS = "RL_SUPERVISOR_ORDERS"
 VERB = "upgrade-check"
 ANSWER = "answer.json"
 TRIAL_S = 45.0
 QUIET_S = 45.0  # for so long a launch or a stop that is under way is waited for
 HELD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR)
 """Signals that wait from before the exec until the new program listens."""
+FRESH_S = 600.0  # orders that are older were meant for a program that did not know them
 SHOWN = 600  # characters of a complaint
 
 
@@ -81,6 +85,28 @@ class House(Protocol):
 # ---------------------------------------------------------------- in the program that gives its place
 
 
+class Orders:
+    """What was asked for while this program gave its place: for the one that goes on here, which carries it out."""
+
+    def __init__(self) -> None:
+        self.end: signal.Signals | None = None
+        """The signal that said here that it is to end; it is sent once more, since whoever goes on understands it."""
+        self._given: list[dict[str, Any]] = []
+
+    def take(self, fact: f.Fact, source: str) -> None:
+        """One fact that came too late for this program. What sensors tell, the other one sees for itself."""
+        if not isinstance(fact, f.LeaveSoon | f.Command):
+            return
+        if source == "signal":
+            self.end = signal.Signals[fact.why if isinstance(fact, f.LeaveSoon) else fact.who]
+        # Also beside the signal: the time that a pod has left counts from now.
+        self._given.append({"at": _boot_s(), "source": source, "fact": encode(fact)})
+
+    def text(self) -> str:
+        """For the environment of the program that goes on; "" when there is nothing."""
+        return json.dumps(self._given) if self._given else ""
+
+
 class Upgrade:
     """At most one upgrade at a time. ``ask`` may be called from any thread, ``due`` and ``become`` by the loop's."""
 
@@ -100,7 +126,8 @@ class Upgrade:
         self._path, self._onstart = path, onstart
         self._environ, self._variables = dict(environ), dict(variables)
         self._lock = threading.Lock()
-        self._stage = ""  # "trying", "waiting", "going"
+        self._stage = ""  # "trying", "reading", "waiting", "going"
+        self._is_read = False  # are all lines that the core was told of counted in the positions that are kept?
         self._until = 0.0
         self._given = inheritable()  # open files that whoever started us wants us to hold
 
@@ -182,21 +209,30 @@ class Upgrade:
             if value != "" and answer.get(name) not in (value, getattr(before, name)):
                 self._refuse(f"it would go on with {name} {answer.get(name)!r}, and this run has {value!r}")
                 return
+        self._until = time.monotonic() + QUIET_S
+        self._read()
+
+    def _read(self) -> None:
+        """Write down how far the logs were read, and come back to ``due`` right behind that: none is read twice."""
+        self._stage = "reading"
         self._house.keep_positions()
-        self._house.chore(self._wait)  # behind it: no line of a log is read twice
+        self._house.chore(self._wait)
 
     def _wait(self) -> None:
-        self._stage, self._until = "waiting", time.monotonic() + QUIET_S
+        self._stage, self._is_read = "waiting", True
 
     def due(self, state: State) -> bool:
         """Has the moment come? From then on ``going``."""
         if self._stage != "waiting":
             return False
-        busy = busy_with(state)
-        if not busy:
+        busy, is_read = busy_with(state), self._is_read
+        self._is_read = False  # the loop turns on, and takes more lines
+        if not busy and is_read:
             self._stage = "going"
             return True
-        if time.monotonic() > self._until:
+        if not busy:
+            self._read()
+        elif time.monotonic() > self._until:
             self._refuse(f"it can start, but {busy}: ask again when that is over")
         return False
 
@@ -218,10 +254,10 @@ class Upgrade:
             incident=state.incident.id if state.incident is not None else None,
         )
 
-    def become(self, told_to_end: Callable[[], signal.Signals | None]) -> NoReturn:
+    def become(self, orders: Callable[[], Orders]) -> NoReturn:
         """Turn this process into the installed program. Everything of the run is closed by now.
 
-        ``told_to_end``: by which signal, if somebody asked for the end since ``due``, the new program is told so.
+        ``orders``: what was asked for since ``due``; called when no signal can come any more.
         Raises TryAgainError when the exec fails: whoever restarts us starts the new program.
         """
         environ = {**self._environ, **self._variables, VARIABLE: __version__}
@@ -229,9 +265,12 @@ class Upgrade:
             with contextlib.suppress(OSError):
                 os.set_inheritable(fd, False)  # a library's: the new program must not hold what nobody closes
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-        if (number := told_to_end()) is not None:
+        left = orders()
+        if left.end is not None:
             # Blocked here, it waits for the new program. (One that is sent to the process could be taken by a thread.)
-            signal.pthread_kill(threading.get_ident(), number)
+            signal.pthread_kill(threading.get_ident(), left.end)
+        if text := left.text():
+            environ[ORDERS] = text
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -305,6 +344,27 @@ def arrive(environ: MutableMapping[str, str]) -> str:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass  # a child of the program before, which nobody else waits for
     return version
+
+
+def orders_of(environ: MutableMapping[str, str]) -> list[tuple[f.Fact, str]]:
+    """What the program before had no time for, and who said it. Takes it out of ``environ``.
+
+    The time that a pod has left goes on over the exec. What cannot be understood is left out.
+    """
+    found: list[tuple[f.Fact, str]] = []
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        for one in json.loads(environ.pop(ORDERS, "") or "[]"):
+            fact, age_s = decode(one["fact"]), _boot_s() - one["at"]
+            if isinstance(fact, f.LeaveSoon) and fact.within_s is not None:
+                fact = replace(fact, within_s=max(0.0, fact.within_s - max(0.0, age_s)))
+            if isinstance(fact, f.LeaveSoon | f.Command) and 0 <= age_s < FRESH_S:
+                found.append((fact, str(one["source"])))
+    return found
+
+
+def _boot_s() -> float:
+    """Seconds since the machine was started, also those in which it slept: the same for both programs."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def listen() -> None:

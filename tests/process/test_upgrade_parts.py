@@ -114,7 +114,14 @@ def test_it_comes_at_a_quiet_moment_and_after_the_logs_were_read(house: House, m
         "An upgrade is under way already: supervisorctl events shows what comes of it.",
     )
     assert not one.due(house.state)
-    assert one.due(State(mode="starting", attempt=1))
+    quiet = State(mode="running", attempt=1)
+    assert not one.due(quiet), "lines were read while it waited"
+    assert house.kept == 2
+    house.work()
+    assert not one.due(house.state), "something else has begun meanwhile"
+    assert not one.due(quiet)
+    house.work()
+    assert one.due(quiet)
     assert one.going
 
 
@@ -152,6 +159,33 @@ def test_what_changed_while_the_other_one_looked_is_no_difference(
     one.ask("a person")
     house.work()
     assert one.due(house.state)
+
+
+def test_what_was_asked_for_in_the_last_moment_is_carried_out_by_the_program_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders, clock = upgrade.Orders(), [1000.0]
+    monkeypatch.setattr(upgrade, "_boot_s", lambda: clock[0])
+    pin, stop = f.Command("pin", "ubuntu", ("40",)), f.Command("shutdown", "ubuntu")
+    orders.take(pin, "api")
+    orders.take(f.LeaveSoon(30.0, "/run/preempted appeared"), "leaving-file")
+    orders.take(f.LeaveSoon(5.0, "SIGTERM"), "signal")
+    orders.take(f.Tick(), "clock")
+    orders.take(stop, "api")
+    assert orders.end == signal.SIGTERM
+    clock[0] += 2.5
+    environ = {upgrade.ORDERS: orders.text()}
+    assert upgrade.orders_of(environ) == [
+        (pin, "api"),
+        (f.LeaveSoon(27.5, "/run/preempted appeared"), "leaving-file"),
+        (f.LeaveSoon(2.5, "SIGTERM"), "signal"),
+        (stop, "api"),
+    ]
+    assert environ == {}, "none is carried out twice"
+    clock[0] += upgrade.FRESH_S
+    assert upgrade.orders_of({upgrade.ORDERS: orders.text()}) == [], "a program that did not know them kept them"
+    for odd in ("", "{", "[1]", '[{"fact": {"@": "Nothing"}, "at": 1, "source": "x"}]', "{}", '[{"at": "x"}]'):
+        assert upgrade.orders_of({upgrade.ORDERS: odd}) == []
 
 
 def test_a_daemon_that_is_about_to_end_is_not_upgraded(house: House) -> None:
@@ -196,7 +230,9 @@ def test_signals_and_files_over_the_exec(tmp_path: Path, name: str) -> None:
         "one = upgrade.Upgrade(None, Path('x'), os.environ, {'NOTIFY_SOCKET': '/n'})\n"
         f"leak = os.open({str(ours)!r}, os.O_CREAT | os.O_RDWR); os.set_inheritable(leak, True)\n"
         "print(os.getpid(), flush=True)\n"
-        f"one.become(lambda: signal.{name})\n"
+        "orders = upgrade.Orders()\n"
+        f"orders.end = signal.{name}\n"
+        "one.become(lambda: orders)\n"
     )
     fd = os.open(lent, os.O_RDONLY)
     try:
