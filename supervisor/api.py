@@ -26,7 +26,7 @@ from supervisor.api_server import Handler, HttpServer, RefusedError
 from supervisor.errors import SupervisorError
 from supervisor.log_window import NoLogError, last_lines, next_piece
 from supervisor.logs import say
-from supervisor.unix_socket import Claim, peer_name
+from supervisor.unix_socket import Claim, door, peer_name
 
 VERBS: Mapping[str, frozenset[str]] = {
     "start": frozenset({"--take-over"}),
@@ -124,10 +124,13 @@ class Desk(Protocol):
 class Api:
     """Serves one Desk. ``start`` claims the socket, ``close`` gives it back."""
 
-    def __init__(self, desk: Desk, socket_path: Path, mode: int = 0o660, tcp: str | None = None) -> None:
+    def __init__(
+        self, desk: Desk, socket_path: Path, mode: int = 0o600, tcp: str | None = None, group: str | None = None
+    ) -> None:
+        """``mode`` and ``group``: whom the socket answers besides its owner and root (``unix_socket.Door``)."""
         self._desk = desk
         self._path = socket_path
-        self._mode = mode
+        self._mode, self._group = mode, group
         self._tcp = tcp
         self._claim: Claim | None = None
         self._servers: list[HttpServer] = []
@@ -138,8 +141,9 @@ class Api:
 
     def start(self) -> None:
         """Begin to answer. Raises TryAgainError when another daemon serves this run, ConfigError on a bad path."""
-        self._claim = Claim(self._path, self._mode)
-        server = HttpServer(self._claim.socket, _SocketPages, 32, self._desk, self._closing)
+        let_in = door(self._mode, self._group)
+        self._claim = Claim(self._path, let_in)
+        server = HttpServer(self._claim.socket, _SocketPages, 32, self._desk, self._closing, refusal=let_in.refusal)
         self._servers.append(server)
         self._thread("api", lambda: server.serve_forever(poll_interval=_POLL_S))
         if self._tcp:
@@ -249,7 +253,7 @@ class _OpenPages(Handler):
 
 
 class _SocketPages(_OpenPages):
-    """Everything, for those whom the socket's permissions let in."""
+    """Everything, for those who are let in (``unix_socket.Door``)."""
 
     pages: ClassVar[Mapping[tuple[str, str], str]] = {
         **_OpenPages.pages,

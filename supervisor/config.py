@@ -276,8 +276,11 @@ class Api(Section):
 
     socket: Path | None = None
     """Unix socket. Default /run/rl-supervisor/ID.sock as root, else under XDG_RUNTIME_DIR or the state folder."""
-    mode: Annotated[str, StringConstraints(pattern=r"^0?[0-7]{3}$")] = "660"
-    """Permissions of the socket."""
+    mode: Annotated[str, StringConstraints(pattern=r"^0?[0-7]{3}$")] = "600"
+    """Permissions of the socket. They bind the server as well: its owner and root may always, the socket's group or
+    everybody only with the bits for reading or writing."""
+    group: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,31}$")] | None = None
+    """Group (its name or number) that the socket is given, and whose members are let in. Default: none."""
     tcp: Annotated[str, StringConstraints(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] | None = None
     """`host:port` for /metrics, /healthz and /readyz only; commands stay on the socket. Default: nothing listens."""
 

@@ -134,7 +134,8 @@ class Daemon:
         self.heartbeat = Heartbeat(run_file, self.post, lambda: self.state, self.clock.now, store.put_heartbeat)
         self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
         self.attaching = Attaching(self)
-        self.api = Api(FrontDesk(self, self.attaching), run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
+        api = run_file.api
+        self.api = Api(FrontDesk(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
 
     def _open_job(self) -> Job:
         if self._new_pod:

@@ -99,7 +99,7 @@ def test_a_login_finds_the_daemon_that_had_no_runtime_folder(tmp_path: Path, mon
     monkeypatch.setattr(unix_socket, "_temporary_dir", lambda: tmp_path / "tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "tmp").mkdir()
-    claim = unix_socket.Claim(tmp_path / "tmp" / "mine.sock", 0o600)
+    claim = unix_socket.Claim(tmp_path / "tmp" / "mine.sock", unix_socket.Door())
     try:
         assert client.sockets()["mine"] == tmp_path / "tmp" / "mine.sock"
     finally:
