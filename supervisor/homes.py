@@ -9,6 +9,8 @@ from pathlib import Path
 
 from supervisor.errors import ConfigError
 
+SYSTEM_CONFIG = Path("/etc/rl-supervisor")
+SYSTEM_STATE = Path("/var/lib/rl-supervisor")
 VAR_TMP = Path("/var/tmp")  # noqa: S108 (on the disk, and so outlives a container's restart; /tmp may be memory)
 
 
@@ -54,6 +56,45 @@ def config_home(env: Mapping[str, str] = os.environ) -> Path | None:
         return Path(told)
     found = home(env)
     return found / ".config" if found is not None else None
+
+
+def run_file_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Folders in which run files of this machine are looked for, the nearest last.
+
+    RL_SUPERVISOR_ETC stands for all others, as it does for ``units/onstart.sh``, which keeps the run files of a user
+    without a home below /var/tmp.
+    """
+    if told := env.get("RL_SUPERVISOR_ETC"):
+        return (Path(told).absolute(),)
+    own = config_home(env)
+    homeless = [last / ".config/rl-supervisor"] if (last := _homeless()) else []
+    return (SYSTEM_CONFIG, *homeless, *([own / "rl-supervisor"] if own else []))
+
+
+def state_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Folders that hold ``ID/`` of a run of this machine, the likeliest last.
+
+    More than the one that ``state_home`` gives: a login may have a home that the on-start script did not have.
+    """
+    places = [SYSTEM_STATE]
+    if last := _homeless():
+        places.append(last / "rl-supervisor")
+    if found := home(env):
+        places.append(found / ".local/state/rl-supervisor")
+    try:
+        places.append(state_home(env) / "rl-supervisor")
+    except ConfigError:
+        pass  # the last resort is somebody else's: nothing of ours is in it
+    return tuple(dict.fromkeys(reversed(places)))[::-1]
+
+
+def _homeless() -> Path | None:
+    """The last resort of ``state_home``, where it is there and ours."""
+    last = VAR_TMP / f"rl-supervisor-{os.geteuid()}"
+    try:
+        return last if last.lstat().st_uid == os.geteuid() else None
+    except OSError:
+        return None
 
 
 def _writable(folder: Path) -> bool:
