@@ -19,7 +19,7 @@ from pathlib import Path
 from supervisor.config import RunFile, load
 from supervisor.effects import transient
 from supervisor.errors import ConfigError, SupervisorError
-from supervisor.unit_files import SERVICE, SLICE, UNITS, Place, marked, text_of, unit_texts, whose
+from supervisor.unit_files import CREDENTIALS_SINCE, SERVICE, SLICE, UNITS, Place, marked, text_of, unit_texts, whose
 
 START_TIMEOUT_S = 240.0  # above the unit's TimeoutStartSec
 
@@ -33,10 +33,20 @@ ENVIRONMENT = """\
 # The store at s3://
 # AWS_ACCESS_KEY_ID=
 # AWS_SECRET_ACCESS_KEY=
+# Where the dead-man heartbeat goes, instead of heartbeat.url
+# RL_HEARTBEAT_URL=
 # For the job, when job.pass_env lets them through (by default it does)
 # WANDB_API_KEY=
 # HF_TOKEN=
 """
+
+KEYS = {
+    "b2": ("B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY"),
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+}
+"""What a store of each kind cannot be opened without."""
+CREDSTORES = tuple(Path(folder, "credstore") for folder in ("/etc", "/run", "/usr/lib"))
+"""Where systemd looks for the credentials that the unit names (systemd.exec(5), LoadCredential=)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +85,22 @@ def why_not(where: Place) -> str:
 def plan_install(where: Place, program: Path, run_file: Path | None = None, *, now: bool = False) -> Plan:
     """What is missing of an installation; with ``now`` the run is enabled and started, too.
 
-    Raises ConfigError, before anything is done, when a file is in the way that is not ours, or the run file is wrong.
+    Raises ConfigError, before anything is done, when a file is in the way that is not ours, the run file is wrong, or
+    a run is to be started that has no key for its store.
     """
     plan = Plan()
+    version = None if where.prefix else _version()
     run = _checked(run_file) if run_file else None
     for folder in (where.config, where.state):
         _plan_folder(plan, where, folder)
     reload = False
-    for name, text in unit_texts(where, program).items():
+    for name, text in unit_texts(where, program, version).items():
         reload |= _plan_unit(plan, where, name, text)
+    if version is not None and version < CREDENTIALS_SINCE and not where.user:
+        plan.kept.append(
+            f"systemd {version} is older than {CREDENTIALS_SINCE}: the unit is written without LoadCredential=, so "
+            f"keys go into {where.config}/NAME.env and not into /etc/credstore"
+        )
     if reload and not where.prefix:
         plan.steps.append(Step(f"{_words(where, 'systemctl')} daemon-reload", lambda: _systemctl("daemon-reload")))
     if run is None or run_file is None:
@@ -92,10 +109,18 @@ def plan_install(where: Place, program: Path, run_file: Path | None = None, *, n
         )
         return plan
     name = _plan_run_file(plan, where, run_file, run)
-    _plan_environment(plan, where, name)
     unit = f"rl-supervisor@{name}"
-    if not where.prefix and _starts_by_itself(unit):
+    runs = not where.prefix and _starts_by_itself(unit)
+    missing = [] if runs else _missing_keys(where, name, run.store.url or "", version)
+    _plan_environment(plan, where, name, missing)
+    if runs:
         plan.kept.append(f"{unit} is enabled and runs")
+    elif now and missing:
+        raise ConfigError(
+            f"The store {run.store.url} needs {' and '.join(missing)}, and {where.config}/{name}.env has no value for "
+            f"{'it' if len(missing) == 1 else 'them'}. Nothing was done. Next: rl-supervisor install --run {run_file}, "
+            f"put the key into {where.config}/{name}.env, then {_words(where, 'systemctl')} enable --now {unit}"
+        )
     elif now:
         start = f"{_words(where, 'systemctl')} enable --now {unit}"
         plan.steps.append(Step(start, lambda: _systemctl("enable", "--now", unit)))
@@ -232,15 +257,36 @@ def _plan_run_file(plan: Plan, where: Place, file: Path, run: RunFile) -> str:
     return run.run.id
 
 
-def _plan_environment(plan: Plan, where: Place, name: str) -> None:
+def _plan_environment(plan: Plan, where: Place, name: str, missing: Sequence[str]) -> None:
     path, text = where.at(where.config / f"{name}.env"), ENVIRONMENT.format(name=name)
-    if not os.path.lexists(path):
+    there = os.path.lexists(path)
+    if missing or not there:
+        names = f" ({', '.join(missing)})" if missing else ""
+        plan.then.append(f"put the keys into {where.config}/{name}.env{names}")
+    if not there:
         about = f"write {path}, mode 600, with the names of what it may hold"
         plan.steps.append(Step(about, lambda: _write(path, text, 0o600), _diff(path, "", text)))
-        plan.then.append(f"put the keys into {where.config}/{name}.env")
         return
     mode = path.stat().st_mode & 0o777 if path.exists() else 0
     plan.kept.append(f"{path} is left as it is" + (f"; others can read it: chmod 600 {path}" if mode & 0o077 else ""))
+
+
+def _missing_keys(where: Place, name: str, url: str, version: int | None) -> list[str]:
+    """What the store at ``url`` cannot be opened without and neither the .env nor a credential of systemd has."""
+    try:
+        text = where.at(where.config / f"{name}.env").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    pairs = [line.strip().partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";"))]
+    held = {key.strip() for key, _, value in pairs if value.strip().strip("\"'")}
+    if not where.user and (version is None or version >= CREDENTIALS_SINCE):
+        for folder in map(where.at, CREDSTORES):
+            held |= {one for one in KEYS.get(_kind(url), ()) if (folder / f"{name}.{one.lower()}").exists()}
+    return [one for one in KEYS.get(_kind(url), ()) if one not in held]
+
+
+def _kind(url: str) -> str:
+    return url.partition("://")[0]
 
 
 def _checked(path: Path) -> RunFile:
@@ -317,6 +363,12 @@ def _running() -> list[str]:
             "done: see that `systemctl` answers this user, then call again."
         )
     return [line.split()[0].removesuffix(".service") for line in text.splitlines() if line.split()]
+
+
+def _version() -> int | None:
+    """Of the systemd that is here; None when it does not say."""
+    words = _ask("--version").split()
+    return int(words[1]) if words[:1] == ["systemd"] and words[1:] and words[1].isdigit() else None
 
 
 def _starts_by_itself(unit: str) -> bool:

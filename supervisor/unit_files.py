@@ -23,6 +23,10 @@ MARK = (
     "# Put here by `rl-supervisor install` ({digest}). Changes belong in a drop-in (systemctl edit), which it keeps.\n"
 )
 _MARKED = re.compile(re.escape(MARK.strip()).replace(re.escape("{digest}"), "([0-9a-f]{16})"))
+CREDENTIALS_SINCE = 252
+"""The systemd that the credentials of the unit are tried with. They are relative names, which it looks for below
+/etc/credstore; 249 only hands on what systemd itself was given, and 250 takes them wrong (systemd pull request 23157).
+"""
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+@:~-]*")
 
 Whose = Literal["absent", "ours", "edited", "foreign"]
@@ -87,13 +91,18 @@ def program() -> Path:
     return found
 
 
-def unit_texts(where: Place, program: Path) -> dict[str, str]:
-    """Name and text of each unit, with real paths and without the mark. Raises ConfigError for odd paths."""
+def unit_texts(where: Place, program: Path, version: int | None = None) -> dict[str, str]:
+    """Name and text of each unit, with real paths and without the mark, for systemd ``version`` (None: a new one).
+
+    Raises ConfigError for odd paths.
+    """
     for path in (program, where.config):
         if not _PLAIN_PATH.fullmatch(str(path)):
             raise ConfigError(f"{path} has characters that a unit cannot name safely: install to a plain path.")
     service = (UNITS / SERVICE).read_text()
     service = service.replace(SHIPPED_PROGRAM, str(program)).replace(SHIPPED_CONFIG, str(where.config))
+    if version is not None and version < CREDENTIALS_SINCE:
+        service = "".join(line for line in service.splitlines(True) if not line.startswith("LoadCredential="))
     if not where.user:
         return {SERVICE: service, SLICE: (UNITS / SLICE).read_text()}
     lines = [line for line in service.splitlines() if not OF_THE_MACHINE.match(line)]

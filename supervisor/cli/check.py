@@ -28,16 +28,29 @@ def check(path: Path, *, as_json: bool = False, online: bool = False, environ: M
         report["problems"] = str(error).splitlines()
         return _print(report, as_json)
     report |= _places(run_file)
+    usable = _examine(run_file, environ, report)
+    if online and run_file.store.url and usable:  # the embedded default is made when the daemon starts
+        report["store_reachable"] = _reach(run_file, environ, report)
+    report["ok"] = not report["problems"]
+    return _print(report, as_json)
+
+
+def problems(run_file: RunFile, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Why ``check`` refuses this run file, as far as can be said without the network; empty when it does not."""
+    report: dict[str, Any] = {"problems": [], "notes": []}
+    _examine(run_file, environ, report)
+    return [masked(problem) for problem in report["problems"]]
+
+
+def _examine(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
+    """Fill in what the job says of itself. Whether what its store needs is installed here."""
     try:
         _describe_job(run_file, environ, report)
     except (ConfigError, UnknownDialectError) as error:
         report["problems"] += str(error).splitlines()
     missing = _missing_library(run_file.store_url)
     report["problems"] += missing
-    if online and run_file.store.url and not missing:  # the embedded default is made when the daemon starts
-        report["store_reachable"] = _reach(run_file, environ, report)
-    report["ok"] = not report["problems"]
-    return _print(report, as_json)
+    return not missing
 
 
 def _places(run_file: RunFile) -> dict[str, Any]:

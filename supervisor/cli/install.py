@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 from supervisor import installing, unit_files
+from supervisor.cli.check import problems
 from supervisor.cli.render import safe
-from supervisor.cli.where import UsageError
+from supervisor.config import load
+from supervisor.errors import ConfigError, UsageError
 
 
 def install(run_file: Path | None, *, now: bool, dry_run: bool, prefix: Path | None) -> int:
@@ -20,6 +22,8 @@ def install(run_file: Path | None, *, now: bool, dry_run: bool, prefix: Path | N
     if reason := installing.why_not(where):
         print(reason, file=sys.stderr)
         return 1
+    if run_file and prefix is None:
+        _refuse_what_check_refuses(run_file)
     plan = installing.plan_install(where, unit_files.program(), run_file, now=now)
     _do(plan, dry_run=dry_run, nothing="Nothing to do: it is installed.")
     return 0
@@ -33,6 +37,15 @@ def uninstall(*, dry_run: bool, prefix: Path | None) -> int:
         return 1
     _do(installing.plan_uninstall(where), dry_run=dry_run, nothing="Nothing to do: nothing of install is here.")
     return 0
+
+
+def _refuse_what_check_refuses(path: Path) -> None:
+    """Raises ConfigError for a run that could not be started. Not for another root, whose job is not here."""
+    run = load(path)
+    if run.setup.commands:
+        return  # they may bring the job that would be looked at
+    if found := problems(run):
+        raise ConfigError("\n".join([*found, f"Nothing was done. Mend {path}, then: rl-supervisor check {path}"]))
 
 
 def _do(plan: installing.Plan, *, dry_run: bool, nothing: str) -> None:
@@ -49,5 +62,5 @@ def _do(plan: installing.Plan, *, dry_run: bool, nothing: str) -> None:
         installing.carry_out(plan, lambda about: print(f"done: {safe(about)}"))
     for sentence in plan.kept:
         print(f"as it was: {safe(sentence)}")
-    for sentence in plan.then if not dry_run else ():
+    for sentence in plan.then:
         print(f"next: {safe(sentence)}")

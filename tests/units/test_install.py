@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import unit_files
+from supervisor import installing, unit_files
 from supervisor.cli import main
 from supervisor.effects import transient
+from supervisor.errors import ConfigError
+from supervisor.unit_files import Place
 
 ROOT = Path(__file__).parents[2]
 RUN_FILE = """
@@ -35,6 +37,7 @@ resume = ["train", "{step}"]
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>"$CALLS"
 case "$*" in
+*--version) cat "$CALLS.version" 2>/dev/null ;;
 *is-active*) cat "$CALLS.active" 2>/dev/null ;;
 *is-enabled*) echo enabled ;;
 *list-units*) cat "$CALLS.running" 2>/dev/null ;;
@@ -100,6 +103,9 @@ def test_a_dry_run_says_all_and_does_nothing(at: Callable[[bool], Machine], user
     for part in (str(machine.unit), "demo.toml, as ", "demo.env, mode 600", "+# B2_APPLICATION_KEY=", '+id = "demo"'):
         assert part in text
     assert "\n+++ " in text
+    ctl = "systemctl --user" if user else "systemctl"
+    assert f"\nnext: put the keys into {machine.where.config}/demo.env\n" in text
+    assert f"\nnext: {ctl} enable --now rl-supervisor@demo\n" in text
 
 
 @as_user
@@ -309,12 +315,15 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home/.local/state"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(transient, "BOOTED", booted)
-    (tmp_path / "demo.toml").write_text(RUN_FILE)
+    (tmp_path / "demo.toml").write_text(RUN_FILE.replace("/srv/demo", str(tmp_path)))
     return calls
 
 
+ASKS = ("--property=Version", "--version", " is-")
+
+
 def told_to_systemd(calls: Path) -> list[str]:
-    return [line for line in calls.read_text().splitlines() if "--property=Version" not in line and " is-" not in line]
+    return [line for line in calls.read_text().splitlines() if not any(word in line for word in ASKS)]
 
 
 def test_it_is_started_only_when_asked_and_only_when_it_does_not_run(user: Path) -> None:
@@ -328,6 +337,89 @@ def test_it_is_started_only_when_asked_and_only_when_it_does_not_run(user: Path)
     Path(f"{user}.active").write_text("active\n")
     assert main.main(["install", "--run", run_file, "--now"]) == 0
     assert told_to_systemd(user) == []
+
+
+B2, S3 = "b2://my-bucket/runs", "s3://my-bucket/runs"
+
+
+@pytest.mark.parametrize(
+    ("url", "keys"),
+    [
+        (B2, "B2_APPLICATION_KEY_ID=0051\nB2_APPLICATION_KEY='K005'\n"),
+        (S3, 'AWS_ACCESS_KEY_ID=AK\n  AWS_SECRET_ACCESS_KEY = "x"\n'),
+    ],
+)
+def test_a_run_without_the_key_of_its_store_is_not_started(
+    user: Path, capsys: pytest.CaptureFixture[str], url: str, keys: str
+) -> None:
+    run_file = user.with_name("demo.toml")
+    run_file.write_text(run_file.read_text() + f'[store]\nurl = "{url}"\n')
+    env = unit_files.place().config / "demo.env"
+    names = [line.strip().partition("=")[0].strip() for line in keys.splitlines()]
+    assert main.main(["install", "--run", str(run_file), "--now"]) == 1
+    said = capsys.readouterr().err
+    assert f"The store {url} needs {' and '.join(names)}, and {env} has no value for them. Nothing was done." in said
+    assert f"put the key into {env}, then systemctl --user enable --now rl-supervisor@demo" in said
+    assert not unit_files.place().units.exists()
+
+    assert main.main(["install", "--run", str(run_file)]) == 0
+    assert f"next: put the keys into {env} ({', '.join(names)})\n" in capsys.readouterr().out
+    assert main.main(["install", "--run", str(run_file), "--now"]) == 1, "the names alone are no keys"
+    assert not [line for line in told_to_systemd(user) if "enable" in line]
+
+    env.write_text(f"# mine\n{keys}")
+    capsys.readouterr()
+    assert main.main(["install", "--run", str(run_file), "--now"]) == 0
+    assert "put the keys" not in capsys.readouterr().out
+    assert told_to_systemd(user)[-1] == "--user enable --now rl-supervisor@demo"
+
+
+def test_a_credential_of_systemd_is_a_key_as_well(
+    user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = Place(tmp_path / "units", tmp_path / "etc", tmp_path / "var", user=False)
+    credstore = tmp_path / "credstore"
+    credstore.mkdir()
+    monkeypatch.setattr(installing, "CREDSTORES", (credstore,))
+    run_file = user.with_name("demo.toml")
+    run_file.write_text(run_file.read_text() + f'[store]\nurl = "{B2}"\n')
+    for name in ("b2_application_key_id", "b2_application_key"):
+        (credstore / f"demo.{name}").write_text("x\n")
+    program = Path("/opt/rl-supervisor/bin/rl-supervisor")
+    plan = installing.plan_install(where, program, run_file, now=True)
+    assert "enable --now rl-supervisor@demo" in plan.steps[-1].about
+
+    Path(f"{user}.version").write_text("systemd 249 (249.11-0ubuntu3.12)\n+PAM +AUDIT\n")
+    with pytest.raises(ConfigError, match="needs B2_APPLICATION_KEY_ID and B2_APPLICATION_KEY"):
+        installing.plan_install(where, program, run_file, now=True)
+    plan = installing.plan_install(where, program, run_file)
+    (unit,) = [step for step in plan.steps if unit_files.SERVICE in step.about]
+    assert "EnvironmentFile=" in unit.diff and "LoadCredential" not in unit.diff.replace("LoadCredential=,", "")
+    told = "systemd 249 is older than 252: the unit is written without LoadCredential=, so keys go into "
+    assert any(told in sentence for sentence in plan.kept)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (('resume = ["train", "{step}"]', 'resume = ["train"]'), "[job.plain] resume names neither {step} nor"),
+        (("dir = ", 'dir = "/nowhere" # '), "[job] dir = /nowhere: there is no such folder"),
+    ],
+)
+def test_a_run_file_that_check_refuses_is_not_installed(
+    user: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], sentence: str
+) -> None:
+    run_file = user.with_name("demo.toml")
+    run_file.write_text(run_file.read_text().replace(*change))
+    assert main.main(["check", str(run_file)]) == 1
+    assert sentence in capsys.readouterr().out
+    assert main.main(["install", "--run", str(run_file)]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said and f"Nothing was done. Mend {run_file}, then: rl-supervisor check {run_file}" in said
+    assert (told_to_systemd(user), unit_files.place().units.exists()) == ([], False)
+
+    run_file.write_text(run_file.read_text() + '[setup]\ncommands = ["git clone ..."]\n')
+    assert main.main(["install", "--run", str(run_file)]) == 0, "[setup] may bring the job"
 
 
 def test_a_start_that_fails_says_where_to_look(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
