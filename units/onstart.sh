@@ -2,11 +2,18 @@
 # Start rl-supervisor in a container that has no systemd (Vast.ai's on-start script, RunPod, plain docker).
 #
 #   onstart.sh [--foreground] [NAME]
+#   onstart.sh [NAME] -- COMMAND [WORD ...]
 #
 # Runs /etc/rl-supervisor/NAME.toml. It may be called at every container start, twice at once and by hand: exactly one
 # daemon runs. Without --foreground it returns at once and writes to a log. It turns into `rl-supervisor onstart --restart`,
 # which obeys the daemon's exit codes: 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it; 75 and
 # crashes are tried again, with back-off.
+#
+# A provider's SIGTERM goes to process 1 of the container, and to nobody else: where that is the provider's own script, the
+# daemon in the background hears nothing of it. So, where notice is given (RunPod), be process 1: `--foreground` as the
+# container's command, or `-- COMMAND` with what it started until now (`onstart.sh my-run -- /start.sh`). COMMAND then runs
+# beside the daemon. SIGTERM is handed to the daemon, and once that has left well, to COMMAND. When the daemon ends by
+# itself, COMMAND goes on, so that ssh still works; the end of all is the end of COMMAND then.
 #
 # Environment, all optional:
 #   RL_SUPERVISOR_RUN           NAME, when it is not the argument; default: the only run file there is
@@ -153,11 +160,39 @@ supervise() {
   done
 }
 
+# Process 1 in the provider's place: the daemon and COMMAND side by side, each in a process group of its own.
+beside() {
+  local name=$1 code run command
+  shift
+  interrupted='' stopping=''
+  trap 'interrupted=1 stopping=1; [[ -z ${run:-} ]] || kill -TERM "$run" 2>/dev/null' TERM INT
+  set -m # else they would ignore Ctrl-C, and with them whoever logs in
+  "$@" &
+  command=$!
+  bash "${BASH_SOURCE[0]}" --foreground ${name:+"$name"} &
+  run=$!
+  if [[ -n $stopping ]]; then kill -TERM "$run"; fi # it came before there was anybody to tell
+  while :; do
+    interrupted=''
+    wait "$run"
+    code=$?
+    [[ -n $interrupted ]] || break
+  done
+  run=''
+  if [[ -z $stopping ]]; then
+    say "the supervision of ${name:-the run} has ended with $code; $1 goes on"
+    wait "$command"
+  fi
+  kill -TERM -- "-$command" 2>/dev/null
+  return "$code"
+}
+
 # The folders of a user who is not root.
 own_folders() {
   local there=${HOME:-}
   if [[ $there != /* || ! -d $there || ! -w $there ]]; then
     there=/var/tmp/rl-supervisor-$(id -u)
+    # shellcheck disable=SC2174 # /var/tmp itself is there
     mkdir -p -m 700 "$there" && [[ -O $there ]] ||
       need_person "has no home folder, and $there belongs to somebody else: set HOME to a folder that this user may write"
   fi
@@ -175,6 +210,17 @@ if [[ ${1:-} == --foreground ]]; then
   foreground=1
   shift
 fi
+given=''
+if [[ $# -gt 0 && $1 != -- ]]; then
+  given=$1
+  shift
+fi
+if [[ ${1:-} == -- ]]; then
+  shift
+  [[ $# -gt 0 ]] || need_person "which command is to run beside the daemon? onstart.sh [NAME] -- COMMAND [WORD ...]"
+  beside "$given" "$@"
+  exit
+fi
 read_container_environment
 if [[ $(id -u) -eq 0 ]]; then
   locks=/run/rl-supervisor logs=/var/log/rl-supervisor venv=/opt/rl-supervisor etc=/etc/rl-supervisor
@@ -183,7 +229,7 @@ else
 fi
 etc=${RL_SUPERVISOR_ETC:-$etc}
 name=''
-find_name "${1:-}"
+find_name "$given"
 read_own_environment
 locks=${RL_SUPERVISOR_LOCKS:-$locks}
 venv=${RL_SUPERVISOR_VENV:-$venv}

@@ -386,9 +386,3 @@ esac
     assert pip == ["-m pip install --quiet --disable-pip-version-check /mnt/a wheel.whl"] * 2
     assert "rl-supervisor could not be installed or started (1); again" in said
     assert len(box.calls()) == 1
-
-
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
-def test_shellcheck_has_nothing_to_say() -> None:
-    done = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
