@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ PATIENT = {"store": {"take_over_after": 60}}
 """Longer than a busy machine keeps a heartbeat waiting."""
 LONG = {"store": {"take_over_after": 600}}
 """What nobody waits for here: whoever goes on within a test was let in at once."""
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
-
-
-@pytest.fixture
-def b2() -> Iterator[B2Server]:
-    with B2Server() as server:
-        yield server
 
 
 def over_b2(server: B2Server, **store: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,6 @@ from .rig import Pod, pids_of
 from .test_pods import b2_settings, first_pod, in_bucket, in_latest, next_pod
 
 LONG = 600  # what nobody waits for here: whoever goes on within a test was let in sooner
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
-
-
-@pytest.fixture
-def b2() -> Iterator[B2Server]:
-    with B2Server() as server:
-        yield server
 
 
 def over_b2(server: B2Server, **tables: dict[str, Any]) -> dict[str, Any]:

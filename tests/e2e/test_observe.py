@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,6 @@ from supervisor.cli.client import Client
 from .rig import Pod
 
 OBSERVE: dict[str, dict[str, Any]] = {"recovery": {"mode": "observe"}}
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
 
 
 def files_of(pod: Pod) -> set[str]:

@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,6 @@ from tests.b2server import B2Server, Key
 from .rig import Pod, remove_tree
 
 NewPod = Callable[..., Pod]
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
-
-
-@pytest.fixture
-def b2() -> Iterator[B2Server]:
-    with B2Server() as server:
-        yield server
 
 
 def at_night(practice: Practice) -> Practice:

@@ -108,14 +108,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
 
 
 @pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
-
-
-@pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     one = Manager(tmp_path / "notify")
     yield one
