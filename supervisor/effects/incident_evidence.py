@@ -75,7 +75,7 @@ class IncidentEvidence:
             found = bundle.collect(
                 self._scene(action, known),
                 self._parent,
-                budget_s=about.budget,
+                budget_s=about.budget_s,
                 hurry=self._hurry,
                 made_room=lambda: self._forget(0, 0, action.incident, known.journal),
                 kept=lambda: self._forget(about.keep, int(about.max_mb * 1e6), action.incident, known.journal),
