@@ -136,7 +136,9 @@ def _fields(text: str) -> Mapping[str, Any]:
 
 def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> dict[str, Any]:
     mine = [bundle for bundle in there if bundle.incident == one.id]
-    done = [str(event["sentence"]) for event in one.story if event["event"] in DONE]
+    # What was begun before it was noticed, the attempt that broke among it, was not done about it.
+    since = one.opened if one.noticed is None else one.noticed
+    done = [str(event["sentence"]) for event in one.story if event["event"] in DONE and event["wall"] >= since]
     value = {
         "id": one.id,
         "open": one.closed is None,

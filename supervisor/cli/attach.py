@@ -26,7 +26,7 @@ def attach(path: Path, pid: int | None) -> int:
     found = finding.find(run_file, open_job(run_file, os.environ), pid)
     number, ticks = found.process
     try:
-        taken, sentence = Client(run_file.socket).command("attach", [f"{number}:{ticks}"])
+        taken, sentence = Client(run_file.socket, run=run_file.run.id).command("attach", [f"{number}:{ticks}"])
     except NotThereError:
         print(f"Attaching to process {number}: {found.title} ({found.why}). It is never touched.", file=sys.stderr)
         return daemon.main(path, attach_to=found.process)

@@ -13,11 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli import render
-from supervisor.cli.client import Client, NotThereError, RefusedError, sockets
-from supervisor.cli.old_logs import state_dirs
-from supervisor.cli.where import UsageError
+from supervisor.cli import render, which
+from supervisor.cli.client import NotThereError, RefusedError
 from supervisor.core.words import size, span
+from supervisor.errors import UsageError
 
 SHOWN_STEPS = 3  # of what was done, in the list
 
@@ -56,53 +55,22 @@ def _meant(options: argparse.Namespace) -> tuple[int | None, str | None]:
 
 def _found(options: argparse.Namespace, name: str | None, number: int | None) -> list[dict[str, Any]]:
     """From the daemon, else from the journal."""
-    socket, folder = (None, options.state_dir) if options.state_dir else _places(options.socket, name)
+    run = which.meant(name, options.socket, options.state_dir)
     query = {"open": int(options.open), **({"id": number} if number is not None else {})}
-    if socket is not None:
+    if options.state_dir is None and (run.watched or run.state_dir is None):
         try:
-            answer: list[dict[str, Any]] = Client(socket).get("/v1/incidents", **query)["incidents"]
-        except (NotThereError, KeyError):
-            pass  # it ended a moment ago
+            answer: list[dict[str, Any]] = run.client.get("/v1/incidents", **query)["incidents"]
+        except (NotThereError, KeyError):  # it ended a moment ago
+            if run.state_dir is None:
+                raise
         except RefusedError as error:
-            if folder is None or "There is no /v1/incidents" not in str(error):  # a daemon of an older version
+            if run.state_dir is None or "There is no /v1/incidents" not in str(error):  # a daemon of an older version
                 raise
         else:
             return answer
-    if folder is None:
-        raise NotThereError(
-            "No daemon answers, and no state folder of the run is known here: name the run, or its RUN.toml."
-        )
     from supervisor import incidents  # late: beside a daemon it is not needed, and takes a while to load
 
-    return incidents.told(folder, number, only_open=options.open)
-
-
-def _places(given: Path | None, name: str | None) -> tuple[Path | None, Path | None]:
-    """Socket and state folder of the run that is meant, as far as each is known."""
-    if name is not None and name.endswith(".toml"):
-        from supervisor.run_file import load
-
-        run_file = load(Path(name))
-        return (given or (run_file.socket if run_file.socket.is_socket() else None)), run_file.state_dir
-    folders, there = state_dirs(), sockets()
-    if given is not None:
-        return given, folders.get(name or given.name.removesuffix(".sock"))
-    if name is not None:
-        if name not in there and name not in folders:
-            raise UsageError(f"There is no run named {name} on this machine{_others({*there, *folders})}.")
-        return there.get(name), folders.get(name)
-    if len(there) == 1:
-        only = next(iter(there))
-        return there[only], folders.get(only)
-    runs = {*there, *folders}
-    if len(runs) != 1:
-        raise UsageError(f"Name the run that is meant{_others(runs)}.")
-    only = runs.pop()
-    return there.get(only), folders.get(only)
-
-
-def _others(names: set[str]) -> str:
-    return f"; there are {', '.join(sorted(names))}" if names else ": no run has left anything on this machine"
+    return incidents.told(run.folder() if run.state_dir is None else run.state_dir, number, only_open=options.open)
 
 
 # ---------------------------------------------------------------- as text
@@ -157,13 +125,21 @@ def _evidence(bundle: Mapping[str, Any]) -> list[str]:
         return [f"Evidence: {render.safe(bundle['path'])} (it was not finished)"]
     took = f"{float(bundle.get('seconds') or 0.0):.1f} s, {size(float(bundle.get('size_bytes') or 0))}"
     lines = [f"Evidence: {render.safe(bundle['path'])} ({took})"]
-    for part in bundle.get("parts") or ():
-        files = ", ".join(render.safe(name) for name in part.get("files") or ()) or "nothing"
-        took = f"{float(part['seconds']):>5.1f} s"
-        lines.append(f"  {render.safe(part['name']):<10} {render.safe(part['state']):<9} {took}  {files}")
+    parts = bundle.get("parts") or ()
+    rows = [(render.safe(part["name"]), render.safe(part["state"]), _took(part), _files(part)) for part in parts]
+    for line, part in zip(render.table(rows) if rows else (), parts, strict=True):
+        lines.append(f"  {line}")
         for note in part.get("notes") or ():
-            lines += _lines(str(note), "             ")
+            lines += _lines(str(note), " " * (4 + len(render.safe(part["name"]))))
     return lines
+
+
+def _took(part: Mapping[str, Any]) -> str:
+    return f"{float(part['seconds']):>5.1f} s"
+
+
+def _files(part: Mapping[str, Any]) -> str:
+    return ", ".join(render.safe(name) for name in part.get("files") or ()) or "nothing"
 
 
 def _word(item: Mapping[str, Any]) -> str:

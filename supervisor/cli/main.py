@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from supervisor import __version__
 from supervisor.cli import where
@@ -268,91 +267,21 @@ def _uninstall(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    import os
-    import secrets
+    from supervisor.cli import steps
 
-    from supervisor import byhand
-    from supervisor.cli.moving import shown
-    from supervisor.effects.transfers import Transfers
-
-    run_file = where.run_file_of(options)
-    seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
-    transfers = Transfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.json):
-        found, told = byhand.verify(run_file, options.step, options.deep, seed, transfers)
-    _print(found | {"seed": seed}, told, as_json=options.json)
-    return 1 if found["damaged"] else 0
+    return steps.verify(options)
 
 
 def _logs(options: argparse.Namespace) -> int:
-    import json
-    from datetime import UTC, datetime
+    from supervisor.cli import store_logs
 
-    from supervisor import byhand
-    from supervisor.cli.render import log_text, safe, table, without_colours
-
-    found = byhand.logs(where.run_file_of(options), options.attempt)["logs"]
-    if options.to is not None and options.attempt is not None:
-        for name, text in found.items():
-            target = options.to / name.replace("/", "-")  # "JOURNAL/NAME", each checked when it was read
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
-        print(f"{len(found)} logs are in {options.to}.")
-    elif options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-    elif options.attempt is None:
-        rows = [("ATTEMPT", "LOG", "SENT", "POD")]
-        for log in found:
-            when = datetime.fromtimestamp(log["uploaded_at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
-            rows.append((str(log["attempt"]), safe(log["name"]), when, log["journal"][:8]))
-        print("\n".join(table(rows)) if found else "No attempt has left a log in the store yet.")
-    else:
-        for name, text in found.items():
-            print(f"==> {safe(name)} <==")
-            if name.endswith("-trace.jsonl"):
-                print("A trace for `rl-supervisor replay`: take it along with --to DIR.\n")
-                continue
-            print(log_text(text) if sys.stdout.isatty() else without_colours(text))
-    return 0
+    return store_logs.logs(options)
 
 
 def _by_hand(options: argparse.Namespace) -> int:
-    import os
+    from supervisor.cli import steps
 
-    from supervisor import byhand, restoring
-    from supervisor.cli.moving import shown
-    from supervisor.config import load
-    from supervisor.effects.transfers import Transfers
-
-    dry_run = options.dry_run
-    if options.by_hand != "restore":
-        run_file = load(options.run_file)
-    else:
-        run_file = where.run_file_of(options)
-        if options.to is None and not where.has_run_file(options):
-            raise where.UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
-    transfers = Transfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.json):
-        if options.by_hand == "restore":
-            step: restoring.Wanted = "latest" if options.step is None else options.step
-            done, told = restoring.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
-        elif options.by_hand == "publish":
-            done, told = byhand.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
-        else:
-            done, told = byhand.prune(run_file, dry_run=dry_run)
-    _print(done, told, as_json=options.json)
-    return 0
-
-
-def _print(found: Mapping[str, Any], told: Sequence[str], *, as_json: bool) -> None:
-    import json
-
-    from supervisor.cli.render import safe
-
-    if as_json:
-        print(json.dumps({**found, "sentences": told}, indent=2, ensure_ascii=False))
-    else:
-        print("\n".join(map(safe, told)))
+    return steps.by_hand(options)
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -384,9 +313,9 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _upgrade(options: argparse.Namespace) -> int:
-    from supervisor.cli import upgrading
+    from supervisor.cli import upgrading, which
 
-    return upgrading.upgrade(upgrading.client_of(options.run_file), as_json=False)
+    return upgrading.upgrade(which.of_file(options.run_file), as_json=False)
 
 
 def _upgrade_check(options: argparse.Namespace) -> int:

@@ -7,58 +7,22 @@ import json
 import os
 import sys
 import time
-import tomllib
 from pathlib import Path
 
-from supervisor import attempt_logs, homes
+from supervisor import attempt_logs
 from supervisor.attempt_logs import AttemptLog, logs_of
 from supervisor.cli import render
 from supervisor.cli.client import NotThereError, UnclearError
-from supervisor.cli.where import UsageError
-
-RUN_FILES = Path("/etc/rl-supervisor")
-SYSTEM_STATE = Path("/var/lib/rl-supervisor")
-NOTHING = "No run has left a log on this machine: name its state folder with --state-dir."
-
-
-def state_dirs() -> dict[str, Path]:
-    """State folders on this machine, by the run's name: those in the usual places, and those that run files name."""
-    found: dict[str, Path] = {}
-    own = homes.config_home()
-    for place in (homes.state_home() / "rl-supervisor", SYSTEM_STATE):
-        found.update({folder.parent.name: folder.parent for folder in place.glob("*/attempts")})
-    for path in (*sorted(RUN_FILES.glob("*.toml")), *(sorted((own / "rl-supervisor").glob("*.toml")) if own else ())):
-        try:
-            run = tomllib.loads(path.read_text())["run"]
-            folder = Path(str(run["state_dir"])).expanduser()
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
-            continue  # not ours to read, it names none, or one in a home that is not there
-        if (folder / "attempts").is_dir():
-            found[str(run.get("id"))] = folder
-    return found
-
-
-def find(name: str | None) -> Path:
-    """The state folder of a run, or of the only one. Raises NotThereError or UsageError."""
-    found = state_dirs()
-    if name is not None:
-        if name not in found:
-            raise NotThereError(
-                f"There is no state folder of a run named {name} in the usual places: name it with --state-dir."
-            )
-        return found[name]
-    if not found:
-        raise NotThereError(NOTHING)
-    if len(found) > 1:
-        raise UsageError(f"{len(found)} runs have left logs on this machine, name one: {', '.join(sorted(found))}.")
-    return next(iter(found.values()))
+from supervisor.core.words import size
 
 
 def show(options: argparse.Namespace, state_dir: Path, role: str, lines: int) -> int:
     """Print a log's last lines, or without a role what there is."""
     folder = state_dir / "attempts"
     if not os.access(folder, os.R_OK | os.X_OK):
-        why = "you may not read it. Try sudo" if folder.is_dir() else "it holds no attempts"
+        # os.path, since Path raises where a folder above may not be entered.
+        closed = os.path.isdir(folder) or _is_closed(state_dir)  # noqa: PTH112
+        why = "you may not read it. Try sudo" if closed else "it holds no attempts"
         raise UnclearError(f"{state_dir} says nothing: {why}.")
     numbers = attempt_logs.attempts(state_dir)
     if not numbers:
@@ -82,9 +46,20 @@ def show(options: argparse.Namespace, state_dir: Path, role: str, lines: int) ->
         said = {"role": role, "attempt": attempt, "path": str(log.pieces[-1]), "text": text}
         print(json.dumps(said, ensure_ascii=False))
     else:
-        sys.stdout.write(render.log_text(text) if sys.stdout.isatty() else text)
+        sys.stdout.write(render.log_for_stdout(text))
         sys.stdout.flush()
     return 0
+
+
+def _is_closed(folder: Path) -> bool:
+    """Does it, or a folder above it, keep this user out?"""
+    try:
+        folder.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(folder, os.X_OK)
 
 
 def _list(options: argparse.Namespace, state_dir: Path, numbers: list[int]) -> int:
@@ -93,7 +68,7 @@ def _list(options: argparse.Namespace, state_dir: Path, numbers: list[int]) -> i
         print(json.dumps([_as_json(log) for logs in found.values() for log in logs], ensure_ascii=False))
         return 0
     rows = [
-        (str(number), render.safe(log.role), _size(log.size_bytes), _when(log), log.state, render.safe(_place(log)))
+        (str(number), render.safe(log.role), size(log.size_bytes), _when(log), log.state, render.safe(_place(log)))
         for number, logs in found.items()
         for log in logs
     ]
@@ -118,10 +93,6 @@ def _as_json(log: AttemptLog) -> dict[str, object]:
 def _place(log: AttemptLog) -> str:
     more = f" and {len(log.pieces) - 1} earlier pieces" if len(log.pieces) > 1 else ""
     return f"{log.pieces[-1]}{more}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
 
 
 def _when(log: AttemptLog) -> str:

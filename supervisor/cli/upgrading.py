@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
-from supervisor.cli.render import safe
-from supervisor.run_file import load
+from supervisor.cli.terminal import reply
+from supervisor.cli.which import Here
 
 PATIENCE_S = 170.0  # the trial, the launch that it may wait for, the end of one program and the start of the other
 AGAIN_S = 0.3
@@ -19,25 +16,21 @@ OUTCOMES = {"upgraded": True, "upgrade-refused": False}
 """Events that end the wait, and whether it was done."""
 
 
-def client_of(run_file: Path) -> Client:
-    """The daemon of a run file. Raises ConfigError with what is wrong in the file."""
-    return Client(load(run_file).socket)
-
-
-def upgrade(client: Client, *, as_json: bool) -> int:
+def upgrade(run: Here, *, as_json: bool) -> int:
     """0 when another program watches the run now, 1 when the one before goes on, or nobody does."""
-    newest = max((int(item["id"]) for item in client.get("/v1/events", after=-1, limit=1)["events"]), default=0)
+    try:
+        client = run.client
+        last = client.get("/v1/events", after=-1, limit=1)["events"]
+    except NotThereError as error:
+        raise NotThereError(f"{error} It will be what is installed then, so nothing is to be upgraded.") from None
+    newest = max((int(item["id"]) for item in last), default=0)
     pid = client.get("/v1/status").get("daemon_pid")
     done, sentence = client.command("upgrade", [])
     if done:
         if not as_json:
-            print(f"{client.name}: {safe(sentence)}", flush=True)
+            reply(run.id, True, sentence, as_json=False)
         done, sentence = _outcome(client, newest, pid)
-    if as_json:
-        print(json.dumps({"run": client.name, "ok": done, "sentence": sentence}, ensure_ascii=False))
-    else:
-        print(f"{client.name}: {safe(sentence)}", file=sys.stdout if done else sys.stderr)
-    return 0 if done else 1
+    return reply(run.id, done, sentence, as_json=as_json)
 
 
 def _outcome(client: Client, newest: int, pid: object) -> tuple[bool, str]:

@@ -27,6 +27,7 @@ SIGNALS = [{"kind": "step", "sentence": "no new step for 51 min"}, {"kind": "gpu
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state folder of a run whose daemon is gone, with one incident and its evidence."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("RL_SUPERVISOR_ETC", str(tmp_path / "etc"))
     monkeypatch.setenv("RL_SUPERVISOR_SOCKET_DIR", str(tmp_path / "sockets"))
     folder = tmp_path / "rl-supervisor" / "bs4"
     identity = journal_with_an_incident(folder, over=True)
@@ -80,7 +81,7 @@ def test_open_ones_alone(state: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     Journal(tmp_path / "rl-supervisor" / "quiet").close()
     (tmp_path / "rl-supervisor" / "quiet" / "attempts").mkdir()
     assert told(capsys, "quiet") == "No incident.\n"
-    assert "Name the run that is meant; there are bs4, crashed, quiet." in told(capsys, code=2)
+    assert "There are 3 runs on this machine, name one: bs4, crashed, quiet." in told(capsys, code=2)
 
 
 def test_a_number_that_is_not_there_and_a_run_that_is_not_there(

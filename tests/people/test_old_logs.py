@@ -14,8 +14,9 @@ import pytest
 
 from supervisor.attempt_logs import folder_of
 from supervisor.cli import ctl as supervisorctl
-from supervisor.cli import old_logs
+from supervisor.cli import which
 from supervisor.effects.kept_logs import begin, keep_earlier
+from supervisor.errors import UsageError
 from supervisor.jobs.base import LogSource
 
 
@@ -42,6 +43,7 @@ def ctl(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, in this process: it is quicker."""
     environ = {
         "RL_SUPERVISOR_SOCKET_DIR": str(state.parents[2] / "no-sockets"),
+        "RL_SUPERVISOR_ETC": str(state.parents[2] / "no-run-files"),
         "XDG_STATE_HOME": str(state.parents[1]),
     }
     out, err = io.StringIO(), io.StringIO()
@@ -105,7 +107,7 @@ def test_without_a_role_it_lists_what_there_is(state: Path) -> None:
         (("tail", "trainer", "--attempt", "1", "-f"), "does not grow", 2),
         (("tail", "trainer", "--attempt", "one"), "an attempt is a whole number", 2),
         (("tail", "trainer", "--state-dir", "/nowhere"), "/nowhere says nothing: it holds no attempts.", 1),
-        (("tail", "other", "trainer", "--attempt", "1"), "There is no state folder of a run named other", 1),
+        (("tail", "other", "trainer", "--attempt", "1"), "There is no run named other on this machine; there are ", 2),
     ],
 )
 def test_what_is_not_there_is_said_in_a_sentence(state: Path, words: tuple[str, ...], sentence: str, code: int) -> None:
@@ -117,18 +119,19 @@ def test_what_is_not_there_is_said_in_a_sentence(state: Path, words: tuple[str, 
 def test_several_runs_have_to_be_named_and_run_files_say_where_a_run_keeps_its_state(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(old_logs, "RUN_FILES", tmp_path / "etc")
+    monkeypatch.setenv("RL_SUPERVISOR_ETC", str(tmp_path / "etc"))
+    monkeypatch.setenv("RL_SUPERVISOR_SOCKET_DIR", str(tmp_path / "no-sockets"))
     monkeypatch.setenv("XDG_STATE_HOME", str(state.parents[1]))
-    assert old_logs.find(None) == state
+    assert which.meant(None).folder() == state
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "attempts").mkdir(parents=True)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "a.toml").write_text(f'[run]\nid = "second"\nstate_dir = "{elsewhere}"\n')
     (tmp_path / "etc" / "b.toml").write_text("[run\n")
     (tmp_path / "etc" / "c.toml").write_text("run = 7\n")
-    assert old_logs.find("second") == elsewhere
-    with pytest.raises(old_logs.UsageError, match=r"2 runs have left logs on this machine, name one: my-run, second\."):
-        old_logs.find(None)
+    assert which.meant("second").folder() == elsewhere
+    with pytest.raises(UsageError, match=r"There are 2 runs on this machine, name one: my-run, second\."):
+        which.meant(None)
 
 
 def test_logs_that_were_deleted_are_said_to_be(state: Path) -> None:
