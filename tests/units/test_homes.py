@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import homes, unit_files, unix_socket
-from supervisor.cli import client, old_logs
+from supervisor.cli import client, which
 from supervisor.config import RunFile, load
 from supervisor.errors import ConfigError
 
@@ -116,7 +116,7 @@ def test_logs_are_found_without_a_daemon_for_a_user_who_has_no_home(
     if os.getuid() != 0:
         pytest.skip("needs root, to give that user his folder")
     os.chown(homes.VAR_TMP / "rl-supervisor-54321", 54321, 54321)
-    assert old_logs.state_dirs()["mine"] == state
+    assert which.look().runs["mine"].state_dir == state
     with pytest.raises(ConfigError, match="There is no home folder to install a user's unit in"):
         unit_files.place()
 
@@ -128,5 +128,5 @@ def test_a_users_own_run_files_say_where_a_run_keeps_its_state(nobody: Path, mon
     own = nobody / ".config/rl-supervisor"
     own.mkdir(parents=True)
     (own / "any.toml").write_text(f'[run]\nid = "far"\nstate_dir = "{nobody / "data"}"\n')
-    assert old_logs.state_dirs()["far"] == nobody / "data"
+    assert which.look().runs["far"].state_dir == nobody / "data"
     assert unit_files.place().config == own
