@@ -25,6 +25,7 @@
 #   RL_SUPERVISOR_LOG           log file; default /var/log/rl-supervisor/NAME.log (as another user: below ~/.local/state)
 #   RL_SUPERVISOR_LOCKS         folder of the locks; default /run/rl-supervisor (as another user: /tmp/rl-supervisor-UID)
 #   RL_SUPERVISOR_BACKOFF       first wait in seconds, doubled up to 300; default 5
+#   RL_SUPERVISOR_TRUST_FILES   1: obey files that others can write, for volumes that show every file so (SECURITY.md)
 # Keys (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY, WANDB_API_KEY ...) come from NAME.env beside the run file, else from this
 # script's environment, else from the container's (process 1), else from /etc/environment (Vast.ai's images write it for
 # ssh), else from /etc/rp_environment (RunPod's start.sh writes it). No key is ever on a command line.
@@ -32,6 +33,7 @@
 # read-only, everything goes below /var/tmp/rl-supervisor-UID.
 set -uo pipefail
 shopt -s execfail # a program that cannot be started is tried again
+umask 022         # whatever the caller's is: nobody else may change what is installed and written here
 
 say() { printf '%s rl-supervisor onstart: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2; }
 need_person() {
@@ -51,22 +53,64 @@ take_over() {
   return 0
 }
 
+# others_can_write FILE: prints who else can change or swap it and succeeds, or fails. As supervisor/trust.py, which is not
+# installed yet when this is asked: each folder, link and file on the way belongs to root or us, and only they may write.
+others_can_write() {
+  local left=$1 at='' word target links=0 uid gid mode
+  [[ ${RL_SUPERVISOR_TRUST_FILES:-} == 1 ]] && return 1
+  [[ $left == /* ]] || left=$PWD/$left
+  while [[ -n $left ]]; do
+    word=${left%%/*}
+    if [[ $left == */* ]]; then left=${left#*/}; else left=''; fi
+    case $word in '' | .) continue ;; ..) at=${at%/*} && continue ;; esac
+    at=$at/$word
+    read -r uid gid mode < <(stat -c '%u %g %a' -- "$at" 2>/dev/null) || return 1
+    if [[ $uid -ne 0 && $uid -ne $(id -u) ]] && ! [[ $(id -u) -eq 0 && $uid == "${SUDO_UID:-}" ]]; then
+      echo "$at belongs to user $uid" && return 0
+    fi
+    if [[ -L $at ]]; then
+      [[ $((++links)) -le 40 ]] && target=$(readlink -- "$at") || return 1
+      if [[ $target == /* ]]; then at=''; else at=${at%/*}; fi
+      left=$target${left:+/$left}
+    elif [[ -n $left && -d $at && $((8#$mode & 8#1000)) -ne 0 ]]; then
+      continue # sticky: what lies in it is its owner's, who is judged himself
+    elif [[ $((8#$mode & 8#002)) -ne 0 ]] || { [[ $((8#$mode & 8#020)) -ne 0 ]] && ! private_group "$uid" "$gid"; }; then
+      echo "others can write $at (mode $mode): chmod go-w $at" && return 0
+    fi
+  done
+  return 1
+}
+
+# private_group UID GID: the group of that user alone.
+private_group() {
+  [[ $2 -eq 0 ]] || awk -F: -v u="$1" -v g="$2" '
+    FILENAME == "/etc/passwd" { if ($3 == u) name = $1; else if ($4 == g) shared = 1 }
+    FILENAME == "/etc/group" && $3 == g { alone = name != "" && $1 == name && ($4 == "" || $4 == name) }
+    END { exit !(alone && !shared) }' /etc/passwd /etc/group
+}
+
 # From ssh the variables that were given to the container are missing: its process 1 has them.
 read_container_environment() {
-  local line file
+  local line file why
   if [[ -r /proc/1/environ ]]; then
     while IFS= read -r -d '' line; do take_over "$line"; done </proc/1/environ
   fi
   for file in /etc/environment /etc/rp_environment; do
-    if [[ -r $file ]]; then
+    if [[ -r $file ]] && why=$(others_can_write "$file"); then
+      say "$file is not read: $why"
+    elif [[ -r $file ]]; then
       while IFS= read -r line || [[ -n $line ]]; do take_over "$line"; done <"$file"
     fi
   done
 }
 
 read_own_environment() {
-  local line
+  local line why
   [[ -r $etc/$name.env ]] || return 0
+  if why=$(others_can_write "$etc/$name.env"); then
+    need_person "$etc/$name.env is not obeyed, since others could change it: $why. Where a volume shows every file so, move" \
+      "it to /etc/rl-supervisor (RL_SUPERVISOR_ETC), or set RL_SUPERVISOR_TRUST_FILES=1 if you trust all who can write there"
+  fi
   while IFS= read -r line || [[ -n $line ]]; do take_over "$line" force; done <"$etc/$name.env"
 }
 
@@ -160,18 +204,28 @@ supervise() {
   done
 }
 
+# The daemon first; COMMAND only when there is no daemon any more.
+on_stop() {
+  interrupted=1 stopping=1
+  if [[ -n $run ]]; then
+    kill -TERM "$run" 2>/dev/null
+  elif [[ -n $command ]]; then
+    kill -TERM -- "-$command" 2>/dev/null
+  fi
+}
+
 # Process 1 in the provider's place: the daemon and COMMAND side by side, each in a process group of its own.
 beside() {
-  local name=$1 code run command
+  local name=$1 code
   shift
-  interrupted='' stopping=''
-  trap 'interrupted=1 stopping=1; [[ -z ${run:-} ]] || kill -TERM "$run" 2>/dev/null' TERM INT
+  run='' command='' interrupted='' stopping=''
+  trap on_stop TERM INT
   set -m # else they would ignore Ctrl-C, and with them whoever logs in
   "$@" &
   command=$!
   bash "${BASH_SOURCE[0]}" --foreground ${name:+"$name"} &
   run=$!
-  if [[ -n $stopping ]]; then kill -TERM "$run"; fi # it came before there was anybody to tell
+  if [[ -n $stopping ]]; then kill -TERM "$run"; fi # it came before there was a daemon to tell
   while :; do
     interrupted=''
     wait "$run"
