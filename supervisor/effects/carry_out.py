@@ -78,6 +78,7 @@ class Effects:
         self._observed = observed
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
+        self._unwanted = threading.Event()  # set: the start that is under way is followed by a stop
         self._opening = threading.Lock()
         self._setup_runs = False
         self._state_dir = run_file.state_dir
@@ -131,14 +132,18 @@ class Effects:
                 self.store.catalogue()
             case a.Start():
                 self.engine.forget_weights()  # the job hands them over itself, once it is up
+                self._unwanted.clear()
                 self._lanes.put("job", lambda: self._start(action))
             case a.StartEngine():
                 alone = self._job_runs()  # before a Start that follows has launched anything
+                self.engine.unwanted.clear()
                 self._lanes.put("engine", lambda: self.engine.start(action, alone=alone))
             case a.StopEngine():
+                self.engine.unwanted.set()
                 self._lanes.put("engine", lambda: self._stop_engine(action))
             case a.Stop():
                 self._hurry.clear()
+                self._unwanted.set()
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
                 self._lanes.put("job", self.evidence.ordered(action))
@@ -266,7 +271,8 @@ class Effects:
         first: tuple[int, str] | None = None
         for component in job.components(request):
             try:
-                launched = launch(component, folder, self.run_file.supervision.shim, self.run_file.run.id)
+                how, run_id = self.run_file.supervision.shim, self.run_file.run.id
+                launched = launch(component, folder, how, run_id, self._unwanted)
             except (SupervisorError, OSError):
                 if first is not None:
                     self._stop_processes(action.attempt)  # half a job would hold the GPUs that the next start needs

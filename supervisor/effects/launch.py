@@ -20,6 +20,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import IO, Literal
 
 from supervisor import shim
@@ -83,10 +84,11 @@ class ShimState:
     notes: tuple[str, ...] = ()
 
 
-def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> Launched:
+def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwanted: Event | None = None) -> Launched:
     """Start ``component`` under a shim of its own; returns once it runs.
 
-    The markers ``RL_SUPERVISOR_RUN`` and ``RL_SUPERVISOR_ATTEMPT`` are added to its environment.
+    The markers ``RL_SUPERVISOR_RUN`` and ``RL_SUPERVISOR_ATTEMPT`` are added to its environment. ``unwanted``: when
+    set, a stop waits behind this start, which waits for no port any more.
 
     Raises ConfigError (a person has to act), TryAgainError (no memory, no process slots, a port that it needs is
     somebody's) and PodUnfitError (the shim cannot run here). After any of them nothing of the component is alive.
@@ -96,7 +98,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> La
     way = choose(how)
     attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
     forget_earlier(attempt_dir, component.name, run_id)
-    ports.wait_until_free(component.name, component.ports)
+    ports.wait_until_free(component.name, component.ports, hosts=component.hosts, unwanted=unwanted)
     unit = transient.unit_name(run_id, attempt_dir.name, component.name) if way == "systemd" else None
     group = own_cgroup.make(run_id, attempt_dir, component.name) if way == "fork" else None
     spec: shim.Spec = {

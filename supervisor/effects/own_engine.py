@@ -83,6 +83,7 @@ class OwnEngine:
         self._known = known
         self._hurry = hurry
         self._state_dir = run_file().state_dir
+        self.unwanted = threading.Event()  # set: the start that is under way is followed by a stop
         self._giving = threading.Event()  # set: nobody waits for weights any more
         self._giving.set()
 
@@ -123,7 +124,8 @@ class OwnEngine:
         component = job.engine_component(request)
         if alone:
             _note(folder, "wanted")
-        launched = launch(component, folder, self._run_file.supervision.shim, self._run_file.run.id)
+        how, run_id = self._run_file.supervision.shim, self._run_file.run.id
+        launched = launch(component, folder, how, run_id, self.unwanted)
         for note in launched.notes:
             self._post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
         self._forget_old(action.engine)

@@ -53,6 +53,7 @@ class Component:
     env: Mapping[str, str]
     nofile: int = 65536
     ports: Sequence[int] = ()  # TCP ports of this machine on which its processes will listen, as far as that is known
+    hosts: Mapping[int, str] = field(default_factory=dict)  # where one of them is bound at one address alone
 
 
 @dataclass(frozen=True)

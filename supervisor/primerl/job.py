@@ -36,6 +36,7 @@ from supervisor.primerl.revision import revision
 
 DEFAULT_PORT = 8000
 NCCL_PORT = 29501
+PARTS = ("", "trainer.", "orchestrator.")  # where a setting of the weights' way may stand
 ROUTER_GAP = 100  # the engine's port above the router's (backend_port in configs/inference.py, 9551e20fa)
 DEFAULT_ASYNC_LEVEL = 2  # trainer/rl/config.py up to 8518c157c
 
@@ -178,7 +179,9 @@ class PrimeRlJob:
         words = [*inference.words(self.run), "@", str(request.configs.get(source.path, source.path))]
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.run.gpus.inference))}
         env = {**self._environment(request), **gpus}
-        return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile, self._engine_ports())
+        ports = self._engine_ports()
+        hosts = self._hosts(ports, None)
+        return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile, ports, hosts)
 
     def engine_stop_rules(self) -> StopRules:
         """SIGTERM, and no long patience."""
@@ -202,20 +205,31 @@ class PrimeRlJob:
             words += command.rl_arguments(self.run, self.dialect, self.settings, self.sources, request)
         name = "sft" if self.sft else "rl"
         env = self._environment(request)
-        return [Component(name, words, self.folder, env, self.run.job.nofile, self._ports())]
+        engine = [] if self.sft or self.own_engine or not self.settings.has("inference") else self._engine_ports()
+        group = self._group_port()
+        ports = [*engine, *([group] if group else [])]
+        hosts = self._hosts(engine, group)
+        return [Component(name, words, self.folder, env, self.run.job.nofile, ports, hosts)]
 
-    def _ports(self) -> list[int]:
-        """Where the processes under the launcher will listen. torchrun's rendezvous is not among them: the launcher
-        looks for a free port itself (get_free_port).
+    def _group_port(self) -> int | None:
+        """Where the trainer's first rank serves the store of the weights' group (weight_broadcast.port of
+        NCCLWeightBroadcastConfig). torchrun's rendezvous is not asked for: the launcher looks for a free port itself
+        (get_free_port).
         """
-        if self.sft:
-            return []
-        engine = [] if self.own_engine or not self.settings.has("inference") else self._engine_ports()
-        if files.broadcast_type(self.settings, self.dialect) != "nccl":
-            return engine
-        # The trainer's first rank serves the group's store there (weight_broadcast.port of NCCLWeightBroadcastConfig).
-        names = (f"{part}weight_broadcast.port" for part in ("", "trainer.", "orchestrator."))
-        return [*engine, self.settings.number(*names) or NCCL_PORT]
+        if self.sft or files.broadcast_type(self.settings, self.dialect) != "nccl":
+            return None
+        return self.settings.number(*(f"{part}weight_broadcast.port" for part in PARTS)) or NCCL_PORT
+
+    def _hosts(self, engine: list[int], group: int | None) -> dict[int, str]:
+        """The address of each port that is bound at one alone. vLLM binds all unless it is told a host, and the group's
+        store the host that it is told, localhost by default (vllm/distributed/utils.py, StatelessProcessGroup.create).
+        """
+        host = self.everything.get("inference.server.host")
+        found = dict.fromkeys(engine, host) if isinstance(host, str) and host else {}
+        if group is not None:
+            told = self.settings.get(*(f"{part}weight_broadcast.host" for part in PARTS))
+            found[group] = told if isinstance(told, str) and told else "localhost"
+        return found
 
     def _engine_ports(self) -> list[int]:
         """The engine's and, in front of it, the router's."""

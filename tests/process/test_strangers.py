@@ -107,6 +107,48 @@ def test_a_listener_on_ipv6_counts() -> None:
         end(process)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "wanted", "barred"),
+    [
+        ("127.0.0.2", "127.0.0.1", False),
+        ("127.0.0.2", "localhost", False),
+        ("127.0.0.2", "127.0.0.2", True),
+        ("127.0.0.2", "", True),  # all addresses, so that one, too
+        ("127.0.0.2", "0.0.0.0", True),
+        ("127.0.0.2", "a-name-that-only-a-server-knows", True),
+        ("0.0.0.0", "127.0.0.1", True),
+    ],
+)
+def test_a_port_at_another_address_is_not_in_the_way(theirs: str, wanted: str, barred: bool) -> None:
+    process, port = listener(theirs)
+    try:
+        assert len(ports.listeners([port], {port: wanted})) == barred
+        if barred:
+            with pytest.raises(TryAgainError):
+                ports.wait_until_free("job", [port], 0.1, hosts={port: wanted})
+        else:
+            ports.wait_until_free("job", [port], 0.1, hosts={port: wanted})
+            socket.create_server((wanted, port)).close()  # the kernel agrees
+    finally:
+        end(process)
+
+
+def test_a_stop_does_not_wait_behind_a_start_that_waits_for_a_port(
+    attempt: Attempt, stranger: tuple[subprocess.Popen[str], int]
+) -> None:
+    process, port = stranger
+    unwanted = threading.Event()
+    timer = threading.Timer(0.3, unwanted.set)
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(TryAgainError, match="job was to be stopped again while it waited for port"):
+        launch(attempt.component("sleep()", ports=[port]), attempt.folder, "fork", attempt.run_id, unwanted)
+    assert time.monotonic() - begun < ports.PATIENCE_S / 2
+    timer.join()
+    assert process.poll() is None
+    assert attempt.look().state == "absent"
+
+
 def test_a_holder_that_cannot_be_looked_into_is_told_by_its_user() -> None:
     told = ports.describe(ports.Listener(8000, 4711, 0))
     assert told == "port 8000 is held by a process of user root that cannot be seen from here"
