@@ -72,6 +72,9 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     begun = time.monotonic()
     tree = Belongings(attempt_dir, components, run_id, known, also)
     ours = segments.held_by(tree.jobs()).files
+    # Of earlier attempts only those count that still live: one that ended long ago would make everything seem its own.
+    recent = [*tree.own, *(one for one in tree.of_this_boot if alive(one.shim) or alive(one.child))]
+    began_wall = min((record.started_wall for record in recent), default=None)
     end_of_patience = begun + max(0.0, budget_s - min(LEAST_KILL_S, budget_s / 3))
 
     for signum, patience_s in rules.signals:
@@ -86,7 +89,6 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     for folder in tree.cgroups:
         own_cgroup.remove(folder)
 
-    began_wall = min((record.started_wall for record in tree.records), default=None)
     removed = segments.remove_stale(began_wall, ours)
     free = _wait_for_gpus(gpu_free, gpu_wait_s)
     holders: tuple[str, ...] = ()

@@ -170,6 +170,7 @@ class Belongings:
         folders = {self.attempt_dir: components, **{folder.absolute(): () for folder in also}}
         found = [(folder, one) for folder, names in folders.items() for one in records(folder, names)]
         self.records = [record for _, record in found]
+        self.own = [record for folder, record in found if folder == self.attempt_dir]
         # After a reboot every pid in the records is someone else's; the marker alone then finds nothing, as it should.
         self.of_this_boot = [record for record in self.records if record.of_these_pids]
         self.shims = frozenset(record.shim for record in self.of_this_boot)

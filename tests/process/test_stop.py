@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.effects import own_cgroup, survivors
+from supervisor.effects import own_cgroup, segments, survivors
 from supervisor.effects import stop as stop_module
 from supervisor.effects.survivors import Process
 from supervisor.jobs.base import StopRules
@@ -375,6 +375,67 @@ def test_a_zombie_is_dead_but_not_while_one_of_its_threads_lives(attempt: Attemp
 # ---------------------------------------------------------------- shared memory
 
 
+def test_a_segment_that_is_nobodys_for_a_moment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its way from a neighbour's process to another, it is closed by the first and not yet opened by the next."""
+    passed = Path(f"/dev/shm/psm_passed{os.getpid()}")
+    queued = Path(f"/dev/shm/torch_{os.getpid()}_4711_0")  # in a queue: its maker lives, and nobody has it open
+    left = Path(f"/dev/shm/torch_{2**22 + 1}_4711_{os.getpid()}")  # above any pid: its maker is gone
+    began = time.time() - 1
+    for path in (passed, queued, left):
+        path.write_bytes(b"made since the attempt began")
+    opened: list[int] = []
+    timer = threading.Timer(0.3, lambda: opened.append(os.open(passed, os.O_RDONLY)))
+    monkeypatch.setattr(segments, "SECOND_LOOK_S", 3 * segments.SECOND_LOOK_S)
+    timer.start()
+    try:
+        removed = segments.remove_stale(began, frozenset())
+        timer.join()
+        assert passed.exists() and queued.exists()
+        assert not left.exists() and not {str(passed), str(queued)} & set(removed)
+    finally:
+        timer.join()
+        for path in (passed, queued, left):
+            path.unlink(missing_ok=True)
+        for one in opened:
+            os.close(one)
+
+
+def test_who_cannot_be_looked_into_for_a_moment_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that an init with more rights has just forked; before, such a moment kept the next engine's hang."""
+    stale = Path(f"/dev/shm/vllm-stale-{os.getpid()}")
+    stale.write_bytes(b"its engine is dead")
+    looks = iter([True])
+    real = segments.held_by
+    monkeypatch.setattr(
+        segments, "held_by", lambda them: segments.Held(real(them).files, next(looks, False) or real(()).blind)
+    )
+    try:
+        segments.remove_stale(time.time() - 60, frozenset())
+        assert not stale.exists()
+    finally:
+        stale.unlink(missing_ok=True)
+
+
+def test_an_attempt_that_ended_long_ago_makes_nothing_seem_its_own(attempt: Attempt, tmp_path: Path) -> None:
+    """A start looks for all earlier attempts; a neighbour's segment is younger than the first of them, and not ours."""
+    first = tmp_path / "attempt-0"
+    first.mkdir()
+    attempt.start("tell('up'); sleep()")
+    attempt.told("up")
+    attempt.stop(BLUNT)
+    record = json.loads((attempt.folder / "job.shim.json").read_text())
+    (first / "job.shim.json").write_text(json.dumps({**record, "started_wall": time.time() - 9000}))
+    theirs = Path(f"/dev/shm/psm_theirs{os.getpid()}")
+    theirs.write_bytes(b"a neighbour's, closed at this moment")
+    an_hour_ago = time.time() - 3600
+    os.utime(theirs, (an_hour_ago, an_hour_ago))
+    try:
+        report = attempt.stop(BLUNT, also=[first])
+        assert theirs.exists() and str(theirs) not in report.segments
+    finally:
+        theirs.unlink(missing_ok=True)
+
+
 def test_segments_of_the_attempt_go_and_those_of_others_stay(attempt: Attempt) -> None:
     made = """
         from multiprocessing import shared_memory, resource_tracker
@@ -396,7 +457,8 @@ def test_segments_of_the_attempt_go_and_those_of_others_stay(attempt: Attempt) -
         other.write_bytes(b"no engine names its files so")
         (note,) = attempt.folder.glob("segment psm_*")
         segment = Path("/dev/shm") / note.name.removeprefix("segment ")
-        assert segment.exists()
+        # As old as that, it is known as ours by its holder alone, and by no stop that another test makes meanwhile.
+        os.utime(segment, (old, old))
         report = attempt.stop(BLUNT)
         assert str(segment) in report.segments
         assert not segment.exists()
