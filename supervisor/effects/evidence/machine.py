@@ -33,6 +33,13 @@ STATVFS_S = 1.5
 SHM = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is written there
 SOCKET_BYTES = 8 << 20  # of a table of sockets
 MOST_SOCKETS = 400
+CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))  # the second where both versions are mounted
+MOST_GROUPS = 12
+MEMORY_FILES = (
+    "memory.current", "memory.max", "memory.high", "memory.peak", "memory.events", "memory.swap.current", "pids.max",
+    "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.failcnt",
+    "memory.oom_control",
+)  # fmt: skip
 TCP_STATES = (  # linux/tcp_states.h
     "?", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
     "LAST_ACK", "LISTEN", "CLOSING",
@@ -281,10 +288,10 @@ def memory(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     told = []
     for path in ("/proc/loadavg", "/proc/pressure/memory", "/proc/pressure/io", "/proc/pressure/cpu", "/proc/meminfo"):
         told += [f"== {path} ==", _short(Path(path))]
-    groups = {group for process in living[:200] if (group := _cgroup(process.pid)) is not None}
-    for group in sorted(groups)[:8]:
-        for name in ("memory.current", "memory.max", "memory.high", "memory.events", "memory.swap.current", "pids.max"):
-            file = Path("/sys/fs/cgroup") / group.lstrip("/") / name
+    folders = {folder for process in living[:200] for folder in memory_groups(process.pid)}
+    for folder in sorted(folders)[:MOST_GROUPS]:
+        for name in MEMORY_FILES:
+            file = folder / name
             if file.is_file():
                 told += [f"== {file} ==", _short(file)]
     sink.put("memory.txt", "\n".join(told) + "\n")
@@ -297,12 +304,29 @@ def _short(path: Path) -> str:
         return f"not told: {error.strerror}"
 
 
-def _cgroup(pid: int) -> str | None:
+def memory_groups(pid: int, proc: Path = Path("/proc"), mounts: Sequence[Path] = CGROUPS) -> list[Path]:
+    """The folders that account for a process's memory, outermost first: its control group and all above it, since the
+    limit that kills stands on any level (a pod's is above the one that the job sees itself in).
+
+    Version 2 and version 1 (``N:memory:/path``, where the files have other names). A container often sees its own group
+    as the mount's root and a path that leads nowhere: then the root is the one that counts.
+    """
     try:
-        text = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+        lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     except OSError:
-        return None
-    return next((line[3:] for line in text.splitlines() if line.startswith("0::")), None)
+        return []
+    found: dict[Path, None] = {}
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for mount in mounts:
+            root = mount / "memory" if controllers else mount
+            levels = [root.joinpath(*parts[:deep]) for deep in range(len(parts) + 1)]
+            found.update((one, None) for one in levels if any((one / name).is_file() for name in MEMORY_FILES))
+    return list(found)
 
 
 # ---------------------------------------------------------------- sockets
