@@ -108,7 +108,7 @@ class Attaching:
         try:
             number = self.claim(process)
         except SupervisorError as error:
-            self._house.post(f.Remark("attach-failed", str(error)), "daemon")
+            self._house.post(f.Remark("attach-failed", str(error), "warning"), "daemon")
             return
         self._house.post(f.AttemptAdopted(number, None, process[0]), "daemon")
         self._house.chore(lambda: self._house.attend(number, adopting=True))

@@ -11,6 +11,7 @@ import os
 import queue
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, logs, next_pod, run_lock, status
+from supervisor import __version__, logs, next_pod, run_lock, status, trust
 from supervisor.api import Api
 from supervisor.attaching import Attaching
 from supervisor.attending import Attending
@@ -54,6 +55,7 @@ from supervisor.upgrade import Orders, Upgrade, arrive, arrived, listen, orders_
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
 STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
+SWITCH_S = 0.0005  # the loop gets Python's lock after so long from a thread that parses; 5 ms each time, by default
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
@@ -106,8 +108,8 @@ class Daemon:
         self._shown_at = 0.0
         self._lock_file = run_lock.take(self._state_dir, run_file.run.id, environ)
         self.journal = Journal(self._state_dir)
-        self.clock = Clock(self.journal)
         self.state, self._replayed = self.journal.rebuild()
+        self.clock = Clock(self.journal)
         self.attending = Attending(run_file, self.post, self._attempt_dir, lambda: self.state)
         self.effects = Effects(
             run_file,
@@ -131,7 +133,14 @@ class Daemon:
         self.going = Going(
             run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
         )
-        self.heartbeat = Heartbeat(run_file, self.post, lambda: self.state, self.clock.now, store.put_heartbeat)
+        self.heartbeat = Heartbeat(
+            run_file,
+            self.post,
+            lambda: self.state,
+            self.clock.now,
+            store.put_heartbeat,
+            holds=lambda: store.claiming.holds,
+        )
         self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
         self.attaching = Attaching(self)
         api = run_file.api
@@ -368,7 +377,7 @@ class Daemon:
     def _adopt_engine(self, engine: int | None) -> None:
         if engine is None or self.effects.job is None or self.attending.engine is not None:
             return
-        kept = json.loads(self.journal.get("log_positions") or "{}").get("positions", [])
+        kept = self.journal.kept("log_positions").get("positions", [])
         self.attending.watch_engine(self.effects.job, engine, kept)
         if not self.observed:  # giving weights is acting
             self.effects.engine.adopt()
@@ -387,7 +396,7 @@ class Daemon:
             return
         components = self._components(attempt)
         folder = self._attempt_dir(attempt)
-        kept = json.loads(self.journal.get("log_positions") or "{}") if adopting else {}
+        kept = self.journal.kept("log_positions") if adopting else {}
         positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
         self.attending.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
 
@@ -517,6 +526,7 @@ def main(
     size = int(about.file_mb * 1e6)
     logs.configure(about.format, about.level, run_file.log_file, run_file.run.id, file_bytes=size, keep=about.keep)
     threading.current_thread().name = "loop"
+    sys.setswitchinterval(SWITCH_S)
     try:
         daemon = Daemon(
             run_file,
@@ -531,6 +541,7 @@ def main(
             came_from=came_from,
             orders=orders,
         )
+        trust.accept(path, run_file.state_dir)
         return daemon.run()
     except OSError as error:
         raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error

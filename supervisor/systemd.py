@@ -34,9 +34,6 @@ class Notifier(Protocol):
     def stopping(self, status: str = "") -> None:
         """The service goes down."""
 
-    def extend(self, seconds: float) -> None:
-        """Starting or stopping takes this much longer."""
-
 
 class NoManager:
     """No systemd above us: everything is said to nobody."""
@@ -51,7 +48,6 @@ class NoManager:
     def ping(self) -> None: ...
     def reloading(self, status: str = "") -> None: ...
     def stopping(self, status: str = "") -> None: ...
-    def extend(self, seconds: float) -> None: ...
 
 
 class Systemd:
@@ -81,9 +77,6 @@ class Systemd:
 
     def stopping(self, status: str = "") -> None:
         self._send("STOPPING=1", status)
-
-    def extend(self, seconds: float) -> None:
-        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}", "")
 
     def _send(self, words: str, status: str) -> None:
         one_line = " ".join(status.split())

@@ -239,7 +239,7 @@ class Upgrade:
     def _refuse(self, reason: str) -> None:
         self._stage = ""
         told = f"The installed program does not take over, and rl-supervisor {__version__} goes on: {reason}"
-        self._house.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}."))
+        self._house.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
 
     def _seen(self) -> Seen:
         house = self._house

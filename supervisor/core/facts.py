@@ -547,6 +547,7 @@ class Remark(Fact):
 
     event: str
     sentence: str
+    level: str = "info"  # or "warning": somebody has to mend it
 
 
 @dataclass(frozen=True)

@@ -186,4 +186,8 @@ def _the_job(state: State) -> str:
         return f"Step {step} is still to be published." if step is not None else "Nothing runs here."
     if _save_fits(state, Watch(state.now)):
         return "The job goes on until the checkpoint that it writes is complete: there is time to publish that."
-    return "The job is stopped at once: nothing that it could still do would be kept."
+    stopped = "The job is stopped at once: no step that it could still train would be kept."
+    if (step := state.busy.publish) is not None:
+        return f"{stopped} Step {step} is on its way to the store."
+    step = next_to_publish(state) if fencing.may_write(state) else None
+    return f"{stopped} Step {step} is still to be published." if step is not None else stopped

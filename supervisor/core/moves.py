@@ -9,7 +9,7 @@ from supervisor.core.records import Happened
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.words import span
 
-EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
+EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
 WARM = "The inference server ran on and is taken over warm."
 NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
 LONGEST_WHY = 300  # characters that are kept in the store

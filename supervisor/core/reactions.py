@@ -113,7 +113,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             )
             return state, [say("restored", sentence, step=fact.step, bytes=fact.size_bytes)]
         case f.Remark():
-            return state, [say(fact.event, fact.sentence)]
+            return state, [say(fact.event, fact.sentence, fact.level)]
         case f.EffectCrashed():
             return _effect_crashed(before, state, fact)
         case f.RestoreFailed():

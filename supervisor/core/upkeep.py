@@ -6,7 +6,7 @@ from supervisor.core import actions as a
 from supervisor.core import fencing, leaving
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
-from supervisor.core.moves import EXIT_OK, Actions, say, stop_budget
+from supervisor.core.moves import EXIT_TRY_AGAIN, Actions, say, stop_budget
 from supervisor.core.observe_steps import begun
 from supervisor.core.retention import (
     disk_critical,
@@ -133,8 +133,8 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.exit_said:
         return state, []
     if leaving.over(state, watch):
-        # Perhaps in the midst of a stop, which the next daemon, if there is one, takes up again.
-        code = EXIT_OK if state.exit_code is None else state.exit_code
+        # Perhaps in the midst of a stop. Should this pod stay after all, another daemon has to end that.
+        code = EXIT_TRY_AGAIN if state.exit_code is None else state.exit_code
         state = replace(state, exit_said=True, exit_code=code)
         return state, [*fencing.release(state), a.Exit(code, "This pod's time is up.")]
     if state.exit_code is None:

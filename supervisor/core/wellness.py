@@ -6,6 +6,7 @@ A watcher that is blind or degraded must not look healthy, so whatever is unknow
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from supervisor.core import fencing
 from supervisor.core.deadlines import step_limits
@@ -14,15 +15,22 @@ from supervisor.core.state import State
 from supervisor.core.words import size, span
 
 PAUSED_S = 600.0  # for so long a person may leave the supervisor paused
+MISSED = 3  # so many checkpoints have not come
+PACE = 4  # the newest ones, which show how often they come
+UNSAVED_S = 1800.0  # before that, a save that takes long or is seen late explains it
 STALE_S = 360.0  # the loop's state is never older than its longest tick, five minutes, while it turns
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far publishing may fall behind. ``steps``: training steps that a lost pod would cost; None: any number."""
+    """How far publishing may fall behind. ``steps``: training steps that a lost pod would cost; None: any number.
+
+    ``saves_every``: the steps between two checkpoints as far as they are set; None: by the run's own pace alone.
+    """
 
     behind_s: float = 7200.0
     steps: int | None = None
+    saves_every: int | None = None
 
 
 def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tuple[str, ...]:
@@ -32,11 +40,12 @@ def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tup
     """
     found = [
         _loop(state, now),
+        _going(state),
         _training(state, now),
         _paused(state, now),
-        _going(state),
         _holding(state),
         _publishing(state, wall, tolerance),
+        _saving(state, wall, tolerance),
         _disk(state),
     ]
     return tuple(clause for clause in found if clause)
@@ -49,6 +58,8 @@ def _loop(state: State, now: float) -> str:
 
 def _training(state: State, now: float) -> str:
     if state.mode != "running":
+        if state.leave.asked:
+            return ""  # that this pod goes says it all
         return f"the run does not train ({state.mode}): {state.why.rstrip('.') or 'nothing is known of it yet'}"
     soft, hard = step_limits(state)
     since = now - state.progress.t
@@ -91,6 +102,27 @@ def _publishing(state: State, wall: float, tolerance: Tolerance) -> str:
         if behind > tolerance.steps:
             return f"step {done} is done and {named} is in the store: a lost pod would cost {behind} steps{about}"
     return ""
+
+
+def _saving(state: State, wall: float, tolerance: Tolerance) -> str:
+    """Steps go on and none of them is saved: nothing waits to be published then, and a lost pod costs them all."""
+    done = state.progress.step
+    if done is None or state.mode != "running":
+        return ""
+    local = {one.step: one.changed_wall for one in state.local if one.state == "complete" and one.step <= done}
+    known = sorted({*local, *(one.step for one in state.store if one.committed and one.step <= done)})
+    newest = max(known, default=state.resume_step or 0)
+    last = known[-PACE:]
+    gaps = [later - earlier for earlier, later in pairwise(last)]
+    usual = max([*gaps, tolerance.saves_every or 0])
+    if usual <= 0 or done - newest <= MISSED * usual:
+        return ""
+    if wall - max(state.since_wall, local.get(newest, 0.0)) < UNSAVED_S:
+        return ""  # so many steps take no time here, or the run has only just begun
+    return (
+        f"no checkpoint is complete since step {newest}, and step {done} is done: one every {usual} steps is usual, "
+        f"and a lost pod would cost {done - newest} steps"
+    )
 
 
 def _disk(state: State) -> str:

@@ -86,6 +86,11 @@ class Claiming:
         """Who this daemon is in the store's records."""
         return writer_name(socket.gethostname(), self.journal, self._session)
 
+    @property
+    def holds(self) -> bool:
+        """May this daemon write to the store: has it claimed the run, where that is needed?"""
+        return self.generation is not None or not self._needed
+
     def signed(self) -> dict[str, Any]:
         """What a request that writes or deletes says of its writer: it is looked whether it still holds the run.
 

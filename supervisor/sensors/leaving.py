@@ -27,6 +27,8 @@ WRITTEN_S = 0.1
 MOST_WITHIN_S = 86_400.0
 PAGE_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
+ENDED_LOOK_S = 0.02
+MOST_READS = 64
 SIGNALS = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2, "SIGPWR": signal.SIGPWR}
 
 Asked = tuple[str, str] | None
@@ -68,6 +70,19 @@ def _within_json(text: str, wall: float) -> float | None:
         return None
 
 
+def process_one_began() -> float | None:
+    """When this machine or container was started, in Unix time; None where process 1 cannot be seen.
+
+    Field 22 of proc(5)'s stat, in ticks since the host was started.
+    """
+    try:
+        ticks = int(Path("/proc/1/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+    return time.time() - age_s if age_s >= 0 else None
+
+
 class Trigger:
     """A sensor that asks one source until it says that the pod goes. That it cannot be asked is told once."""
 
@@ -103,14 +118,18 @@ class Trigger:
         told = (
             f"Whether this pod is about to go cannot be asked ({self.name}): {reason.rstrip('.')}. It is tried again."
         )
-        return [f.Remark("trigger-failed", told)]
+        return [f.Remark("trigger-failed", told, "warning")]
 
 
 class FileSource:
-    """A file that appears. One that lay there long before this daemon counts only once it is written anew."""
+    """A file that appears. One that lay there long before this daemon counts only once it is written anew, and so does
+    one from before this machine or container began: on a volume it outlives the pod that it told of.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, began: Callable[[], float | None] | None = None) -> None:
+        """``began``: when process 1 was started, in Unix time; None: nobody knows."""
         self._path = path
+        self._began = began or process_one_began
         self._old: float | None = None  # mtime of one from before
         self._first = True
 
@@ -118,7 +137,7 @@ class FileSource:
         first, self._first = self._first, False
         try:
             changed = self._path.stat().st_mtime
-            if first and time.time() - changed > OLD_FILE_S:
+            if first and self._is_old(changed):
                 self._old = changed
             if changed == self._old:
                 return None
@@ -132,6 +151,10 @@ class FileSource:
             return None
         except OSError as error:
             raise TriggerError(f"{self._path}: {error.strerror}") from error
+
+    def _is_old(self, changed: float) -> bool:
+        began = self._began()
+        return time.time() - changed > OLD_FILE_S or (began is not None and changed < began)
 
     def _words(self) -> str:
         with contextlib.suppress(OSError):
@@ -184,21 +207,51 @@ class CommandSource:
             )
         except (OSError, ValueError) as error:
             raise TriggerError(f"{named} cannot be run: {getattr(error, 'strerror', None) or error}") from error
-        try:
-            output, _ = child.communicate(timeout=COMMAND_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # its own session, and our child that is not reaped yet
-            child.wait()
-            raise TriggerError(f"{named} did not end within {COMMAND_TIMEOUT_S:g} s") from None
-        finally:
-            if child.stdout is not None:
-                child.stdout.close()
+        with contextlib.closing(_Words(child)) as words:
+            output = words.until_its_end()
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # its own session, and our child that is not reaped yet
+                child.wait()
+                raise TriggerError(f"{named} did not end within {COMMAND_TIMEOUT_S:g} s")
         if child.returncode in (126, 127):
             raise TriggerError(f"{named} ended with exit code {child.returncode}, which says that it cannot be run")
         if child.returncode != 0:
             return None
-        return f"{named} says so", output[:WORDS_LIMIT].decode(errors="replace")
+        return f"{named} says so", output.decode(errors="replace")
+
+
+class _Words:
+    """What a command prints, until *it* has ended: a child that it left in the background may hold the pipe."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self._pipe = child.stdout.fileno() if child.stdout is not None else -1
+        os.set_blocking(self._pipe, False)
+        self._kept = b""
+
+    def until_its_end(self) -> bytes:
+        """The beginning of it; the child's ``returncode`` is None when its time is over first."""
+        until = time.monotonic() + COMMAND_TIMEOUT_S
+        while time.monotonic() < until:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(ENDED_LOOK_S)
+            self._drain()
+            if self._child.returncode is not None:
+                break
+        return self._kept[:WORDS_LIMIT]
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(MOST_READS):  # what a child prints without end is not waited for
+                if not (more := os.read(self._pipe, WORDS_LIMIT)):
+                    return
+                if len(self._kept) < WORDS_LIMIT:
+                    self._kept += more
+
+    def close(self) -> None:
+        if self._child.stdout is not None:
+            self._child.stdout.close()
 
 
 class PublishSensor:

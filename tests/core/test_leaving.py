@@ -83,8 +83,26 @@ def test_with_five_seconds_the_store_is_told_first_and_the_job_is_stopped_at_onc
     assert stop.brief and 1.0 <= stop.budget_s <= 4.0
     (sentence,) = one.said("leaving")
     assert sentence == (
-        "This pod goes in 5 s (SIGTERM). The job is stopped at once: nothing that it could still do would be kept."
+        "This pod goes in 5 s (SIGTERM). The job is stopped at once: no step that it could still train would be kept."
     )
+
+
+def test_what_is_complete_and_not_yet_in_the_store_is_named() -> None:
+    one = publishing()
+    one.see(f.LeaveSoon(5.0, "SIGTERM"))
+    assert one.said("leaving")[0].endswith("would be kept. Step 10 is on its way to the store.")
+    one = publishing()
+    one.state = replace(one.state, busy=replace(one.state.busy, publish=None), publish_after=one.t + 60.0)
+    one.see(f.LeaveSoon(5.0, "SIGTERM"))
+    assert one.said("leaving")[0].endswith("would be kept. Step 10 is still to be published.")
+
+
+def test_a_stop_that_is_not_done_when_the_time_is_up_is_left_to_another_daemon() -> None:
+    """On a pod that stays after all, nobody would end the rest of the job: 0 is never started again."""
+    one = running()
+    one.see(f.LeaveSoon(5.0, "SIGTERM"))
+    assert until_ended(one, 6.0) <= 4.3
+    assert ended(one) == a.Exit(75, "This pod's time is up.")
 
 
 def test_a_step_that_is_nearly_published_is_finished_and_then_the_daemon_ends() -> None:

@@ -73,6 +73,52 @@ def test_more_steps_than_a_person_wants_to_lose_are_not() -> None:
     )
 
 
+def unsaved(done: int, saved: tuple[int, ...], saved_ago_s: float) -> World:
+    """A run that trains at step ``done``, with the last of ``saved`` so long ago."""
+    one = running(saved[0])
+    for step in saved[1:]:
+        one.checkpoint(step)
+    wall = 1.7e9 + one.t - saved_ago_s
+    one.state = replace(
+        one.state,
+        local=tuple(replace(s, changed_wall=wall) for s in one.state.local if s.step in saved),
+        store=(),
+        since_wall=wall - 3600.0,
+        progress=replace(one.state.progress, step=done),
+    )
+    return one
+
+
+def test_steps_that_go_on_while_no_checkpoint_comes_any_more_are_not() -> None:
+    one = unsaved(51, (10, 15, 20), 2000.0)
+    (clause,) = told(one)
+    assert clause == (
+        "no checkpoint is complete since step 20, and step 51 is done: one every 5 steps is usual, and a lost pod "
+        "would cost 31 steps"
+    )
+    (clause,) = told(one, replace(TOLERANCE, saves_every=10))
+    assert "one every 10 steps is usual" in clause
+
+
+def test_a_checkpoint_that_is_merely_late_is_no_alarm() -> None:
+    assert told(unsaved(35, (10, 15, 20), 2000.0)) == (), "two have not come: a long save, or one that was damaged"
+    assert told(unsaved(51, (10, 15, 20), 1000.0)) == (), "steps are quick here"
+    assert told(unsaved(51, (10, 15, 30), 2000.0)) == (), "they came more seldom lately"
+    assert told(unsaved(51, (20,), 2000.0)) == (), "a command saves when it likes, and this one has only just begun"
+    assert told(unsaved(51, (20,), 2000.0), replace(TOLERANCE, saves_every=25)) == (), "somebody set another interval"
+    just = unsaved(51, (10, 15, 20), 2000.0)
+    just.state = replace(just.state, since_wall=1.7e9 + just.t - 60.0)
+    assert told(just) == (), "it has been training again for a minute"
+
+
+def test_a_run_that_never_saved_is_not_where_its_interval_is_set() -> None:
+    one = unsaved(51, (20,), 2000.0)
+    one.state = replace(one.state, local=(), resume_step=None)
+    assert told(one) == ()
+    (clause,) = told(one, replace(TOLERANCE, saves_every=10))
+    assert clause.startswith("no checkpoint is complete since step 0, and step 51 is done")
+
+
 def test_a_pause_that_a_person_forgot_is_not() -> None:
     one = running()
     one.see(f.Command("pause", "ubuntu"))

@@ -54,12 +54,19 @@ class Page:
 class Desk:
     """A heartbeat, a run that is well until a test says otherwise, and what was told."""
 
-    def __init__(self, write: Callable[[dict[str, Any]], None] = lambda value: None, **about: Any) -> None:
+    def __init__(
+        self,
+        write: Callable[[dict[str, Any]], None] = lambda value: None,
+        holds: Callable[[], bool] = lambda: True,
+        **about: Any,
+    ) -> None:
         self.world = World(SETTINGS)
         self.world.running_at(10)
         self.told: list[f.Fact] = []
         run_file = run_file_with(heartbeat={"interval_s": 1, **about})
-        self.heartbeat = Heartbeat(run_file, self.told.append, lambda: self.world.state, lambda: self.world.t, write)
+        self.heartbeat = Heartbeat(
+            run_file, self.told.append, lambda: self.world.state, lambda: self.world.t, write, holds=holds
+        )
 
     def sentences(self, event: str) -> list[str]:
         return [fact.sentence for fact in self.told if isinstance(fact, f.Remark) and fact.event == event]
@@ -114,9 +121,17 @@ def test_a_page_that_refuses_or_hangs_is_told_once_and_delays_no_other(page: Pag
     page.delay_s, page.status = 0.0, 500
     refused.heartbeat.start()
     until(lambda: len(page.asked) >= 4, "it is tried again")
+    assert refused.heartbeat.note.startswith("The dead-man heartbeat has not reached the page of [heartbeat] url for ")
+    assert refused.heartbeat.note.endswith(": it answers with status 500.")
+    assert [fact.level for fact in refused.told if isinstance(fact, f.Remark)] == ["info", "warning"]
+    page.status = 200
+    until(lambda: not refused.heartbeat.note, "it reaches its page again, and status says nothing more")
     refused.heartbeat.close()
     assert refused.sentences("heartbeat-failed") == [
-        "The dead-man heartbeat does not reach its page: it answers with status 500. It is tried again."
+        (
+            "The dead-man heartbeat does not reach the page of [heartbeat] url: it answers with status 500. "
+            "It is tried again."
+        )
     ]
 
 
@@ -131,6 +146,25 @@ def test_a_store_that_refuses_is_told_once() -> None:
     assert desk.sentences("heartbeat-failed") == [
         "The dead-man heartbeat does not reach the store: the link is down. It is tried again."
     ]
+
+
+def test_a_daemon_that_has_not_claimed_the_run_yet_waits_with_the_object_and_tells_no_failure() -> None:
+    """After an upgrade the state knows the run as ours, and this daemon's own claim is still on its way."""
+    claimed: list[bool] = []
+
+    def write(value: dict[str, Any]) -> None:
+        if not claimed:
+            raise StoreError("transient", "This pod does not hold the run now: nothing is written to the store.")
+        written.append(value)
+
+    written: list[dict[str, Any]] = []
+    desk = Desk(write, holds=lambda: bool(claimed), object=True)
+    desk.heartbeat.start()
+    until(lambda: desk.sentences("heartbeat"), "all is well")
+    claimed.append(True)
+    until(lambda: written, "it goes out")
+    desk.heartbeat.close()
+    assert not desk.sentences("heartbeat-failed")
 
 
 def test_a_loop_that_hangs_sends_nothing(page: Page) -> None:
@@ -161,7 +195,7 @@ def test_its_address_is_a_secret_wherever_it_comes_from(monkeypatch: pytest.Monk
     assert desk.told == []
     monkeypatch.setenv("RL_HEARTBEAT_URL", "hc-ping.com/99998888")
     odd = Desk()
-    assert odd.sentences("heartbeat") == [
+    assert odd.sentences("heartbeat-failed") == [
         "The dead-man heartbeat does not go out: what RL_HEARTBEAT_URL holds does not begin with http:// or https://."
     ]
 

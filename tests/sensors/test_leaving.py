@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -148,6 +149,24 @@ def test_a_file_that_lies_there_since_just_before_the_daemon_counts(tmp_path: Pa
     assert looks(Trigger("file", FileSource(path), None)) == [f.LeaveSoon(None, f"{path} appeared")]
 
 
+def test_a_file_that_told_of_another_pod_counts_only_once_it_is_written_anew(tmp_path: Path) -> None:
+    """On a volume it is there when the next pod begins, a minute later; a daemon that comes back here hears it."""
+    path = tmp_path / "preempted"
+    path.touch()
+    began = time.time() + 30.0
+    trigger = Trigger("file", FileSource(path, lambda: began), 30.0)
+    assert looks(trigger, 2) == []
+    os.utime(path, (began + 5.0, began + 5.0))
+    assert looks(trigger) == [f.LeaveSoon(30.0, f"{path} appeared")]
+    assert looks(Trigger("file", FileSource(path, lambda: began), 30.0)) == [f.LeaveSoon(30.0, f"{path} appeared")]
+
+
+def test_when_this_machine_or_container_began_is_known() -> None:
+    began, ours = leaving.process_one_began(), leaving.process_one_began()
+    assert began is not None and ours is not None and abs(began - ours) < 0.1
+    assert began < time.time() - 1.0
+
+
 def test_a_pipe_is_not_waited_for_and_a_path_through_a_file_is_told_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert looks(Trigger("file", FileSource(tmp_path / "pipe"), None))
@@ -231,6 +250,19 @@ def test_a_command_that_ends_with_zero_says_that_the_pod_goes(tmp_path: Path) ->
     assert looks(trigger, 2) == []
     flag.touch()
     assert looks(trigger, 2) == [f.LeaveSoon(20.0, "sh says so")]
+
+
+def test_a_command_that_leaves_a_child_behind_counts_when_it_ends_itself(tmp_path: Path) -> None:
+    trigger = command("/bin/sh", "-c", f"sleep 30 & echo $! > {tmp_path / 'child'}; echo 25")
+    began = time.monotonic()
+    assert looks(trigger) == [f.LeaveSoon(25.0, "/bin/sh says so")]
+    assert time.monotonic() - began < 5.0, "the child holds its output for half a minute"
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_a_command_that_prints_without_end_is_heard_all_the_same() -> None:
+    printing = command("/bin/sh", "-c", "echo 25; head -c 3000000 /dev/zero")
+    assert looks(printing) == [f.LeaveSoon(None, "/bin/sh says so")]
 
 
 def test_a_command_that_is_missing_or_cannot_be_run_is_told_once() -> None:
