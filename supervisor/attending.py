@@ -318,13 +318,14 @@ class Attending:
 
 
 class _CountedLogs(LogSensor):
-    """Counts the looks whose facts have been posted."""
+    """Counts the looks that saw everything, and whose facts have been posted."""
 
     looks = 0
 
     def posted(self) -> None:
         super().posted()
-        self.looks += 1
+        if not self.behind:
+            self.looks += 1
 
 
 class _Exits:

@@ -53,7 +53,8 @@ class _CountedLogs(LogSensor):
 
     def posted(self) -> None:
         super().posted()
-        self.looks += 1
+        if not self.behind:
+            self.looks += 1
 
 
 class _End:

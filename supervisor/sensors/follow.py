@@ -22,6 +22,8 @@ LINE_CAP_BYTES = {"text": 4 << 10, "jsonl": 256 << 10}
 CHUNK_BYTES = 64 << 10
 FILE_BUDGET_BYTES = 512 << 10  # of one file in one call, so that a backlog in one does not hide news in another
 BUDGET_BYTES = 2 << 20  # of all files in one call
+BACKLOG_BYTES = 32 << 20  # more than this unread, and of it only the last RECENT_BYTES are read: the rest is history
+RECENT_BYTES = 8 << 20
 MARK_BYTES = 32
 LINGER_S = 10.0  # how long a file without a name is read on after its last line: its writer may not know yet
 MAX_FILES = 400  # each costs a descriptor, of which a service has 1024 by default
@@ -45,8 +47,10 @@ class Position:
         return {"path": self.path, "inode": self.inode, "offset": self.offset, "mark": self.mark.hex()}
 
     @staticmethod
-    def from_json(data: Mapping[str, object]) -> Position | None:
+    def from_json(data: object) -> Position | None:
         """None when ``data`` is not what ``as_json`` gave: the file is then read from its start."""
+        if not isinstance(data, Mapping):
+            return None
         try:
             mark = bytes.fromhex(str(data["mark"]))
             position = Position(str(data["path"]), int(str(data["inode"])), int(str(data["offset"])), mark)
@@ -66,6 +70,8 @@ class Tail:
         self.nameless = False  # no source's pattern leads to it any more
         self.deleted = False  # nobody can open it again, and its inode may soon be another file's
         self.last_wanted = 0.0  # when it last had a name, or brought something
+        self.passed_over = 0  # bytes that were too many to be read
+        self.behind = False  # the last read was ended by its budget
         self._cap = LINE_CAP_BYTES[source.kind]
         self._changed_ns = -1
         self._restart()
@@ -96,11 +102,14 @@ class Tail:
         look = os.fstat(self.fd)
         self.deleted = look.st_nlink == 0
         if look.st_mtime_ns == self._changed_ns and look.st_size == self._offset:
+            self.behind = False
             return [], 0
         self._changed_ns = look.st_mtime_ns
         if look.st_size < self._offset or not self._same_content():
             self._restart()  # truncated in place (copytruncate, or a new start that writes over the old log)
             self._skip_hole()
+        if look.st_size - self._offset > BACKLOG_BYTES:
+            self._skip_to(look.st_size - RECENT_BYTES)
         lines: list[bytes] = []
         read_bytes = 0
         while read_bytes < budget_bytes:
@@ -111,6 +120,7 @@ class Tail:
             self._feed(data, lines)
         else:
             self._changed_ns = -1  # there may be more: look again, also when nothing is written any more
+        self.behind = self._changed_ns == -1
         return lines, read_bytes
 
     def _same_content(self) -> bool:
@@ -128,6 +138,15 @@ class Tail:
             block = os.pread(self.fd, CHUNK_BYTES, start)
             start += len(block) - len(block.lstrip(b"\0"))  # the rest of the hole's last block
         self._offset = self._line_start = start
+
+    def _skip_to(self, offset: int) -> None:
+        """Go on with the first line that begins behind ``offset``, or at it where none does for 64 KiB."""
+        data = os.pread(self.fd, CHUNK_BYTES, offset)
+        offset += data.find(b"\n") + 1
+        self.passed_over += offset - self._offset
+        self._restart()
+        self._offset = self._line_start = offset
+        self._mark = self._recent = os.pread(self.fd, MARK_BYTES, offset - MARK_BYTES)
 
     def _feed(self, data: bytes, lines: list[bytes]) -> None:
         # Progress bars end their "lines" with a carriage return; what a library logs after one is a line of its own.
@@ -172,6 +191,7 @@ class Follower:
             self._places[position.inode] = position
             self._orphans.append(position)
         self.overlooked = 0  # files beyond MAX_FILES that are not followed
+        self.behind = False  # the last read left something unread
 
     def discover(self) -> None:
         """Look for files that came, moved or went. Costs a glob for each source."""
@@ -198,8 +218,10 @@ class Follower:
         left = BUDGET_BYTES
         # What was rotated away before what came after it; then those that waited longest, so that a budget that was
         # used up by some goes to the others the next time.
+        self.behind = False
         for key, tail in sorted(self._tails.items(), key=lambda item: not item[1].nameless):
             if left <= 0:
+                self.behind = True
                 break
             try:
                 lines, read_bytes = tail.read(min(left, FILE_BUDGET_BYTES))
@@ -207,6 +229,7 @@ class Follower:
                 self._drop(tail)  # a stale handle, a bad block: opened again, where it was, by the next discover()
                 continue
             left -= read_bytes
+            self.behind = self.behind or tail.behind
             if read_bytes:
                 found += [(tail.source, line) for line in lines]
                 tail.last_wanted = time.monotonic()
@@ -214,6 +237,13 @@ class Follower:
             elif tail.nameless and time.monotonic() - tail.last_wanted > LINGER_S:
                 self._drop(tail)
                 self._places.pop(key[1], None)
+        return found
+
+    def passed_over(self) -> list[tuple[str, int]]:
+        """Files of which too much was unread: the path, and how many bytes were left out. Each time is told once."""
+        found = [(tail.path, tail.passed_over) for tail in self._tails.values() if tail.passed_over]
+        for tail in self._tails.values():
+            tail.passed_over = 0
         return found
 
     def positions(self) -> list[Position]:

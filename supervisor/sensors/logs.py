@@ -10,13 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from supervisor.core.facts import Fact, Role
+from supervisor.core.facts import Fact, Remark, Role
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Clock
 from supervisor.sensors.folder_events import FolderEvents
 from supervisor.sensors.follow import Follower, Position, ends
 
 DISCOVER_S = 5.0  # how often files are looked for where inotify says nothing
+CATCH_UP_S = 0.1  # the least between two looks while something is left unread
+SHARE = 2  # then it rests twice as long as it looked: the other threads want Python's lock, too
+MOST_FACTS = 30  # of one look: beyond it, of each kind the first and the last few are told
+FIRST, LAST = 4, 4
 
 
 class Parser(Protocol):
@@ -78,7 +82,11 @@ class LogSensor:
             for source, line in sorted(self._follower.read(), key=_telling_order):
                 facts += self._parse(source, line)
             self._read = self._follower.positions()
-            return facts
+            return [*(_passed_over(*one) for one in self._follower.passed_over()), *few(facts)]
+
+    def again_s(self, took_s: float) -> float | None:
+        """Soon, while a log is written faster than one look a second reads it, or there is a backlog."""
+        return max(CATCH_UP_S, SHARE * took_s) if self._follower.behind else None
 
     def unknown(self, reason: str) -> Sequence[Fact]:
         return ()  # a log that cannot be read is a log that says nothing; silence is what deadlines are for
@@ -86,6 +94,11 @@ class LogSensor:
     def posted(self) -> None:
         """The facts of the last look have been handed on (called by the ``Looker``)."""
         self._confirmed = self._read
+
+    @property
+    def behind(self) -> bool:
+        """Did the last look leave something unread?"""
+        return self._follower.behind
 
     def positions(self) -> list[dict[str, str | int]]:
         """How far each file has been read and told, for JSON. Safe in any thread; returns at once."""
@@ -110,6 +123,30 @@ class LogSensor:
         except (ValueError, RecursionError):
             return ()  # cut at the cap, or no JSON: metrics files are written by the job, which may write anything
         return self._parser.parse_metrics(source.role, record) if isinstance(record, dict) else ()
+
+
+def few(facts: list[Fact]) -> list[Fact]:
+    """Of very many facts those that tell the same as all: of each kind the first and the last few, in order.
+
+    A job in trouble can write the same error ten thousand times a second. What the core learns from that, it learns
+    from a handful; the rest would only keep it, and everything else that is told, waiting.
+    """
+    if len(facts) <= MOST_FACTS:
+        return facts
+    places: dict[tuple[object, ...], list[int]] = {}
+    for place, fact in enumerate(facts):
+        kind = (type(fact), *(getattr(fact, name, "") for name in ("role", "signature", "phase")))
+        places.setdefault(kind, []).append(place)
+    told = {place for found in places.values() for place in (*found[:FIRST], *found[-LAST:])}
+    return [fact for place, fact in enumerate(facts) if place in told]
+
+
+def _passed_over(path: str, size_bytes: int) -> Remark:
+    return Remark(
+        "logs",
+        f"{size_bytes / 1e6:.0f} MB of {path} were passed over: there was more to read than can be news. "
+        "The file itself is whole.",
+    )
 
 
 def _telling_order(found: tuple[LogSource, bytes]) -> tuple[bool, bool]:

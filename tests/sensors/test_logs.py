@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.facts import ErrorSeen, Fact, PhaseSeen, Role, StepDone
+from supervisor.attending import _CountedLogs
+from supervisor.core.facts import ErrorSeen, Fact, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Looker
 from supervisor.sensors.folder_events import FolderEvents
@@ -231,3 +232,73 @@ def test_the_end_of_any_log_is_the_end_of_its_lines(lines: list[bytes], data: st
         assert tail(path, count) == [line.decode(errors="replace") for line in lines][-count:]
     finally:
         path.unlink()
+
+
+class Errors(Parser):
+    """A job in which each line but a step is an error with the line's first word for a name."""
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        if line.startswith("Step"):
+            return super().parse_line(role, line)
+        return [ErrorSeen(role, line.split(maxsplit=1)[0], line)]
+
+
+def test_of_a_storm_of_errors_each_kind_is_told_by_its_first_and_its_last_few_and_nothing_else_is_lost(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "trainer.log"
+    append(log, "".join(f"refused {number}\n" for number in range(5000)) + "Step 7\noom once\n")
+    append(log, "".join(f"refused {number}\n" for number in range(5000, 6000)))
+    sensor = LogSensor([LogSource("trainer", str(log))], Errors())
+    told = sensor.look()
+    sensor.close()
+    assert len(told) <= 12
+    texts = [fact.text for fact in told if isinstance(fact, ErrorSeen)]
+    assert texts[0] == "refused 0"
+    assert texts[-1] == "refused 5999"
+    assert "oom once" in texts
+    assert [fact.step for fact in told if isinstance(fact, StepDone)] == [7]
+
+
+def test_a_log_that_grows_faster_than_one_look_a_second_reads_is_kept_up_with(tmp_path: Path) -> None:
+    inbox = Inbox()
+    log = tmp_path / "trainer.log"
+    append(log, b"Step 1\n")
+    looker = Looker(LogSensor([LogSource("trainer", str(log))], Parser()), inbox, interval_s=600)
+    append(log, (b"x" * 4000 + b"\n") * 1000 + b"Step 2\n")  # 4 MB, where one look reads half a megabyte of a file
+    looker.start()
+    until(lambda: steps(inbox) == [1, 2], "the step behind four megabytes, long before the next look of the rhythm")
+    looker.stop()
+
+
+def test_of_more_than_can_be_news_only_the_end_is_read_and_a_person_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.sensors.follow.BACKLOG_BYTES", 2 << 20)
+    monkeypatch.setattr("supervisor.sensors.follow.RECENT_BYTES", 64 << 10)
+    log = tmp_path / "trainer.log"
+    append(log, "Step 1\n" + "old news\n" * 400_000 + "Step 2\n")
+    sensor = LogSensor([LogSource("trainer", str(log))], Parser())
+    told = [*sensor.look(), *sensor.look()]
+    assert [fact.step for fact in told if isinstance(fact, StepDone)] == [2]
+    (said,) = [fact.sentence for fact in told if isinstance(fact, Remark)]
+    assert said.startswith(f"4 MB of {log} were passed over")
+    append(log, "Step 3\n")
+    kept = json.loads(json.dumps([position.as_json() for position in sensor._follower.positions()]))
+    sensor.close()
+    after = LogSensor([LogSource("trainer", str(log))], Parser(), positions=kept)
+    assert [fact.step for fact in after.look() if isinstance(fact, StepDone)] == [3]
+    after.close()
+
+
+def test_a_look_that_left_lines_unread_does_not_count_as_having_seen_the_last_ones(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    append(log, (b"x" * 4000 + b"\n") * 200 + b"Step 1\n")
+    sensor = _CountedLogs([LogSource("trainer", str(log))], Parser())
+    sensor.look()
+    sensor.posted()
+    assert sensor.looks == 0
+    assert any(isinstance(fact, StepDone) for fact in sensor.look())
+    sensor.posted()
+    assert sensor.looks == 1
+    sensor.close()
