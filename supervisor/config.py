@@ -372,4 +372,4 @@ def load(path: Path) -> RunFile:
     """
     from supervisor import run_file  # not needed by processes that only use the models
 
-    return run_file.read(path, RunFile)
+    return run_file.load(path)
