@@ -4,11 +4,11 @@
 its processes, its engine over HTTP, its checkpoints, a store in a folder, and a fault about once a day. It is looked at
 from outside, twice a second, and asked for its status and its metrics as Prometheus would.
 
-What is compressed: a step stands for three minutes and takes less than a tenth of a second, so a day is 480
-steps. Deadlines, the rhythm of the looks, and how long the journal keeps its older part are shortened with it. What is not: each step's
-facts, each checkpoint (one in two hours), each publish (a child process), each prune, each restart and each piece of
-evidence happen as often as in so many days. Looks happen less often than in so many days, since a look at the GPUs
-every second cannot be done a thousand times a second: how many facts the core was told is printed.
+What is compressed: a step stands for three minutes and takes less than a tenth of a second, so a day is 480 steps.
+Deadlines, the rhythm of the looks, and how long the journal keeps its older part are shortened with it. What is not:
+each step's facts, each checkpoint (one in two hours), each publish (a child process), each prune, each restart and each
+piece of evidence happen as often as in so many days. Looks happen less often than in so many days, since a look at the
+GPUs every second cannot be done a thousand times a second: how many facts the core was told is printed.
 """
 
 from __future__ import annotations
