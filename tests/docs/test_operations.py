@@ -55,6 +55,7 @@ ELSEWHERE: list[tuple[str, str, str]] = [
     (r"supervisorctl upgrade", "tests/e2e/test_upgrade.py", r'ctl\("upgrade"\)'),
     (r"kill -HUP 1", "tests/process/test_process_one.py", r"signal\.SIGHUP"),
 ]
+OURS = {"rl-supervisor": main._parser, "supervisorctl": ctl._parser}
 SYSTEMD_TOOLS = ("systemctl", "loginctl", "journalctl", "systemd-analyze")
 NAMED = {
     # What the page names and no test can execute here, with the reason. systemd's own are still checked to exist.
@@ -143,6 +144,17 @@ def test_every_command_has_a_test(command: str) -> None:
     )
     test, seen = found
     assert re.search(seen, (ROOT / test).read_text()), f"{test} does not execute `{command}` any more"
+
+
+@pytest.mark.parametrize("command", [one for one in commands() if one.split()[0] in OURS])
+def test_our_own_commands_are_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    program, *words = shlex.split(command)
+    if command == "rl-supervisor replay":
+        words.append("incident.jsonl.gz")  # the sentence is about what `trace` has written
+    try:
+        OURS[program]().parse_args([{"N": "3", "HOURS": "8"}.get(word, word) for word in words])
+    except SystemExit:
+        pytest.fail(f"{command}: {capsys.readouterr().err}")
 
 
 @pytest.mark.parametrize("command", [one for one in commands() if one.split()[0] in SYSTEMD_TOOLS])
@@ -235,6 +247,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     pod.close()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_the_page_works_on_a_pod(desk: Desk) -> None:
     pod = desk.pod

@@ -204,6 +204,7 @@ def test_a_pod_that_only_observes_takes_the_run_from_nobody(tmp_path: Path, pods
 # ---------------------------------------------------------------- who need not wait
 
 
+@pytest.mark.soak
 def test_the_next_daemon_of_a_pod_holds_its_run_at_once_and_a_second_pod_after_a_shutdown(
     tmp_path: Path, pods: list[Pod]
 ) -> None:

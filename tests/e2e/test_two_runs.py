@@ -71,11 +71,6 @@ def kill_again_and_again(victim: Pod, neighbour: Pod, kills: int) -> None:
     assert victim.daemon is not None and victim.daemon.poll() is None
 
 
-@pytest.mark.timeout(180)
-def test_one_run_is_killed_again_and_again_and_the_other_is_never_touched(two: tuple[Pod, Pod]) -> None:
-    kill_again_and_again(*two, kills=2)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_one_run_is_killed_forty_times_and_the_other_is_never_touched(two: tuple[Pod, Pod]) -> None:

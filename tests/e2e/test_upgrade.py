@@ -24,6 +24,8 @@ from tests.b2server import B2Server
 from .rig import Pod
 from .test_pods import b2_settings, in_bucket
 
+Living = Callable[..., Pod]
+
 ROOT = Path(__file__).parents[2]
 LONG = {"store": {"take_over_after": 600}}
 HOLD = """
@@ -121,6 +123,19 @@ def pod_of(folder: Path, installed: Installed, **options: Any) -> Pod:
     return Pod(folder / "pod", "v0.6", settings=settings, environ=environ, **knobs)
 
 
+@pytest.fixture
+def living(tmp_path: Path, pods: list[Pod], installed: Installed) -> Living:
+    """Starts a daemon of the installed package; the pod is given once its run makes steps."""
+
+    def start(*words: str, **options: Any) -> Pod:
+        pod = pod_of(tmp_path, installed, **options)
+        pods.append(pod)
+        pod.start(*words)
+        return pod.wait_for(lambda: pod.sentences("step") and pod, "steps are made")
+
+    return start
+
+
 def upgrade(pod: Pod) -> str:
     done = pod.ctl("upgrade")
     assert done.returncode == 0, f"{done}\n{pod.story()}"
@@ -174,11 +189,9 @@ def begin_upgrade(pod: Pod) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("versions", [("9.0.0",), pytest.param(("9.0.0", "9.1.0"), marks=pytest.mark.soak)])
 def test_a_run_goes_on_under_other_versions_and_one_that_cannot_start_is_refused(
-    versions: tuple[str, ...], tmp_path: Path, pods: list[Pod], installed: Installed, manager: Manager
+    versions: tuple[str, ...], installed: Installed, manager: Manager, living: Living
 ) -> None:
-    pod = pod_of(tmp_path, installed, environ={"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "120000000"})
-    pods.append(pod)
-    pod.start()
+    pod = living(environ={"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "120000000"})
     pod.wait_for(lambda: pod.stored(), "a step is stored")
     assert pod.daemon is not None
     before = pod.status()
@@ -213,13 +226,9 @@ def test_a_run_goes_on_under_other_versions_and_one_that_cannot_start_is_refused
 
 
 @pytest.mark.soak
-def test_an_open_incident_is_gone_on_with_by_the_new_program(
-    tmp_path: Path, pods: list[Pod], installed: Installed
-) -> None:
+def test_an_open_incident_is_gone_on_with_by_the_new_program(installed: Installed, living: Living) -> None:
     slow = {"recovery": {"backoff": 12, "backoff_cap": 12}}
-    pod = pod_of(tmp_path, installed, settings=slow, faults=[{"kind": "trainer-crash", "at_step": 5}])
-    pods.append(pod)
-    pod.start()
+    pod = living(settings=slow, faults=[{"kind": "trainer-crash", "at_step": 5}])
     pod.wait_for(lambda: pod.sentences("backing-off") or pod.status().get("incident"), "an incident is open")
     pod.wait_for(lambda: len(pod.practice.starts()) == 1 and not pod.practice.alive(), "the job is down")
     number = pod.status()["incident"]["id"]
@@ -233,13 +242,11 @@ def test_an_open_incident_is_gone_on_with_by_the_new_program(
 
 
 @pytest.mark.soak
-def test_a_publish_under_way_goes_on_where_it_was(tmp_path: Path, pods: list[Pod], installed: Installed) -> None:
+def test_a_publish_under_way_goes_on_where_it_was(installed: Installed, living: Living) -> None:
     with B2Server() as b2:
         options = b2_settings(b2)
         options["settings"]["store"].update(LONG["store"])
-        pod = pod_of(tmp_path, installed, checkpoint_bytes=1_000_000, step_s=0.8, **options)
-        pods.append(pod)
-        pod.start()
+        pod = living(checkpoint_bytes=1_000_000, step_s=0.8, **options)
         pod.wait_for(lambda: pod.sentences("published"), "a step is published", 90)
         b2.state.bytes_per_s = 100_000
         sent = len(b2.journal("b2_upload_part"))
@@ -258,11 +265,9 @@ def test_a_publish_under_way_goes_on_where_it_was(tmp_path: Path, pods: list[Pod
 
 @pytest.mark.soak
 def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its_exit_status(
-    tmp_path: Path, pods: list[Pod], installed: Installed
+    tmp_path: Path, installed: Installed, living: Living
 ) -> None:
-    pod = pod_of(tmp_path, installed)
-    pods.append(pod)
-    pod.start("run", "--fresh")
+    pod = living("run", "--fresh")
     pod.wait_for(lambda: pod.stored(), "a step is stored")
     hold = tmp_path / "hold"
     hold.touch()
@@ -282,12 +287,9 @@ def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its
 
 @pytest.mark.soak
 def test_a_stop_that_comes_while_one_program_turns_into_the_other_is_carried_out(
-    tmp_path: Path, pods: list[Pod], installed: Installed
+    tmp_path: Path, installed: Installed, living: Living
 ) -> None:
-    pod = pod_of(tmp_path, installed)
-    pods.append(pod)
-    pod.start()
-    pod.wait_for(lambda: pod.sentences("step"), "steps are made")
+    pod = living()
     hold = tmp_path / "hold"
     hold.touch()
     installed.add("daemon.py", HOLD.format(hold=str(hold), variable=VARIABLE))
@@ -305,12 +307,9 @@ def test_a_stop_that_comes_while_one_program_turns_into_the_other_is_carried_out
 
 @pytest.mark.soak
 def test_a_program_that_dies_right_after_it_took_the_place_leaves_the_job_to_the_next_one(
-    tmp_path: Path, pods: list[Pod], installed: Installed
+    installed: Installed, living: Living
 ) -> None:
-    pod = pod_of(tmp_path, installed)
-    pods.append(pod)
-    pod.start()
-    pod.wait_for(lambda: pod.sentences("step"), "steps are made")
+    pod = living()
     launcher = pod.status()["pid"]
     installed.add("daemon.py", CRASH.format(variable=VARIABLE))
     asking = begin_upgrade(pod)
@@ -323,13 +322,10 @@ def test_a_program_that_dies_right_after_it_took_the_place_leaves_the_job_to_the
 
 
 @pytest.mark.soak
-def test_what_would_lose_the_run_is_refused(tmp_path: Path, pods: list[Pod], installed: Installed) -> None:
+def test_what_would_lose_the_run_is_refused(tmp_path: Path, installed: Installed, living: Living) -> None:
     trial = installed.file("upgrade.py")
     trial.write_text(trial.read_text().replace("TRIAL_S = 45.0", "TRIAL_S = 6.0"))
-    pod = pod_of(tmp_path, installed)
-    pods.append(pod)
-    pod.start()
-    pod.wait_for(lambda: pod.sentences("step"), "steps are made")
+    pod = living()
     launcher = pod.status()["pid"]
 
     mend = installed.add("journal.py", "\nJournal.rebuild = lambda self: (State(), 0)\n")
@@ -359,12 +355,9 @@ def test_what_would_lose_the_run_is_refused(tmp_path: Path, pods: list[Pod], ins
 
 
 @pytest.mark.soak
-def test_the_commands_of_setup_are_not_run_again(tmp_path: Path, pods: list[Pod], installed: Installed) -> None:
+def test_the_commands_of_setup_are_not_run_again(tmp_path: Path, installed: Installed, living: Living) -> None:
     ran = tmp_path / "ran"
-    pod = pod_of(tmp_path, installed, settings={"setup": {"commands": [f"echo x >> {ran}"]}})
-    pods.append(pod)
-    pod.start("onstart")
-    pod.wait_for(lambda: pod.sentences("step"), "steps are made")
+    pod = living("onstart", settings={"setup": {"commands": [f"echo x >> {ran}"]}})
     installed.version("9.0.0")
     upgrade(pod)
     assert pod.ctl("stop").returncode == 0
@@ -401,12 +394,9 @@ def test_a_job_that_a_person_started_stays_one_that_is_only_observed(
 
 @pytest.mark.soak
 def test_under_a_nanny_the_daemon_is_replaced_and_the_nanny_does_not_notice(
-    tmp_path: Path, pods: list[Pod], installed: Installed
+    installed: Installed, living: Living
 ) -> None:
-    pod = pod_of(tmp_path, installed)
-    pods.append(pod)
-    pod.start("run", "--restart")
-    pod.wait_for(lambda: pod.sentences("step"), "steps are made")
+    pod = living("run", "--restart")
     status = pod.status()
     assert pod.daemon is not None
     assert status["daemon_pid"] != pod.daemon.pid
