@@ -9,12 +9,12 @@ from supervisor.config import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.effects.transfers import Moving
+from supervisor.secrets import withheld_from_commands
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
 
 ASK_S = 5.0  # Amazon's own advice for its page
 MOVES_S = 0.5
-NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 LAST_S = 0.3  # of the time that is left: the journal, the interpreter
 
 
@@ -31,7 +31,7 @@ class Going:
     ) -> None:
         """``moving`` is how far the publish under way is."""
         self._about = run_file.leaving
-        self._environ = {name: value for name, value in environ.items() if not name.startswith(NO_SECRETS)}
+        self._environ = withheld_from_commands(environ)
         self._post, self._state, self._moving = post, state, moving
         self._lookers: list[Looker] = []
         self._follows = False

@@ -20,6 +20,11 @@ _SHORTEST = 8  # masking "true" or "1" wherever they stand would make logs unrea
 _KEY_LENGTH = 16  # a part of a path that is as long is a key, and not a word
 _LARGEST_CREDENTIAL = 64 << 10
 
+_DAEMONS_OWN = (
+    *("B2_", "AWS_", "RL_HEARTBEAT_URL", "RL_SUPERVISOR_NANNY"),
+    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_"),
+)
+
 _SHAPES = (
     # B2: application keys are 31 characters that start with K and the cluster, their ids 25 digits and letters, the
     # master key's id 12 (Backblaze's page on application keys).
@@ -101,6 +106,13 @@ def remember_environment(env: Mapping[str, str] = os.environ) -> None:
         except OSError:
             return
         remember(*(value for name in names if (value := _credential(name))))
+
+
+def withheld_from_commands(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that a person named in the run file: without the store's keys, the heartbeat's
+    address, and what a service manager says to the daemon.
+    """
+    return {name: value for name, value in environ.items() if not name.startswith(_DAEMONS_OWN)}
 
 
 def masked(text: str) -> str:

@@ -32,11 +32,11 @@ from supervisor.effects.store_work import StoreWork
 from supervisor.effects.survivors import Belongings, Identity, Process, look_at, records
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.secrets import withheld_from_commands
 
 Post = Callable[[f.Fact], None]
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
-NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
 
 class Effects:
@@ -369,7 +369,7 @@ class Effects:
         self._post(f.HookDone(action.hook, reason))
 
     def _setup(self) -> None:
-        env = {name: value for name, value in self._environ.items() if not name.startswith(NO_SECRETS)}
+        env = withheld_from_commands(self._environ)
         deadline = time.monotonic() + self.run_file.setup.timeout
         reason = ""
         for command in self.run_file.setup.commands:
@@ -400,6 +400,7 @@ class Effects:
                 env=env,
                 cwd=home if Path(home).is_dir() else "/",
                 start_new_session=True,
+                umask=0o022,  # what it installs is for everybody to read, unlike what we write
             )
             try:
                 code = child.wait(timeout_s)

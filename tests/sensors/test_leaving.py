@@ -19,6 +19,7 @@ import pytest
 
 from supervisor import web
 from supervisor.core import facts as f
+from supervisor.secrets import withheld_from_commands
 from supervisor.sensors import leaving
 from supervisor.sensors.leaving import CommandSource, FileSource, PageSource, PublishSensor, Trigger, within
 
@@ -263,6 +264,14 @@ def test_a_command_that_leaves_a_child_behind_counts_when_it_ends_itself(tmp_pat
 def test_a_command_that_prints_without_end_is_heard_all_the_same() -> None:
     printing = command("/bin/sh", "-c", "echo 25; head -c 3000000 /dev/zero")
     assert looks(printing) == [f.LeaveSoon(None, "/bin/sh says so")]
+
+
+def test_a_command_is_given_no_key_of_the_store_and_no_address_of_the_heartbeat() -> None:
+    ours = {"B2_APPLICATION_KEY": "k", "AWS_SESSION_TOKEN": "t", "RL_HEARTBEAT_URL": "u", "NOTIFY_SOCKET": "@n"}
+    assert withheld_from_commands({**ours, "PATH": "/bin", "RUNPOD_API_KEY": "r"}) == {
+        "PATH": "/bin",
+        "RUNPOD_API_KEY": "r",
+    }
 
 
 def test_a_command_that_is_missing_or_cannot_be_run_is_told_once() -> None:
