@@ -15,7 +15,7 @@ from typing import Any
 from supervisor.effects.evidence.keeping import Kept, bundles
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.errors import SupervisorError
-from supervisor.trace import open_journal
+from supervisor.journal import open_read_only
 
 QUIET = ("step", "published", "pruned", "swept", "store-checked", "skipped", "config-changed", "claimed")
 """Events that go on beside any incident and say nothing of it."""
@@ -65,7 +65,7 @@ def told(state_dir: Path, number: int | None = None, *, only_open: bool = False)
             f"There is no journal in {state_dir}: no run was watched with this state folder."
         ) from None
     try:
-        db = open_journal(path)
+        db = open_read_only(path)
         try:
             db.execute("BEGIN")
             found, identity, now = _read(db)

@@ -60,13 +60,29 @@ class Event:
     fields: dict[str, Any]
 
 
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """A journal for reading, also while its daemon writes. Raises sqlite3.Error.
+
+    On a disk that cannot be written it has no files beside it, and is not being changed: SQLite must be told so.
+    """
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        db.close()
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    return db
+
+
 def identity_in(folder: Path) -> str | None:
     """The identity of the journal in a folder, None where there is none; without writing, also beside a daemon."""
     path = folder / "journal.db"
     if not path.exists():
         return None
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
+        with contextlib.closing(open_read_only(path)) as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
     except sqlite3.Error:
         return None
