@@ -16,6 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.systemd.box import CHECKOUT, PROGRAM, TOOL, UNIT, Box, Run
+from tests.units.test_service import EXPOSURE
 
 pytestmark = [
     pytest.mark.optin,
@@ -166,6 +167,36 @@ def test_a_mistake_in_the_run_file_leaves_the_unit_failed_and_is_not_tried_again
     assert demo.said('"stop_below_mb"') or demo.said("stop_below_mb")
 
 
+def test_each_exit_code_leaves_the_state_that_the_page_names_and_credentials_reach_the_daemon(
+    run: Callable[..., Run], box: Box
+) -> None:
+    demo = run("codes")
+    box.do("mkdir", "-p", "/etc/credstore")
+    box.write("/etc/credstore/codes.b2_application_key", "K005-for-codes\n")
+    states = {
+        0: ("inactive", "dead"),
+        75: ("activating", "auto-restart"),
+        93: ("failed", "failed"),
+        94: ("failed", "failed"),
+    }
+    for code, state in states.items():
+        program = f"systemd-notify --ready; cat $CREDENTIALS_DIRECTORY/b2_application_key; exit {code}"
+        stub = f"NotifyAccess=all\nExecStart=\nExecStart=/bin/sh -c '{program}'\nRestartSec=600\n"
+        box.write(f"/etc/systemd/system/{demo.unit}.service.d/stub.conf", f"[Service]\n{stub}")
+        box.do("systemctl", "daemon-reload")
+        demo.systemctl("start")
+        demo.until(lambda state=state: demo.show("SubState") == state[1], f"{code} is {state}")
+        assert (demo.show("ActiveState"), demo.show("ExecMainStatus"), demo.show("NRestarts")) == (
+            state[0],
+            str(code),
+            "0",
+        )
+        demo.systemctl("stop")
+        box.run("systemctl", "reset-failed", demo.unit)
+    assert len(demo.said("K005-for-codes")) == len(states)
+    box.do("rm", "-r", f"/etc/systemd/system/{demo.unit}.service.d", "/etc/credstore/codes.b2_application_key")
+
+
 def test_the_daemon_is_the_last_to_be_killed_and_the_job_has_room(run: Callable[..., Run]) -> None:
     demo = run("limits")
     demo.systemctl("start")
@@ -237,6 +268,9 @@ def test_install_twice_refused_to_go_under_a_daemon_removed_and_put_back(run: Ca
     assert "ExecStart=/opt/rl-supervisor/bin/rl-supervisor run /etc/rl-supervisor/%i.toml" in unit
     assert box.do("stat", "-c", "%a", f"/etc/rl-supervisor/{demo.name}.env").strip() == "600"
     assert not box.run("systemd-analyze", "verify", "--man=no", "rl-supervisor@guest.service").stderr
+    limit = ("--no-pager", f"--threshold={EXPOSURE * 10:.0f}")
+    exposed = box.run("systemd-analyze", "security", *limit, "rl-supervisor@guest.service")
+    assert exposed.returncode == 0, exposed.stdout[-400:]
     started = box.do(PROGRAM, "install", "--run", f"/srv/{demo.name}.toml", "--now")
     assert f"done: systemctl enable --now {demo.unit}" in started
     demo.until(lambda: demo.step() >= 2, "it runs")
@@ -271,7 +305,8 @@ def test_the_commands_of_the_page_work_in_their_order(run: Callable[..., Run], b
     block = page.partition("## Under systemd")[2].partition("```sh\n")[2].partition("```")[0]
     lines = [line.partition("  #")[0].strip().replace("sudo ", "") for line in block.splitlines()]
     lines = [line for line in lines if "pip install" not in line]  # the box has no network; its own way is box.install
-    assert len(lines) == 7
+    lines = [line for line in lines if not line.startswith("editor ")]  # a person's
+    assert len(lines) == 8
     for line in lines:
         done = box.run("sh", "-c", f"cd /srv && {line}")
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
@@ -314,6 +349,8 @@ def test_a_user_without_root_has_it_under_a_manager_of_their_own(box: Box) -> No
         box.do("kill", "-KILL", daemon.strip())
         until("journalctl --no-pager -o cat -n 50 _UID=1234", "it was not touched")
         assert box.do("pgrep", "-u", "someone", "-x", "sleep") == job
+        before = someone("systemctl --user show --value -p Before rl-job-mine-0001-job.service")[1]
+        assert "rl-supervisor@mine.service" in before.split(), "at the end the daemon stops its job first"
         assert someone("systemctl --user disable --now rl-supervisor@mine")[0] == 0
         assert not box.run("pgrep", "-u", "someone", "-x", "sleep").stdout
         assert someone(f"{PROGRAM} uninstall")[0] == 0
