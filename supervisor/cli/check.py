@@ -11,8 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from supervisor import env_file
 from supervisor.config import RunFile, load
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.installing import CREDSTORES, KEYS
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.secrets import masked, masked_all, remember_environment
 from supervisor.storage.base import Store
@@ -28,6 +30,12 @@ def check(path: Path, *, as_json: bool = False, online: bool = False, environ: M
         report["problems"] = str(error).splitlines()
         return _print(report, as_json)
     report |= _places(run_file)
+    beside = env_file.beside(path)
+    if beside is not None:
+        report["notes"] += beside.notes
+    own, environ = environ, {**environ, **(beside.values if beside is not None else {})}
+    remember_environment(environ)
+    report["notes"] += _keys(run_file, path, own, environ)
     usable = _examine(run_file, environ, report)
     if online and run_file.store.url and usable:  # the embedded default is made when the daemon starts
         report["store_reachable"] = _reach(run_file, environ, report)
@@ -51,6 +59,28 @@ def _examine(run_file: RunFile, environ: Mapping[str, str], report: dict[str, An
     missing = _missing_library(run_file.store_url)
     report["problems"] += missing
     return not missing
+
+
+def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
+    needed = KEYS.get(run_file.store_url.partition("://")[0], ())
+    places = [Path(own["CREDENTIALS_DIRECTORY"])] if own.get("CREDENTIALS_DIRECTORY") else []
+    credentials = [place / name.lower() for place in places for name in needed]
+    credentials += [place / f"{path.stem}.{name.lower()}" for place in CREDSTORES for name in needed]
+    held = {one.name.rpartition(".")[2].upper() for one in credentials if os.path.exists(one)}  # noqa: PTH110
+    file = path.with_suffix(".env")
+    told = ""
+    if missing := [name for name in needed if not environ.get(name, "").strip() and name not in held]:
+        told = (
+            f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor {file} "
+            "has: the run would stop and ask for it."
+        )
+    elif theirs := [name for name in needed if not own.get(name, "").strip() and name not in held]:
+        told = (
+            f"{' and '.join(theirs)} stand{'s' if len(theirs) == 1 else ''} in {file}, which systemd and onstart.sh "
+            "read; `rl-supervisor run` by hand wants them in its environment."
+        )
+    return [told] if told else []
 
 
 def _places(run_file: RunFile) -> dict[str, Any]:
