@@ -19,6 +19,7 @@ from supervisor.sensors.follow import Follower, Position, ends
 DISCOVER_S = 5.0  # how often files are looked for where inotify says nothing
 CATCH_UP_S = 0.1  # the least between two looks while something is left unread
 SHARE = 2  # then it rests twice as long as it looked: the other threads want Python's lock, too
+BURST_LINES, REST_S = 100, 0.001  # of very many lines: who rests often is seldom interrupted while he holds that lock
 MOST_FACTS = 30  # of one look: beyond it, of each kind the first and the last few are told
 FIRST, LAST = 4, 4
 
@@ -79,8 +80,10 @@ class LogSensor:
                 self._follower.discover()
                 self._events.watch(self._follower.folders())
             facts: list[Fact] = []
-            for source, line in sorted(self._follower.read(), key=_telling_order):
+            for number, (source, line) in enumerate(sorted(self._follower.read(), key=_telling_order), 1):
                 facts += self._parse(source, line)
+                if number % BURST_LINES == 0:
+                    time.sleep(REST_S)
             self._read = self._follower.positions()
             return [*(_passed_over(*one) for one in self._follower.passed_over()), *few(facts)]
 
