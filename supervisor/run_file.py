@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 LARGEST = 1 << 20  # bytes; a run file has a few thousand
 MOST_MISTAKES = 20
+MOST_DOTS = 2000  # in a line
+DEEPEST = 100
 SECOND_NAMES = {"recover": "recovery"}
 """Sections that people know by another name as well."""
 
@@ -40,7 +42,7 @@ def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
     raw = _bytes(path)
     text = _text(path, raw)
     try:
-        data = tomllib.loads(text)
+        data = parsed(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_not_toml(path, text, error)) from None
     except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
@@ -69,6 +71,25 @@ def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
     if len(mistakes) > len(shown):
         shown.append(f"{path}: and {len(mistakes) - len(shown)} more mistakes.")
     raise ConfigError("\n".join(shown))
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises ValueError, and RecursionError for values that are nested too deep.
+
+    The time that ``tomllib`` takes for a key grows with the square of its parts: a line of 800 KB of them takes hours.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > MOST_DOTS:
+            raise ValueError(f"line {number} has more than {MOST_DOTS} dots")
+    data = tomllib.loads(text)
+    if _deeper(data, DEEPEST):
+        raise ValueError(f"its tables and lists are nested more than {DEEPEST} deep")
+    return data
+
+
+def _deeper(value: object, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_deeper(one, levels - 1) for one in inner)
 
 
 def load(path: Path) -> RunFile:
