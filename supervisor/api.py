@@ -215,7 +215,10 @@ class _OpenPages(Handler):
         return desk
 
     def answer(self, method: str) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:  # the address of a host, in brackets that do not fit
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{self.path[:40]!r} is no page's name.") from None
         page = self.pages.get((method, parts.path))
         if page is None:
             methods = sorted(known for known, path in self.pages if path == parts.path)

@@ -17,6 +17,7 @@ from supervisor.logs import say
 from supervisor.secrets import masked_all
 
 LARGEST_BODY = 64 << 10
+LONGEST_LENGTH = 20  # digits; Python refuses to read a number of thousands
 REQUEST_S = 10.0  # a request must have arrived whole after this
 EXCHANGE_S = 90.0  # and its answer must be gone after this, the longest poll included
 MOST_REFUSED = 2  # connections at a time of those who are not let in: they only hear that
@@ -177,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit():
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "The request needs a Content-Length.")
-        if int(length) > LARGEST_BODY:
+        if len(length) > LONGEST_LENGTH or int(length) > LARGEST_BODY:
             raise RefusedError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request may have {LARGEST_BODY >> 10} KiB, this one has more."
             )
