@@ -27,6 +27,7 @@ DONE = frozenset(
 )  # fmt: skip
 """Events that say what was done about it."""
 MOST_STORY = 300
+MOST_NUMBER = 1 << 53
 EXPLAIN_BYTES = 1 << 20
 AFTER_S = 2.0  # what is said in the moment of the end still belongs to it
 
@@ -71,7 +72,7 @@ def told(state_dir: Path, number: int | None = None, *, only_open: bool = False)
             found, identity, now = _read(db)
         finally:
             db.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:  # the last three where somebody edited it
         raise SupervisorError(f"The journal {path} cannot be read: {error}.") from error
     if number is not None:
         known = [str(one.id) for one in found][-20:]
@@ -129,7 +130,7 @@ def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
 def _fields(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (RecursionError, TypeError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -158,9 +159,25 @@ def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> di
 
 
 def _bundle(one: Kept) -> dict[str, Any]:
-    names = ("collected", "seconds", "size_bytes", "parts")
-    told = {name: one.manifest.get(name) for name in names}
-    return {"path": str(one.folder), "attempt": one.attempt, **told, "finished": bool(one.manifest)}
+    told = {name: _number(one.manifest.get(name)) for name in ("collected", "seconds", "size_bytes")}
+    parts = [_part(part) for part in _list(one.manifest.get("parts")) if isinstance(part, dict)]
+    return {"path": str(one.folder), "attempt": one.attempt, **told, "parts": parts, "finished": bool(one.manifest)}
+
+
+def _part(told: Mapping[str, Any]) -> dict[str, Any]:
+    """One part of a bundle, of a manifest that a full disk or a person may have changed."""
+    texts = {name: str(told.get(name) or "") for name in ("name", "state")}
+    lists = {name: [str(one) for one in _list(told.get(name))] for name in ("files", "notes")}
+    return {**texts, "seconds": _number(told.get("seconds")) or 0.0, **lists}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Any) -> float | int | None:
+    right = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_NUMBER
+    return value if right else None
 
 
 def _signals(mine: Sequence[Kept]) -> list[str]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 import secrets
 import sqlite3
 import threading
@@ -26,13 +28,16 @@ from supervisor.core.actions import Action, Say
 from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide
 from supervisor.core.evolve import replace
-from supervisor.core.facts import Observation, Tick
+from supervisor.core.facts import Fact, Observation, Tick
 from supervisor.core.state import State
 
 SNAPSHOT_EVERY = 500
 KEEP_EVENTS = 100_000
 BALLAST_BYTES = 4 << 20
 FORMAT = 1
+_IDENTITY = re.compile(r"[0-9a-f]{8,64}")  # claims and records in the store go by it
+# What a state or a fact of other types than the core's leads to, sooner or later.
+_NO_STATE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, sqlite3.DatabaseError)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -109,14 +114,20 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._db = self._open()
+            self._load_recent()
         except sqlite3.DatabaseError:
-            self.set_aside = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
-            self.path.replace(self.set_aside)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            self._db = self._open()
-        self._load_recent()
+            self._begin_anew()
         self._make_ballast()
+
+    def _begin_anew(self) -> None:
+        """Set the file aside: nothing in it can be believed. What counts on is found in the folders of the attempts."""
+        self.set_aside = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
+        self.path.replace(self.set_aside)
+        for suffix in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        self._recent.clear()
+        self._last_event = 0
+        self._db = self._open()
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=5)
@@ -131,9 +142,11 @@ class Journal:
 
     def _load_recent(self) -> None:
         rows = self._db.execute("SELECT * FROM events ORDER BY id DESC LIMIT ?", (self._recent.maxlen,)).fetchall()
-        for number, _, wall, level, event, sentence, fields in reversed(rows):
-            self._recent.append(Event(number, wall, level, event, sentence, json.loads(fields)))
-        self._last_event = self._recent[-1].id if self._recent else 0
+        for number, _, wall, level, event, sentence, text in reversed(rows):
+            fields = _json(text)
+            if isinstance(wall, float) and isinstance(fields, dict):  # a person may have edited the file
+                self._recent.append(Event(number, wall, str(level), str(event), str(sentence), fields))
+        self._last_event = rows[0][0] if rows else 0
 
     def _make_ballast(self) -> None:
         with contextlib.suppress(OSError):
@@ -143,22 +156,39 @@ class Journal:
     # ------------------------------------------------------------ state
 
     def rebuild(self) -> tuple[State, int]:
-        """The core's state from the last readable snapshot and the observations after it, and how many those were."""
+        """The core's state from the last readable snapshot and the observations after it, and how many those were.
+
+        A journal that leads to no state that the core can go on from is set aside, as a damaged one is: a daemon that
+        died of it would die of it at each start. Call it before any other value of the journal is used.
+        """
+        try:
+            state, count = self._followed()
+            decide(state, Observation(state.now, state.wall, Tick()))
+        except _NO_STATE:
+            self._db.close()
+            self._begin_anew()
+            state, count = State(), 0
+        self._state = state
+        if self.get("version") != __version__:
+            # This version may have concluded other things from the same rows.
+            self._lost = count > 0 or state != State()
+            self.put("version", __version__)
+        return state, count
+
+    def _followed(self) -> tuple[State, int]:
         state, after = State(), 0
         for number, text in self._states():
             try:
-                state, after = decode(json.loads(text)), number
-                break
+                found = decode(_json(text))
             except (KeyError, TypeError, ValueError):
                 continue  # of another version: an older snapshot, or all observations, will do
+            if isinstance(found, State):
+                state, after = found, number
+                break
         count = 0
         for observation in self.observations(after):
             state = decide(state, observation).state
             count += 1
-        self._state = state
-        if self.get("version") != __version__:
-            self._lost = after + count > 0  # this version may have concluded other things from the same rows
-            self.put("version", __version__)
         return state, count
 
     def _states(self) -> Iterator[tuple[int, str]]:
@@ -185,16 +215,16 @@ class Journal:
         if oldest is not None and after >= oldest - 1:
             query = "SELECT t, wall, source, fact FROM observations WHERE id > ? ORDER BY id"
             for t, wall, source, text in self._db.execute(query, (after,)):
-                if (found := _observation(t, wall, source, json.loads(text))) is not None:
+                if (found := _observation(t, wall, source, _json(text))) is not None:
                     yield found
             return
         for piece in self._chunks():
             if piece.first <= after:
                 continue  # states, which name a place to begin, lie between pieces
             for line in piece.lines.splitlines():
-                value = json.loads(line)
-                if "fact" in value:
-                    found = _observation(value["t"], value["wall"], value["source"], value["fact"])
+                value = _json(line)
+                if isinstance(value, dict) and "fact" in value:
+                    found = _observation(value.get("t"), value.get("wall"), value.get("source"), value["fact"])
                     if found is not None:
                         yield found
 
@@ -335,10 +365,15 @@ class Journal:
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
+    def kept(self, key: str) -> dict[str, Any]:
+        """A small JSON object that was ``put``; empty where there is none, or it is none any more."""
+        value = _json(self.get(key))
+        return value if isinstance(value, dict) else {}
+
     def identity(self) -> str:
         """A name of this journal that no other has: hexadecimal, made once."""
         known = self.get("identity")
-        if known is None:
+        if known is None or not _IDENTITY.fullmatch(known):
             known = secrets.token_hex(8)
             self.put("identity", known)
         return known
@@ -350,7 +385,7 @@ class Journal:
     def last_time(self) -> tuple[float, float] | None:
         """``(t, wall)`` of the last observation, None in a new journal."""
         row = self._db.execute("SELECT t, wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
-        return (row[0], row[1]) if row else None
+        return (row[0], row[1]) if row and all(isinstance(one, float) and math.isfinite(one) for one in row) else None
 
     def events(self, after: int, limit: int) -> list[Event]:
         """Events with a number above ``after``, oldest first; a negative ``after`` asks for the newest.
@@ -370,11 +405,21 @@ def _dump(value: Any) -> str:
     return json.dumps(encode(value), separators=(",", ":"))
 
 
-def _observation(t: float, wall: float, source: str, fact: Any) -> Observation | None:
+def _json(text: Any) -> Any:
+    """The value of a text that we wrote; None when it is none any more (a person may edit the file)."""
     try:
-        return Observation(t, wall, decode(fact), source)
+        return json.loads(text)
+    except (RecursionError, TypeError, ValueError):
+        return None
+
+
+def _observation(t: Any, wall: Any, source: Any, fact: Any) -> Observation | None:
+    try:
+        found = decode(fact)
     except (KeyError, TypeError, ValueError):
         return None
+    times = isinstance(t, float | int) and isinstance(wall, float | int) and math.isfinite(t) and math.isfinite(wall)
+    return Observation(t, wall, found, str(source)) if times and isinstance(found, Fact) else None
 
 
 def _same(before: State, after: State) -> bool:
