@@ -66,7 +66,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads((folder / INDEX).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -90,7 +90,7 @@ def own_files(index: Mapping[str, Any], folder: Path, fates: tuple[str, ...]) ->
 
 def is_of(path: Path, index: Mapping[str, Any]) -> bool:
     """Was the file written to since the attempt was launched? What is older is another one's."""
-    with contextlib.suppress(OSError, TypeError, ValueError):
+    with contextlib.suppress(OSError, TypeError, ValueError, OverflowError):
         look = path.stat()
         return stat.S_ISREG(look.st_mode) and look.st_mtime >= float(index.get("at", 0)) - CLOCK_SLACK_S
     return False

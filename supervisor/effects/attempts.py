@@ -54,9 +54,10 @@ def read_snapshot(folder: Path) -> dict[Path, Path]:
     """Original path -> copy of an attempt's snapshot; empty when it has none."""
     try:
         index = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    found = {Path(path): folder / "config" / name for path, name in index.items()}
+    names = index.items() if isinstance(index, dict) else ()
+    found = {Path(path): folder / "config" / name for path, name in names if isinstance(name, str) and "/" not in name}
     return {path: copy for path, copy in found.items() if copy.is_file()}
 
 

@@ -366,16 +366,16 @@ def read_end(attempt_dir: Path, component: str, record: Record | None) -> ShimSt
     """The exit record, None when there is none or it belongs to another start."""
     try:
         data = json.loads((attempt_dir / f"{component}.exit.json").read_bytes())
-        code, signum, wall = data["exit_code"], data["signal"], float(data["wall"])
-        pid = int(data["child_pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        code, signum = (None if data[name] is None else int(data[name]) for name in ("exit_code", "signal"))
+        pid, wall = int(data["child_pid"]), float(data["wall"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if record is not None and record.child[0] != pid:
         return None
     return ShimState(
         "exited",
-        exit_code=None if code is None else int(code),
-        signal=None if signum is None else int(signum),
+        exit_code=code,
+        signal=signum,
         shim_pid=record.shim[0] if record else None,
         started_wall=record.started_wall if record else None,
         ended_wall=wall,

@@ -135,7 +135,7 @@ def read_record(attempt_dir: Path, component: str) -> Record | None:
             forks=int(data["forks"]) if data.get("forks") else None,
             init=int(data["init_start_ticks"]) if data.get("init_start_ticks") else None,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{attempt_dir / component}.shim.json is not a record of a shim ({error!r})") from error
 
 
