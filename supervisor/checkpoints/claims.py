@@ -28,7 +28,7 @@ from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, g
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 WRITERS = "writers/"
-NAME = re.compile(r"gen_(\d{5,15})(\.beat|\.leave|\.end)?\.json")
+NAME = re.compile(r"gen_([0-9]{5,15})(\.beat|\.leave|\.end)?\.json")
 WRITER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})/([0-9a-f]{8,64})/([0-9a-f]{4,64})")
 CLAIM_LIMIT = 4 << 10  # bytes
 LONGEST_SETTLE_S = 8.0

@@ -22,7 +22,7 @@ PINS = "pins.json"
 PINS_LIMIT = 64 << 10  # bytes
 MOST_PINS = 1000
 READERS = "readers/"
-READER = re.compile(r"step_(\d{1,9})\.[0-9a-f]{16}\.json")
+READER = re.compile(r"step_([0-9]{1,9})\.[0-9a-f]{16}\.json")
 READING_S = 12 * 3600.0
 LEAST_GOOD = 2
 FORMAT = 1
@@ -173,7 +173,7 @@ def _committed(store: Store, run_id: str) -> set[int]:
     for file in store.list(folder):
         first, _, rest = file.name.removeprefix(folder).partition("/")
         match = STEP.fullmatch(first)
-        if match and rest == MANIFEST:
+        if match and rest == MANIFEST and str(int(match[1])) == match[1]:
             found.add(int(match[1]))
     return found
 
