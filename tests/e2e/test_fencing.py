@@ -181,6 +181,7 @@ def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_w
     assert two.latest()["generation"] == 2
 
 
+@pytest.mark.soak
 def test_a_pod_that_only_observes_takes_the_run_from_nobody(tmp_path: Path, pods: list[Pod]) -> None:
     """However short its patience is: it has nothing to publish."""
     store = (tmp_path / "store").as_uri()

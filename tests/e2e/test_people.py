@@ -222,6 +222,7 @@ def test_the_job_sees_no_key_of_the_store(new_pod: NewPod) -> None:
 # ---------------------------------------------------------------- by hand
 
 
+@pytest.mark.soak
 def test_publish_by_hand_leaves_a_run_alone_that_a_daemon_has(new_pod: NewPod) -> None:
     pod = running(new_pod())
     busy = pod.by_hand("publish")

@@ -346,6 +346,7 @@ def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_
     assert pod.latest()["step"] == "step_10"
 
 
+@pytest.mark.soak
 def test_a_job_that_finishes_while_no_daemon_watches_is_published_and_the_run_is_over(
     tmp_path: Path, pods: list[Pod]
 ) -> None:
