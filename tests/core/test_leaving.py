@@ -103,6 +103,11 @@ def test_a_stop_that_is_not_done_when_the_time_is_up_is_left_to_another_daemon()
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
     assert until_ended(one, 6.0) <= 4.3
     assert ended(one) == a.Exit(75, "This pod's time is up.")
+    one.actions.clear()
+    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt))
+    one.see(f.AttemptAdopted(one.state.attempt, None, 100))
+    one.after(1.0, 0.25)
+    assert len(one.asked(a.Stop)) == 1 and ended(one) is None
 
 
 def test_a_step_that_is_nearly_published_is_finished_and_then_the_daemon_ends() -> None:

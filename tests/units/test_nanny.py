@@ -149,9 +149,11 @@ def test_no_wish_for_the_first_wait_makes_it_spin(crib: Crib, wished: str) -> No
 
 def test_every_signal_that_tells_of_the_end_is_handed_on() -> None:
     """One that the daemon listens to and the nanny does not would kill the nanny."""
+    from supervisor import upgrade
     from supervisor.sensors.leaving import SIGNALS
 
     assert set(SIGNALS.values()) <= set(nanny.FORWARDED)
+    assert set(SIGNALS.values()) <= set(upgrade.HELD), "one that comes during an exec waits for the new program"
 
 
 def test_the_job_lives_on_when_the_daemon_is_killed_and_its_end_leaves_no_zombie(crib: Crib) -> None:
