@@ -94,7 +94,7 @@ COPY --link --from=supervisor /opt/rl-supervisor /opt/rl-supervisor
 # The commands' names in /usr/local/bin. PATH stays as it is: this environment's python is none of the job's business.
 COPY --link --from=supervisor /opt/names/ /usr/local/bin/
 
-ARG TRAINER PRIME_RL_REVISION
+ARG TRAINER
 LABEL org.opencontainers.image.title="rl-supervisor" \
       org.opencontainers.image.description="Keeps a long-running RL job alive: rl-supervisor, and the trainer where it was built in" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -62,7 +62,7 @@ def instructions(text: str) -> list[Instruction]:
             continue
         began = began if pending else number
         if line.endswith("\\"):
-            pending += line[:-1] + "\n"
+            pending += line[:-1]
             continue
         found.append(_instruction(pending + line, began))
         pending = ""
