@@ -47,6 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "store": {"keep_last": 3},
     "logs": {"keep_attempts": 4},
     "evidence": {"keep": 4},
+    "logging": {"format": "json", "file_mb": 0.2, "keep": 2},
     # Room for a loaded machine: what is wanted is a fault a day, not one that the bench's neighbours make.
     "deadlines": {"startup": 120, "step_floor": 15, "step_ceiling": 60, "hang": 8, "engine_grace": 1},
     "recovery": {"max_restarts": 20, "backoff": 0.2, "backoff_cap": 1},
@@ -211,7 +212,8 @@ def _look(daemon: psutil.Process, pod: Pod, day: float) -> Look:
         rss, fds, threads = daemon.memory_info().rss, daemon.num_fds(), daemon.num_threads()
         children = len(daemon.children())
     files = list(_files(pod.state_dir))
-    stored = list(_files(Path(pod.store.removeprefix("file://"))))
+    # Without the ends of each attempt's logs, of which the store keeps the newest four hundred.
+    stored = [one for one in _files(Path(pod.store.removeprefix("file://"))) if "/logs/" not in one[0]]
     journal = sum(size for path, size in files if Path(path).name.startswith("journal.db"))
     return Look(
         day,

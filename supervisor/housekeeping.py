@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from supervisor import memory
 from supervisor.config import RunFile
 from supervisor.core.state import State
 
@@ -22,6 +23,7 @@ CHECK_FIRST_S = 3600.0  # a spot pod may not live a day
 POSITIONS_S = 5.0
 CLAIMS_S = 0.5
 TEND_LOGS_S = 10.0
+TRIM_S = 60.0
 
 
 class Household(Protocol):
@@ -63,6 +65,7 @@ class Housekeeping:
         self._every(min(TEND_LOGS_S, supervision.scan), self._tend_logs)
         self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
         self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
+        self._every(TRIM_S, memory.trim)
         self._scheduler.start()
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ _HELD: list[object] = []
 
 def _shorten(scale: float) -> None:
     """How long the journal keeps its older part, in the proportion in which a day is shorter here."""
-    from supervisor import archive, journal
+    from supervisor import archive, housekeeping, journal
 
     archive.KEEP_S /= scale
     archive.KEEP_OBSERVATIONS = 3000  # a day has about as many facts here; 200 000 is about a day of a real pod's
@@ -20,6 +20,7 @@ def _shorten(scale: float) -> None:
     archive.AFTER_INCIDENT_S /= scale
     archive.KEEP_INCIDENTS = 4
     journal.KEEP_EVENTS = 1000
+    housekeeping.TRIM_S = 1.0  # a minute of a real day: less than a tenth of a second of these
 
 
 def _leak(what: str) -> None:
