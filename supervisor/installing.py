@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor import env_file
 from supervisor.config import RunFile, load
 from supervisor.effects import transient
 from supervisor.errors import ConfigError, SupervisorError
@@ -273,12 +274,8 @@ def _plan_environment(plan: Plan, where: Place, name: str, missing: Sequence[str
 
 def _missing_keys(where: Place, name: str, url: str, version: int | None) -> list[str]:
     """What the store at ``url`` cannot be opened without and neither the .env nor a credential of systemd has."""
-    try:
-        text = where.at(where.config / f"{name}.env").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    pairs = [line.strip().partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";"))]
-    held = {key.strip() for key, _, value in pairs if value.strip().strip("\"'")}
+    beside = env_file.beside(where.at(where.config / f"{name}.toml"))
+    held = {key for key, value in beside.values.items() if value.strip()} if beside is not None else set()
     if not where.user and (version is None or version >= CREDENTIALS_SINCE):
         for folder in map(where.at, CREDSTORES):
             held |= {one for one in KEYS.get(_kind(url), ()) if (folder / f"{name}.{one.lower()}").exists()}
