@@ -56,6 +56,7 @@ Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
 STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
 SWITCH_S = 0.0005  # the loop gets Python's lock after so long from a thread that parses; 5 ms each time, by default
+OWN_UMASK = 0o027  # whatever the caller's was: logs and evidence are for us and our group; job and hooks have 022
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
@@ -521,6 +522,7 @@ def main(
     came_from, orders = arrive(os.environ), orders_of(os.environ)
     if came_from:
         fresh, step, take_over = False, None, False  # what was asked for at the start has been done
+    os.umask(OWN_UMASK)
     run_file = load(path)
     about = run_file.logging
     size = int(about.file_mb * 1e6)

@@ -316,6 +316,7 @@ class Nanny:
 
     def run(self) -> int:
         """Until the run is over or somebody ends it; returns the exit code."""
+        os.umask(0o027)  # for the old part of the log
         # Blocked and only ever taken in `turn`: none is lost, and process 1 gets those that have no handler as well.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by the parent, it would take every exit status with it
         signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)

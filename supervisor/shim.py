@@ -479,6 +479,7 @@ def main(words: list[str]) -> int:
     if not words:
         sys.stderr.write("usage: shim.py [--detach] SPEC.json [LABEL]\n")
         return 2
+    os.umask(0o027)  # for our records and the captured output; the job gets its own
     with open(words[0], encoding="utf-8") as file:
         spec: Spec = json.load(file)
     os.unlink(words[0])

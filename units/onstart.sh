@@ -140,6 +140,7 @@ write_run_file() {
 # Prints the program; installs it in an environment of its own when it is nowhere. Fails when that may work later.
 program() {
   local python
+  umask 022
   if [[ -x $venv/bin/rl-supervisor ]]; then
     echo "$venv/bin/rl-supervisor"
     return 0
@@ -303,6 +304,7 @@ if [[ -n $foreground ]]; then
   supervise
   exit
 fi
+umask 027 # of the log: others need not read it
 mkdir -p "$(dirname "$log")" || need_person "cannot make $(dirname "$log"): set RL_SUPERVISOR_LOG"
 pid_file=$locks/onstart-$name.pid cut_log=$log
 say "supervising $name; log: $log; stop with: kill \$(cat $pid_file)"

@@ -436,6 +436,7 @@ def _read_request() -> dict[str, Any]:
 def main() -> None:
     """Read the request, answer, and leave without waiting for threads that may still be sending."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is lost, so nothing needs to be said
+    os.umask(0o022)  # a restored step has the modes with which the job would have written it
     die_with_parent()
     lines = _Lines()
     code = 0

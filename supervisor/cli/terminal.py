@@ -23,6 +23,7 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     The exit code of both is 1 (2 for wrong usage); with ``contract`` it is that of ``supervisor.errors``: the error's
     own, and "try again" for a crash.
     """
+    os.umask(os.umask(0o022) | 0o022)  # what a command writes is the caller's, and nobody else's to change
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a sentence may hold what the terminal's encoding does not
             stream.reconfigure(errors="replace")

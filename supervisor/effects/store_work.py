@@ -293,7 +293,7 @@ class StoreWork:
             job = self._job()
             place = {"primary": job.place(action.step, "x").parent.as_posix()}
             asked = self._ask("restore", step=action.step, output_dir=str(job.output_dir), place=place)
-            job.output_dir.mkdir(parents=True, exist_ok=True)
+            aside.make_for_job(job.output_dir)
             answer = self.transfers.run(asked, what="restore")
             check = job.check_step(action.step, settled=True)
             aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")

@@ -204,6 +204,7 @@ class CommandSource:
                 env=self._environ,
                 cwd="/",
                 start_new_session=True,
+                umask=0o022,
             )
         except (OSError, ValueError) as error:
             raise TriggerError(f"{named} cannot be run: {getattr(error, 'strerror', None) or error}") from error
