@@ -5,8 +5,9 @@
 simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
 2 GB, as its figures are asked for), and the last of them is what the second step of a LoRA run sends.
 
-Two are not among "all", since they take half an hour, and end with exit code 1 where a figure is missed: `flood`, how
-long facts wait while logs are a flood, and `long_life`, 24 days in fast motion (`python -m bench.flood --help`).
+Four are not among "all", since they take long, and end with exit code 1 where a figure is missed: `flood`, how long
+facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what fifty kills of the daemon cost
+the job, and `orphans`, what two hundred stops under load leave (`python -m bench.flood --help`, and so on).
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import decisions, detection, flood, footprint, long_life, peer, second_step, vault
+from bench import adoption, decisions, detection, flood, footprint, long_life, orphans, peer, second_step, vault
 
 WARM_UP_S = 30.0
+BY_ITSELF = {
+    "flood": flood.main,
+    "long_life": long_life.main,
+    "adoption": adoption.main,
+    "orphans": orphans.main,
+}
 
 
 def main() -> int:
@@ -30,7 +37,7 @@ def main() -> int:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "detection", "footprint", "decisions", "vault", "second_step", "flood", "long_life"],
+        choices=["all", "detection", "footprint", "decisions", "vault", "second_step", *BY_ITSELF],
         default="all",
     )
     parser.add_argument("--kills", type=int, default=4, help="how often the engine is killed")
@@ -44,8 +51,8 @@ def main() -> int:
     if options.what == "second_step":
         second_step.main()
         return 0
-    if options.what in ("flood", "long_life"):
-        return (flood if options.what == "flood" else long_life).main([])
+    if options.what in BY_ITSELF:
+        return BY_ITSELF[options.what]([])
     folder = Path(tempfile.mkdtemp(prefix="rl-bench-"))
     rows: list[tuple[str, str, str, str]] = []
     try:

@@ -231,7 +231,7 @@ class Innocents:
     """Processes of the same user and name, one of them in another run's job, that no stop may touch."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir()
+        folder.mkdir(parents=True)
         self.neighbour = Attempt(folder, f"neighbour-{os.getpid()}")
         self.neighbour.start("tell('up'); os.mkdir('inner'); tell('down', os.fork() or os.getpid()); sleep()")
         self.theirs = [self.neighbour.told("up"), *self.neighbour.mine]
@@ -391,7 +391,7 @@ class Hands:
     """The effects of a real daemon on the zoo as a plain command: evidence, stop, next start, as the core orders."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir()
+        folder.mkdir(parents=True)
         (folder / "job.py").write_text(PRELUDE + ANIMALS)
         start = [sys.executable, "-I", "-S", "job.py"]
         self.run_file = RunFile.model_validate(

@@ -1,0 +1,64 @@
+"""Stops under load of a job with every bad habit, and what observers who know nothing of a stop find afterwards.
+
+`python -m bench.orphans [--stops 200]`: as many busy processes as cores run beside it. Half of the stops with a control
+group of the job's own where that may be made here, half without; four in ten as a daemon does them in an incident
+(evidence, stop, and the next attempt at once, which looks itself for what the one before left).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.process import zoo
+
+
+def measure(stops: int, folder: Path, seed: int) -> dict[str, zoo.Count]:
+    """With a group and without."""
+    found = {}
+    with zoo.busy(os.cpu_count() or 1):
+        for grouped in (True, False):
+            name = "own group" if grouped else "no group"
+            if grouped and not zoo.can_group(folder):
+                continue
+            share = stops // 2 if zoo.can_group(folder) else stops
+            count = found[name] = zoo.Count()
+            with pytest.MonkeyPatch.context() as patch:
+                alone = share * 6 // 10
+                zoo.stops(folder / f"{name} stops", alone, seed, count, grouped=grouped, patch=patch)
+                zoo.incidents(folder / f"{name} incidents", share - alone, seed, count, grouped=grouped, patch=patch)
+    return found
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure and print; exit code 1 where anything was left, or anybody else hurt."""
+    parser = argparse.ArgumentParser(prog="python -m bench.orphans", description=__doc__)
+    parser.add_argument("--stops", type=int, default=200)
+    options = parser.parse_args(words)
+    seed, began, before = random.SystemRandom().randrange(1 << 30), time.monotonic(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="rl-orphans-") as folder:
+        found = measure(options.stops, Path(folder), seed)
+    for name, count in found.items():
+        print(
+            f"{name}: {count.stops} stops, {len(count.left)} processes left, {len(count.segments)} segments left, "
+            f"{len(count.ports)} ports taken, {len(count.innocents)} innocents hurt, {count.recycled} recycled numbers "
+            f"spared, longest stop {count.longest_s:.1f} s"
+        )
+        for way, times in sorted(count.ways.items()):
+            print(f"  {times:>4}  {way}")
+        for sentence in (*count.left, *count.segments, *count.innocents):
+            print(f"  {sentence}")
+    print(f"seed {seed}, {time.monotonic() - began:.0f} s, {os.cpu_count()} cores, load {before:.1f} before, ", end="")
+    print(f"{os.getloadavg()[0]:.1f} after")
+    return 0 if all(count.clean() for count in found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""The daemon is killed fifty times at random moments, and the job notices nothing: not one pid, not one signal."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from .killing import How, Told, fifty, story
+
+
+def assert_untouched(told: Told) -> None:
+    assert told.changed == [], story(told)
+    assert told.signals == [], story(told)
+    assert told.deaf == [], f"silence of these proves nothing: {told.deaf}"
+    assert told.lost == [], story(told)
+    assert told.incidents[0] == told.incidents[1], f"an incident that nobody caused: {story(told)}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", ["restarter", "fresh"])
+def test_fifty_kills_of_the_daemon_cost_the_job_nothing(tmp_path: Path, how: How) -> None:
+    seed = random.SystemRandom().randrange(1 << 30)
+    told = fifty(tmp_path, how, 25, 2, seed)
+    assert_untouched(told)
+    assert told.kills == 25, f"seed {seed}: {story(told)}"
+    assert {"any", "adopting", "publish", "incident"} == set(told.moments), told.moments
