@@ -111,6 +111,23 @@ def test_beside_the_providers_script_the_daemon_leaves_first_and_the_script_afte
     assert container.read("order").splitlines()[0] == "the daemon has left"
 
 
+def test_a_trap_in_a_script_of_ones_own_does_as_well(container: Container) -> None:
+    """The line that docs/operations.md gives, with this container's folder of locks."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    trap = "trap 'kill -TERM $(cat /run/rl-supervisor/onstart-NAME.pid)' TERM"
+    assert f"`{trap}`" in page
+    trap = trap.replace("/run/rl-supervisor/onstart-NAME.pid", f"{container.box}/locks/onstart-demo.pid")
+    own = container.box / "own.sh"
+    own.write_text(
+        f"#!/bin/bash\nbash {SCRIPT} demo\n{trap}\nsleep 1000 & wait\nwhile [ ! -s $BOX/order ]; do :; done\n"
+    )
+    one = container.start("bash", str(own))
+    wait_for(lambda: container.read("daemons"), "the daemon runs")
+    os.kill(one, signal.SIGTERM)
+    container.ended()
+    assert container.read("order") == "the daemon has left\n"
+
+
 def test_a_script_that_is_deaf_to_sigterm_keeps_nothing_from_the_daemon(container: Container) -> None:
     (container.box / "deaf").touch()
     one = container.start("bash", str(SCRIPT), "--", str(container.box / "start.sh"))  # the only run file there is
