@@ -6,6 +6,8 @@ systemd's watchdog. Everything that can hang runs beside this loop.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
 import os
 import queue
@@ -21,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, logs, next_pod, run_lock, status, trust
+from supervisor import __version__, logs, memory, next_pod, run_lock, status, trust
 from supervisor.api import Api
 from supervisor.attaching import Attaching
 from supervisor.attending import Attending
@@ -50,7 +52,7 @@ from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.run_file import load
 from supervisor.systemd import notifier
-from supervisor.upgrade import Orders, Upgrade, arrive, arrived, listen, orders_of
+from supervisor.upgrade import Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
 
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
@@ -108,6 +110,7 @@ class Daemon:
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
         self._lock_file = run_lock.take(self._state_dir, run_file.run.id, environ)
+        self._heir = run_lock.Heir(self._state_dir, environ)
         self.journal = Journal(self._state_dir)
         self.state, self._replayed = self.journal.rebuild()
         self.clock = Clock(self.journal)
@@ -285,7 +288,7 @@ class Daemon:
 
     def _loop(self) -> int:
         deadline = self.clock.now()
-        while not self.upgrade.due(self.state):
+        while not (self.upgrade.due(self.state) or self._heir.due(self._calm)):
             fact, source = self._next(deadline)
             if not isinstance(fact, f.Fact):
                 fact()
@@ -300,7 +303,10 @@ class Daemon:
             self._follow(before, fact)
             self.going.follow()
             self._show()
-        return EXIT_TRY_AGAIN  # for the case that no other program can be put here
+        return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
+
+    def _calm(self) -> bool:
+        return not self._signals and not busy_with(self.state)
 
     def _decide(self, fact: f.Fact, source: str) -> Decision:
         before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
@@ -519,6 +525,8 @@ def main(
     attached: bool = False,
 ) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # a closed stderr
+        faulthandler.enable()  # a watchdog ends a loop that hangs with SIGABRT: then it says where
     came_from, orders = arrive(os.environ), orders_of(os.environ)
     if came_from:
         fresh, step, take_over = False, None, False  # what was asked for at the start has been done
@@ -529,6 +537,7 @@ def main(
     logs.configure(about.format, about.level, run_file.log_file, run_file.run.id, file_bytes=size, keep=about.keep)
     threading.current_thread().name = "loop"
     sys.setswitchinterval(SWITCH_S)
+    memory.few_arenas()
     try:
         daemon = Daemon(
             run_file,
