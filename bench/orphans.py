@@ -8,6 +8,7 @@ group of the job's own where that may be made here, half without; four in ten as
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import sys
@@ -20,9 +21,8 @@ import pytest
 from tests.process import zoo
 
 
-def measure(stops: int, folder: Path, seed: int) -> dict[str, zoo.Count]:
-    """With a group and without."""
-    found = {}
+def measure(stops: int, folder: Path, seed: int, found: dict[str, zoo.Count]) -> None:
+    """With a group and without; ``found`` gets the figures as they come."""
     with zoo.busy(os.cpu_count() or 1):
         for grouped in (True, False):
             name = "own group" if grouped else "no group"
@@ -34,7 +34,6 @@ def measure(stops: int, folder: Path, seed: int) -> dict[str, zoo.Count]:
                 alone = share * 6 // 10
                 zoo.stops(folder / f"{name} stops", alone, seed, count, grouped=grouped, patch=patch)
                 zoo.incidents(folder / f"{name} incidents", share - alone, seed, count, grouped=grouped, patch=patch)
-    return found
 
 
 def main(words: list[str] | None = None) -> int:
@@ -43,8 +42,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--stops", type=int, default=200)
     options = parser.parse_args(words)
     seed, began, before = random.SystemRandom().randrange(1 << 30), time.monotonic(), os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="rl-orphans-") as folder:
-        found = measure(options.stops, Path(folder), seed)
+    found: dict[str, zoo.Count] = {}
+    # Interrupted (Ctrl-C), it tells what it has seen until then.
+    with tempfile.TemporaryDirectory(prefix="rl-orphans-") as folder, contextlib.suppress(KeyboardInterrupt):
+        measure(options.stops, Path(folder), seed, found)
     for name, count in found.items():
         print(
             f"{name}: {count.stops} stops, {len(count.left)} processes left, {len(count.segments)} segments left, "

@@ -9,15 +9,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from supervisor.core import actions as a
+from supervisor.core import facts as f
 from supervisor.effects import ports, segments, strangers, survivors
 from supervisor.effects.launch import launch
 from supervisor.effects.stop import stop_attempt
 from supervisor.errors import TryAgainError
+from supervisor.jobs.plain import PlainJob
 from tests.process.conftest import BLUNT, Attempt, wait_for
+from tests.process.test_earlier_attempts import Driver
 
 LISTENS = """
 import socket, sys, time
@@ -147,6 +152,30 @@ def test_a_stop_does_not_wait_behind_a_start_that_waits_for_a_port(
     timer.join()
     assert process.poll() is None
     assert attempt.look().state == "absent"
+
+
+def test_an_ordered_stop_ends_the_wait_of_the_start_before_it(
+    tmp_path: Path, stranger: tuple[subprocess.Popen[str], int]
+) -> None:
+    """The same by the daemon's own hands: both orders share a lane."""
+    process, port = stranger
+    driver = Driver(tmp_path / "pod", "run")
+    try:
+        job = PlainJob(driver.run_file, dict(os.environ))
+        real = job.components
+        job.components = lambda request: [replace(one, ports=[port]) for one in real(request)]  # type: ignore[method-assign]
+        driver.effects.job = job
+        driver.effects.do(a.Start(1, None))
+        wait_for(lambda: (driver.run_file.state_dir / "attempts" / "0001").exists(), "the start is under way", 30)
+        begun = time.monotonic()
+        driver.effects.do(a.Stop(1, "a person says so", 10.0))
+        failed = wait_for(lambda: driver.told(1), "the start is given up", 30)
+        assert time.monotonic() - begun < ports.PATIENCE_S - 3
+        assert isinstance(failed, f.StartFailed) and "was to be stopped again" in failed.reason
+        wait_for(lambda: any(isinstance(one, f.AttemptStopped) for one in driver.facts), "it is stopped", 30)
+        assert process.poll() is None
+    finally:
+        driver.close()
 
 
 def test_a_holder_that_cannot_be_looked_into_is_told_by_its_user() -> None:
