@@ -47,6 +47,26 @@ class _Found:
     story: list[dict[str, Any]] = field(default_factory=list)
 
 
+def last_word(state_dir: Path) -> tuple[float, str, str] | None:
+    """(Unix time, event, sentence) of the last thing of note that the run's daemon wrote into its journal: why it
+    ended, as a rule. None where nothing can be read.
+    """
+    quiet = (*QUIET, "stopped-job", "evidence")
+    marks = ",".join("?" * len(quiet))
+    try:
+        db = open_read_only(state_dir / "journal.db")
+        try:
+            row = db.execute(
+                f"SELECT wall, event, sentence FROM events WHERE event NOT IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
+                quiet,
+            ).fetchone()
+        finally:
+            db.close()
+    except (OSError, sqlite3.Error, SupervisorError):
+        return None
+    return (float(row[0]), str(row[1]), str(row[2])) if row else None
+
+
 def told(state_dir: Path, number: int | None = None, *, only_open: bool = False) -> list[dict[str, Any]]:
     """Incidents as JSON values, newest first; the one that is named with its whole story. Times in Unix time.
 
@@ -167,7 +187,9 @@ def _bundle(one: Kept) -> dict[str, Any]:
 def _part(told: Mapping[str, Any]) -> dict[str, Any]:
     """One part of a bundle, of a manifest that a full disk or a person may have changed."""
     texts = {name: str(told.get(name) or "") for name in ("name", "state")}
-    lists = {name: [str(one) for one in _list(told.get(name))] for name in ("files", "notes")}
+    files = told.get("files")
+    named = list(files) if isinstance(files, dict) else _list(files)  # {name: bytes}
+    lists = {"files": [str(one) for one in named], "notes": [str(one) for one in _list(told.get("notes"))]}
     return {**texts, "seconds": _number(told.get("seconds")) or 0.0, **lists}
 
 

@@ -161,13 +161,25 @@ def _ask_status(run: Here) -> tuple[dict[str, Any], int]:
     try:
         status = run.client.get("/v1/status")
     except NotThereError as error:
-        return {"run": name, "state": "not-running", "sentence": str(error)}, LSB_NOT_RUNNING
+        return {"run": name, "state": "not-running", "sentence": _after_its_end(run, str(error))}, LSB_NOT_RUNNING
     except (UnclearError, RefusedError) as error:
         return {"run": name, "state": "unknown", "sentence": str(error)}, LSB_UNKNOWN
     state = status.get("state")
     if state in render.RUNNING:
         return status, LSB_RUNNING
     return status, LSB_NOT_RUNNING if state in render.NOT_RUNNING else LSB_UNKNOWN
+
+
+def _after_its_end(run: Here, sentence: str) -> str:
+    """What is said of a run without a daemon: why that ended, as its journal has it."""
+    if run.state_dir is None:
+        return sentence
+    from supervisor.incidents import last_word  # late: beside a daemon it is not needed, and takes a while to load
+
+    wall, event, said = last_word(run.state_dir) or (0.0, "", "")
+    if event == "finished":
+        return f"{said} That was at {render.clock(wall)}, and its daemon has ended."
+    return f"{sentence} The last of note, at {render.clock(wall)}: {said}" if said else sentence
 
 
 def _print_status(answers: list[dict[str, Any]]) -> None:

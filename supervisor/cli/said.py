@@ -69,7 +69,7 @@ def tail(options: argparse.Namespace) -> int:
         client = run.client
         answer = client.get("/v1/log", lines=lines, **({"role": role} if role else {}))
     except (NotThereError, UnclearError):
-        if options.follow or options.socket or not role or run.state_dir is None:
+        if options.follow or options.socket or run.state_dir is None:
             raise
         return old_logs.show(options, run.state_dir, role, lines)  # no daemon runs: what it left says enough
     _print_piece(options, answer, str(answer["text"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_without_a_daemon_the_journal_tells(state: Path, capsys: pytest.CaptureF
     assert "with step 1" in listed
     assert "[cuda-oom]" in listed
     assert "The job ended with exit code 1 after step 12 of 1000" in listed.replace("\n     ", "")
-    assert "    - " in listed, "what was done"
+    assert "    - Attempt 2 is launched, resuming at step 10" in listed, "what was done"
     assert str(bundles_dir(state) / "0001-attempt-0001") in listed
     shown = told(capsys, "1")
     assert shown.startswith("Incident 1 of attempt 1: ")
@@ -72,6 +73,23 @@ def test_as_json_it_is_all_there(state: Path, capsys: pytest.CaptureFixture[str]
     assert events.index("verdict") < events.index("starting") < events.index("incident-closed")
     assert (one["open"], one["recovered_step"] is None) == (False, False)
     assert "step" not in events, "what goes on beside any incident is left out"
+
+
+def test_the_attempt_that_broke_is_nothing_that_was_done_about_it(state: Path) -> None:
+    """The first attempt began within two seconds of what broke it, as one does that dies early."""
+    with sqlite3.connect(state / "journal.db") as db:
+        noticed = db.execute("SELECT id, wall FROM events WHERE event = 'verdict'").fetchone()
+        db.execute("UPDATE events SET id = id + 1000 WHERE id >= ?", noticed[:1])
+        db.execute(
+            "INSERT INTO events (id, wall, level, event, sentence, fields) VALUES (?, ?, 'info', 'launched', "
+            "'Attempt 1 is launched, from the start', '{}')",
+            (noticed[0] + 500, noticed[1] - 1.0),
+        )
+    (one,) = incidents.told(state, 1)
+    assert "Attempt 1 is launched, from the start" in [event["sentence"] for event in one["story"]]
+    assert [sentence for sentence in one["done"] if "is launched" in sentence] == [
+        "Attempt 2 is launched, resuming at step 10: rl @ rl.toml"
+    ]
 
 
 def test_open_ones_alone(state: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

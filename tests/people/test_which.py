@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -236,6 +238,15 @@ def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
     code, said = typed(capsys)
     assert code == 3
     assert said.startswith("one  NOT RUNNING  No daemon watches one now. Start it with `systemctl start"), said
+    assert re.search(r" The last of note, at .*\d\d:\d\d: Attempt 2 is launched, ", said), said
+    with sqlite3.connect(sockets / "state/rl-supervisor/one/journal.db") as db:
+        db.execute(
+            "UPDATE events SET event = 'finished', sentence = 'The run is finished.' WHERE id IN "
+            "(SELECT max(id) FROM events)"
+        )
+    code, said = typed(capsys, "status", "one")
+    assert (code, "Start it" in said) == (3, False), said
+    assert said.startswith("one  NOT RUNNING  The run is finished. That was at "), said
     left_a_run(sockets / "state/rl-supervisor/two", os.geteuid())
     assert [line.split()[0] for line in typed(capsys)[1].splitlines() if line[0] != " "] == ["one", "two"]
     with pytest.raises(UsageError, match="There are 2 runs on this machine, name one: one, two"):
