@@ -29,7 +29,12 @@ def measure(kills: int, phase_s: float, folder: Path) -> dict[How, Told]:
     seed = random.SystemRandom().randrange(1 << 30)
     print(f"seed {seed}", file=sys.stderr, flush=True)
     incidents = min(IN_INCIDENTS, kills // 4)
-    return {how: fifty(folder / how, how, kills // 2, incidents, seed, phase_s, BLOCKS) for how in HOWS}
+    found: dict[How, Told] = {}
+    for how in HOWS:
+        found[how] = fifty(folder / how, how, kills // 2, incidents, seed, phase_s, BLOCKS)
+        print(f"{how}: {found[how].kills} kills are done ...", file=sys.stderr, flush=True)
+        print(table({how: found[how]}), file=sys.stderr, flush=True)
+    return found
 
 
 def table(found: dict[How, Told]) -> str:
@@ -40,7 +45,7 @@ def table(found: dict[How, Told]) -> str:
         ("kills of the daemon", "50 in all", *(str(told.kills) for told in kinds)),
         *(
             (f"  {moment}", "", *(str(told.moments.get(moment, 0)) for told in kinds))
-            for moment in ("any", "adopting", "publish", "incident")
+            for moment in ("any", "adopting", "publish", "incident", "verdict")
         ),
         ("pids of the job that changed", "0", *(str(len(told.changed)) for told in kinds)),
         ("signals that the job got", "0", *(str(len(told.signals)) for told in kinds)),

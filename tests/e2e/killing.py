@@ -165,16 +165,28 @@ class Victim:
         self.told.kills += 1
         self.told.moments[moment] = self.told.moments.get(moment, 0) + 1
 
-    def kill_in_an_incident(self) -> None:
-        """The engine dies, the job is started anew, and before its first step the daemon is killed."""
+    def kill_in_an_incident(self, *, early: bool) -> None:
+        """The engine dies, the job is started anew, and before its first step the daemon is killed.
+
+        ``early``: it is killed at the verdict, while evidence is collected and the job is stopped. That job has to go
+        in any case; the next daemon goes on where the stop was, and starts the job once.
+        """
         self.note_signals()
         self.hits += 1
-        launches = len(self.pod.sentences("launched"))
+        launches, starts = len(self.pod.sentences("launched")), len(self.pod.practice.starts())
         os.kill(self.pod.practice.pids("engine-core")[0], signal.SIGKILL)
+        if early:
+            self.until(lambda: len(self.pod.sentences("verdict")) >= self.hits, "the verdict", 120)
+            time.sleep(self.chance.uniform(0, 0.5))
+            self._kill(wait=False)
+            self._count("verdict")
         self.until(lambda: len(self.pod.sentences("launched")) > launches, "the job is started anew", 120)
         self._forget_the_dead()
-        self.kill("incident")
+        if not early:
+            self.kill("incident")
         self.until(lambda: len(self.pod.sentences("incident-closed")) >= self.hits, "the incident is over", 120)
+        if (again := len(self.pod.practice.starts()) - starts) != 1:
+            self.told.changed.append(f"the job of incident {self.hits} was started {again} times")
 
     def _publishing(self) -> bool:
         folder = Path(self.pod.store.removeprefix("file://")) / "practice"
@@ -262,22 +274,19 @@ def fifty(  # noqa: PLR0917 (how much of what)
     victim = Victim(folder, how, seed)
     try:
         victim.start()
-        left = kills - in_incidents
-        turn = 0
+        turn, free = 0, kills - in_incidents
         for block in range(blocks):
             if phase_s:
                 with victim.phase("control"):
                     time.sleep(phase_s)
-            until = left - (kills - in_incidents) * (blocks - block - 1) // blocks
-            until = victim.told.kills + until
+            until = free * (block + 1) // blocks
             with victim.phase("kills"):
                 while victim.told.kills < until:
                     moment = MOMENTS[turn % len(MOMENTS)]
                     victim.kill("any" if moment == "adopting" and until - victim.told.kills < 2 else moment)
                     turn += 1
-            left = kills - in_incidents - victim.told.kills
-        for _ in range(in_incidents):
-            victim.kill_in_an_incident()
+        for number in range(in_incidents):
+            victim.kill_in_an_incident(early=number % 2 == 1)
         return victim.finish()
     finally:
         victim.close()

@@ -26,4 +26,4 @@ def test_fifty_kills_of_the_daemon_cost_the_job_nothing(tmp_path: Path, how: How
     told = fifty(tmp_path, how, 25, 2, seed)
     assert_untouched(told)
     assert told.kills == 25, f"seed {seed}: {story(told)}"
-    assert {"any", "adopting", "publish", "incident"} == set(told.moments), told.moments
+    assert {"any", "adopting", "publish", "incident", "verdict"} == set(told.moments), told.moments
