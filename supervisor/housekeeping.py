@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from supervisor import memory
 from supervisor.config import RunFile
 from supervisor.core.state import State
+from supervisor.journal import Journal
 
 CATALOGUE_S = 900.0
 CATALOGUE_AGAIN_S = 60.0
@@ -24,6 +25,7 @@ POSITIONS_S = 5.0
 CLAIMS_S = 0.5
 TEND_LOGS_S = 10.0
 TRIM_S = 60.0
+CHECKPOINT_S = 5.0
 
 
 class Household(Protocol):
@@ -33,6 +35,7 @@ class Household(Protocol):
     state: State
     effects: Any
     attending: Any
+    journal: Journal
 
     def keep_positions(self) -> None:
         """Write down how far the logs were read."""
@@ -66,6 +69,7 @@ class Housekeeping:
         self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
         self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
         self._every(TRIM_S, memory.trim)
+        self._every(CHECKPOINT_S, self._house.journal.checkpoint)
         self._scheduler.start()
 
     def stop(self) -> None:

@@ -34,6 +34,7 @@ from supervisor.core.state import State
 SNAPSHOT_EVERY = 500
 KEEP_EVENTS = 100_000
 BALLAST_BYTES = 4 << 20
+LATE_PAGES = 8000  # of 4 KiB: that long the write-ahead log gets only where nobody calls ``checkpoint``
 FORMAT = 1
 _IDENTITY = re.compile(r"[0-9a-f]{8,64}")  # claims and records in the store go by it
 # What a state or a fact of other types than the core's leads to, sooner or later.
@@ -103,6 +104,9 @@ class Journal:
         self._ballast = folder / "journal.ballast"
         self._lock = threading.Lock()
         self._database = threading.RLock()  # the loop writes; effects read and put small values
+        self._beside = threading.Lock()  # of the second connection, which only makes checkpoints
+        self._second: sqlite3.Connection | None = None
+        self._closed = False
         self._since_snapshot = 0
         self._recent: deque[Event] = deque(maxlen=2000)
         self._last_event = 0
@@ -134,6 +138,7 @@ class Journal:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA cache_size=-512")
+        database.execute(f"PRAGMA wal_autocheckpoint={LATE_PAGES}")
         database.executescript(_SCHEMA + archive.SCHEMA)
         if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             database.close()
@@ -396,8 +401,30 @@ class Journal:
             known = list(self._recent)
         return known[-limit:] if after < 0 else [event for event in known if event.id > after][:limit]
 
+    def checkpoint(self) -> None:
+        """Move what the write-ahead log holds into the database, and wait for the disk; never in the loop's thread.
+
+        A disk that is busy with gigabytes of the job's can take seconds for that. Writers go on meanwhile.
+        """
+        with self._beside, contextlib.suppress(sqlite3.Error):
+            if self._second is None and not self._closed:
+                where = f"{self.path.absolute().as_uri()}?mode=rw"
+                self._second = sqlite3.connect(
+                    where, uri=True, check_same_thread=False, isolation_level=None, timeout=1
+                )
+            if self._second is not None:
+                self._second.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def close(self) -> None:
         """Close the database."""
+        self._closed = True
+        if self._beside.acquire(timeout=1):  # else a checkpoint waits for the disk, and ends with the process
+            try:
+                if self._second is not None:
+                    self._second.close()
+                    self._second = None
+            finally:
+                self._beside.release()
         self._db.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -229,3 +230,20 @@ def test_a_full_disk_releases_the_ballast_and_never_raises(tmp_path: Path) -> No
     state = Journal(tmp_path).rebuild()[0]
     assert state.progress.reward_step == 50
     assert state.work is not None, "what could not be written is in the snapshot that follows"
+
+
+def test_the_write_ahead_log_is_emptied_beside_the_loop_and_never_by_its_writes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    wal = tmp_path / "journal.db-wal"
+    for number in range(1500):
+        journal.put(f"key {number}", "x" * 4000)
+    written = wal.stat().st_size
+    assert written > 5_000_000  # beyond SQLite's own thousand pages: no write has waited for the disk
+    journal.checkpoint()
+    journal.put("one more", "y")
+    assert wal.stat().st_size == written  # it begins anew at its beginning
+    (tmp_path / "alone.db").write_bytes((tmp_path / "journal.db").read_bytes())
+    with contextlib.closing(sqlite3.connect(tmp_path / "alone.db")) as alone:
+        assert alone.execute("SELECT COUNT(*) FROM meta WHERE key LIKE 'key %'").fetchone()[0] == 1500
+    journal.close()
+    journal.checkpoint()  # one that comes late opens nothing any more
