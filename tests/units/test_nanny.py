@@ -421,8 +421,8 @@ def test_a_daemon_that_hangs_is_killed_and_started_again_and_the_job_gets_nothin
             say("READY=1\\nSTATUS=watching"); turn(0.3)
             os.kill(os.getpid(), signal.SIGSTOP)  # SIGABRT waits: only SIGKILL ends it
         if start == 2:
-            time.sleep(2.5)  # its start takes long, and nothing is asked of it before it is up
-            say("READY=1"); turn(3); tell("well"); sleep()  # SIGABRT ends it
+            time.sleep(2.0)  # its start takes long, and nothing is asked of it before it is up
+            say("READY=1"); turn(2); tell("well"); sleep()  # SIGABRT ends it
         turn(60)
         """),
         **WATCHED,
@@ -443,10 +443,10 @@ def test_who_was_asleep_himself_takes_nobody_for_hung(crib: Crib) -> None:
     crib.start(SPEAKS + 'say("READY=1"); tell("up"); turn(60)', **WATCHED)
     crib.told("up")
     daemon = int(crib.starts()[0].split()[0])
-    for number, pause_s in ((signal.SIGSTOP, 3.0), (signal.SIGCONT, 1.0)):
+    for number, pause_s in ((signal.SIGSTOP, 2.5), (signal.SIGCONT, 1.0)):
         os.kill(daemon, number)
         os.kill(crib.pid, number)
-        time.sleep(pause_s)  # twice its patience
+        time.sleep(pause_s)  # longer than its patience
     assert state(daemon) in ("S", "R") and len(crib.starts()) == 1, crib.said()
 
 
