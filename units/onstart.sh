@@ -48,6 +48,8 @@ take_over() {
   value=${line#*=}
   [[ $line == *=* && $key =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || return 0
   case $key in BASH* | SHELLOPTS | EUID | UID | PPID | PWD | OLDPWD | SHLVL | _ | IFS) return 0 ;; esac
+  # What is assigned to one of these is reckoned out, and a command in brackets run with it.
+  case $key in HISTCMD | LINENO | OPTIND | RANDOM | SECONDS | SRANDOM) return 0 ;; esac
   if [[ $value =~ ^\"(.*)\"$ || $value =~ ^\'(.*)\'$ ]]; then value=${BASH_REMATCH[1]}; fi
   [[ -n ${2:-} || -z ${!key+set} ]] && export "$key=$value"
   return 0
