@@ -80,6 +80,7 @@ class Victim:
         self.told = Told()
         self.seen: set[int] = set()
         self.hits = 0
+        self.since = 0.0  # when the present attempt was launched; the one before was ended by signals
 
     def start(self) -> None:
         """Start all, until something is published."""
@@ -181,7 +182,7 @@ class Victim:
             self._kill(wait=False)
             self._count("verdict")
         self.until(lambda: len(self.pod.sentences("launched")) > launches, "the job is started anew", 120)
-        self._forget_the_dead()
+        self.since = time.time()  # whoever was told to end before has ended
         if not early:
             self.kill("incident")
         self.until(lambda: len(self.pod.sentences("incident-closed")) >= self.hits, "the incident is over", 120)
@@ -205,7 +206,9 @@ class Victim:
     def note_signals(self) -> None:
         """Take down what the witnesses of the present attempt have heard so far."""
         for file in self.notes.glob("signals-*"):
-            self.told.signals += [f"{file.name}: {line}" for line in file.read_text().splitlines()]
+            for line in file.read_text().splitlines():
+                if float(line.split()[0]) >= self.since and (told := f"{file.name}: {line}") not in self.told.signals:
+                    self.told.signals.append(told)
 
     def deaf(self) -> list[str]:
         """Who of the job would not have told of a signal: each is sent a harmless one, the last thing that is done."""
@@ -220,12 +223,6 @@ class Victim:
     def _heard(self, pid: int, name: str) -> bool:
         file = self.notes / f"signals-{pid}"
         return file.exists() and name in file.read_text()
-
-    def _forget_the_dead(self) -> None:
-        """An attempt that was ended was told so by signals."""
-        for file in self.notes.glob("signals-*"):
-            if survivors.look_at(int(file.name.removeprefix("signals-"))) is None:
-                file.unlink()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
