@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.long_life import judged, live, table
+from bench.long_life import COUNTS, judged, live, table
 
 MIB = float(1 << 20)
 
@@ -50,11 +50,16 @@ def test_too_few_looks_are_no_judgement() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_three_days_of_a_real_daemon_in_fast_motion(tmp_path: Path) -> None:
-    life = live(tmp_path, 3, incidents=3, limit_s=400)
+    life = live(tmp_path, 3, incidents=3, limit_s=500)
     assert life.exit_code == 0, table(life)
     assert life.incidents >= 3, table(life)
     assert life.publishes >= 30, table(life)
-    assert not [growth for growth in life.growths() if growth.grows], table(life)
+    growths = {growth.name: growth for growth in life.growths()}
+    assert not [growths[name] for name in COUNTS if growths[name].grows], table(life)
+    # Rings of sentences and Python's own heap fill for some days, which only the bench's 24 days leave behind: here
+    # memory is held to half of what the leak below makes of it in as long a life.
+    assert growths["rss"].change < 8 * MIB, table(life)
+    assert growths["journal"].usual < 10 * MIB, table(life)
 
 
 @pytest.mark.soak
