@@ -24,9 +24,9 @@ MARK = (
 )
 _MARKED = re.compile(re.escape(MARK.strip()).replace(re.escape("{digest}"), "([0-9a-f]{16})"))
 CREDENTIALS_SINCE = 252
-"""The systemd that the credentials of the unit are tried with: relative names, looked for below /etc/credstore.
+"""The oldest systemd whose unit names credentials: relative names, looked for below /etc/credstore (systemd.exec(5)).
 
-Older ones hand on what systemd itself was given, 250 not even that (systemd pull request 23157); and 247, as tried with
+It was seen to start the unit without them. Older ones hand on what systemd itself was given, 250 not even that (systemd pull request 23157); and 247, as tried with
 Debian 11, does not start a unit whose credential it was not given (status 243).
 """
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+@:~-]*")
