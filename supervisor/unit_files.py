@@ -26,8 +26,8 @@ _MARKED = re.compile(re.escape(MARK.strip()).replace(re.escape("{digest}"), "([0
 CREDENTIALS_SINCE = 252
 """The oldest systemd whose unit names credentials: relative names, looked for below /etc/credstore (systemd.exec(5)).
 
-It was seen to start the unit without them. Older ones hand on what systemd itself was given, 250 not even that (systemd pull request 23157); and 247, as tried with
-Debian 11, does not start a unit whose credential it was not given (status 243).
+It was seen to start the unit where there are none. Older ones hand on what systemd itself was given, 250 not even that
+(systemd pull request 23157); and 247 (Debian 11) was seen not to start a unit without its credential (status 243).
 """
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+@:~-]*")
 
