@@ -89,7 +89,15 @@ class Victim:
         self.until(lambda: (self.notes / "helper").exists(), "the helper is up")
 
     def close(self) -> None:
-        """End all of it."""
+        """End all of it: the restarter first, then the daemon that it would start again, then the job."""
+        left = self.daemon() if self.pod.daemon is not None else None
+        if self.pod.daemon is not None:
+            self.pod.daemon.kill()
+            self.pod.daemon.wait()
+        if left is not None:
+            with contextlib.suppress(psutil.Error):
+                left.kill()
+                left.wait(10)
         self.pod.close()
 
     def until(self, what: Callable[[], object], about: str, limit_s: float = PATIENCE_S) -> None:
