@@ -198,10 +198,8 @@ class Container:
     def command(self, *words: str, init: bool = False) -> list[str]:
         env = [f"{name}={value}" for name, value in self.image.env.items()]
         env += ["HOME=/root", "LD_LIBRARY_PATH=/opt/nvml", f"PRACTICE_GPUS={self.gpus}", "RL_SUPERVISOR_BACKOFF=0.2"]
-        inner = shlex.join(["env", "-i", *env, *words])
-        start = f'chroot "$root" {inner}'
-        if init:
-            start = f'bash -c {shlex.quote(INIT)} init chroot "$root" {inner}'
+        before = ["bash", "-c", INIT, "init"] if init else []  # in the image's tree, so that execute() comes there, too
+        start = f'chroot "$root" {shlex.join(["env", "-i", *env, *before, *words])}'
         return self.builder.machine(self.image, self.upper, f"exec {start}", namespaces=("--ipc", "--uts"))
 
     def once(self, *words: str) -> str:
