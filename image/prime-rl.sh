@@ -44,6 +44,7 @@ sync() {
   UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 UV_PYTHON_PREFERENCE=only-system \
     uv sync --locked --no-dev --no-progress "${words[@]}" ||
     fail "uv could not make the environment of $(git rev-parse HEAD), see above; PRIME_RL_SYNC is '${PRIME_RL_SYNC:-}'"
+  rm -f /tmp/uv-*.lock # uv's own, which it leaves
   [[ -x .venv/bin/rl ]] || fail "the environment of $(git rev-parse HEAD) has no launcher .venv/bin/rl: is it prime-rl?"
 }
 
