@@ -106,6 +106,7 @@ class Daemon:
         self.waits = self._inbox.waits
         self._first: deque[tuple[Item, str]] = deque()
         self._signals = 0
+        self._forgot = False  # no journal tells of an earlier attempt
         self._left = Orders()  # for a program that takes this place
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
@@ -206,6 +207,7 @@ class Daemon:
             logs.say("warning", "journal", f"The journal was damaged and is set aside: {self.journal.set_aside}")
         if self.state.attempt == 0:
             # A new or lost journal: count on from the folders, so that no earlier evidence is written over.
+            self._forgot = True
             own = replace(self.state.own, number=last_engine(self._state_dir))
             self.state = replace(self.state, attempt=last_attempt(self._state_dir), own=own)
             # No fact tells this number, and a replay has to begin with it.
@@ -247,11 +249,10 @@ class Daemon:
         adopted = None
         after: list[f.Fact] = []
         taken = self.attaching.claim(self._attach_to) if self._attach_to is not None else None
-        if taken is None and not state.live and attached.living(self._attempt_dir(state.attempt)):
-            taken = state.attempt  # of a journal that was lost
+        if taken is None and not state.live and (self._forgot or attached.living(self._attempt_dir(state.attempt))):
+            taken = state.attempt if self._pids(state.attempt) else None  # of a journal that was lost
         if taken is not None and (taken != state.attempt or not state.live):
-            pid = attached.read(self._attempt_dir(taken))[0].process[0]
-            after.append(f.AttemptAdopted(taken, None, pid))
+            after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
         elif state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
             for component in self._components(state.attempt):
                 found = look(self._attempt_dir(state.attempt), component)
@@ -282,6 +283,12 @@ class Daemon:
             self.attend(adopted, adopting=True)
         elif lives and taken is not None:
             self._inbox.put((lambda: self.attend(taken, adopting=True), "daemon"))
+
+    def _pids(self, attempt: int) -> list[int]:
+        """The living components of an attempt."""
+        folder = self._attempt_dir(attempt)
+        found = (look(folder, component) for component in self._components(attempt))
+        return [one.pid for one in found if one.state == "running" and one.pid]
 
     def _components(self, attempt: int) -> list[str]:
         return attached.components(self._attempt_dir(attempt))

@@ -330,6 +330,24 @@ def test_a_daemon_is_killed_and_the_next_one_takes_over_the_living_job(tmp_path:
 
 
 @pytest.mark.soak
+def test_a_daemon_without_its_journal_takes_over_the_living_job(tmp_path: Path, pods: list[Pod]) -> None:
+    pod = first_pod(tmp_path / "one", "2026-01-06", max_steps=16, step_s=0.5)
+    pods.append(pod)
+    pod.start()
+    pod.wait_for(lambda: pod.stored(), "a step is stored")
+    (launcher,) = {start["pid"] for start in pod.practice.starts()}
+    pod.kill_daemon()
+    for file in pod.state_dir.glob("journal.db*"):
+        file.write_bytes(b"no database at all" * 100)
+    pod.start()
+    pod.wait_for(lambda: pod.said_so("adopted", "which no journal tells of"), "the job is taken over")
+    assert pod.status()["pid"] == launcher
+    assert pod.wait_exit() == 0, pod.story()
+    assert [start["pid"] for start in pod.practice.starts()] == [launcher], "the job was not touched"
+    assert pod.latest()["step"] == "step_16"
+
+
+@pytest.mark.soak
 def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_path: Path, pods: list[Pod]) -> None:
     faults, patient = [{"kind": "trainer-crash", "at_step": 7}], {"deadlines": {"engine_grace": 3}}
     pod = Pod(tmp_path, "v0.6", faults=faults, settings=patient, max_steps=10, step_s=0.6)

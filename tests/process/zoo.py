@@ -39,6 +39,7 @@ ROLES = ("launcher", "trainer", "engine", "washed", "retitled", "regrouped", "st
 VICTIMS = ("nobody", "launcher", "trainer", "engine", "shim", "daemon")
 HASTY = StopRules(((signal.SIGTERM, 0.05),))
 FIFO = "alive.fifo"
+SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 # HOME: the folder of notes, FIFO and /dev/shm names; given as the job's folder or, under a daemon, as its attempt's.
 ANIMALS = """
@@ -46,6 +47,7 @@ role = sys.argv[1] if len(sys.argv) > 1 else "launcher"
 script = os.path.abspath(sys.argv[0])
 home = os.environ.get("RL_SUPERVISOR_ATTEMPT") or sys.argv[2]
 os.chdir(home)
+until = time.monotonic() + 300  # a chain whose test was killed does not fork for ever
 
 def become(role, env):
     # A program of its own, with another command line and maybe no environment, as an engine's workers are.
@@ -94,7 +96,7 @@ elif role == "stopped":
     os.kill(os.getpid(), signal.SIGSTOP)
 elif role == "forker":
     tell(role)
-    while True:
+    while time.monotonic() < until:
         if os.fork():
             os._exit(0)
         time.sleep(0.001)
@@ -110,7 +112,7 @@ elif role == "regrouped":
     # A worker that leaves for a process group of its own each few milliseconds, with one child that goes along.
     if os.fork() == 0:
         tell(role)
-    while True:
+    while time.monotonic() < until:
         os.setpgid(0, 0) if os.getpid() != os.getsid(0) else None
         if os.fork():
             os._exit(0)
@@ -218,7 +220,7 @@ def look_behind(count: Count, folder: Path, way: str) -> None:
 @contextlib.contextmanager
 def busy(cores: int) -> Iterator[None]:
     """So many processes that compute all the time."""
-    spinning = [subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"]) for _ in range(cores)]
+    spinning = [subprocess.Popen([sys.executable, "-I", "-S", "-c", SPIN]) for _ in range(cores)]
     try:
         yield
     finally:
