@@ -62,8 +62,8 @@ def sent(path: Path, pieces: list[bytes], pause_s: float = 0.0) -> bytes:
     """Send the pieces, then nothing more; returns what came back."""
     answer = b""
     with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))  # before the time limit: with one, a full queue is an error and not a wait
         connection.settimeout(30)
-        connection.connect(str(path))
         try:
             for piece in pieces:
                 connection.sendall(piece)

@@ -66,7 +66,9 @@ class Container:
         env["RL_SUPERVISOR_BACKOFF"] = "0.1"
         env |= {f"RL_SUPERVISOR_{name}": str(self.box / folder) for name, folder in names}
         with (self.box / "said").open("ab") as said:
-            self.runtime = subprocess.Popen([*CONTAINER, *command], stdout=said, stderr=said, env=env)
+            # As a runtime starts it: whoever runs the tests in the background ignores Ctrl-C, and children inherit that.
+            fresh = ["env", "--default-signal", *CONTAINER, *command]
+            self.runtime = subprocess.Popen(fresh, stdout=said, stderr=said, env=env)
         children = Path(f"/proc/{self.runtime.pid}/task/{self.runtime.pid}/children")
         wait_for(children.read_text, "process 1")
         return int(children.read_text())
