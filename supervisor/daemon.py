@@ -106,7 +106,6 @@ class Daemon:
         self.waits = self._inbox.waits
         self._first: deque[tuple[Item, str]] = deque()
         self._signals = 0
-        self._forgot = False  # no journal tells of an earlier attempt
         self._left = Orders()  # for a program that takes this place
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
@@ -207,7 +206,6 @@ class Daemon:
             logs.say("warning", "journal", f"The journal was damaged and is set aside: {self.journal.set_aside}")
         if self.state.attempt == 0:
             # A new or lost journal: count on from the folders, so that no earlier evidence is written over.
-            self._forgot = True
             own = replace(self.state.own, number=last_engine(self._state_dir))
             self.state = replace(self.state, attempt=last_attempt(self._state_dir), own=own)
             # No fact tells this number, and a replay has to begin with it.
@@ -249,8 +247,10 @@ class Daemon:
         adopted = None
         after: list[f.Fact] = []
         taken = self.attaching.claim(self._attach_to) if self._attach_to is not None else None
-        if taken is None and not state.live and (self._forgot or attached.living(self._attempt_dir(state.attempt))):
-            taken = state.attempt if self._pids(state.attempt) else None  # of a journal that was lost
+        # A job of a journal that was lost: of what any other tells, nothing lives while it looks where to begin.
+        forgotten = state.mode in ("new", "surveying") or attached.living(self._attempt_dir(state.attempt)) is not None
+        if taken is None and not state.live and forgotten and self._pids(state.attempt):
+            taken = state.attempt
         if taken is not None and (taken != state.attempt or not state.live):
             after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
         elif state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from supervisor.core.decide import decide
 from supervisor.core.evolve import replace
 from supervisor.core.facts import Fact, Observation, Tick
 from supervisor.core.state import State
+from supervisor.errors import TryAgainError
 
 SNAPSHOT_EVERY = 500
 KEEP_EVENTS = 100_000
@@ -38,7 +40,13 @@ LATE_PAGES = 8000  # of 4 KiB: that long the write-ahead log gets only where nob
 FORMAT = 1
 _IDENTITY = re.compile(r"[0-9a-f]{8,64}")  # claims and records in the store go by it
 # What a state or a fact of other types than the core's leads to, sooner or later.
-_NO_STATE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, sqlite3.DatabaseError)
+_NO_STATE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# Of SQLite's primary codes those that say that the file is no journal (any more). All others (full disk, no descriptor,
+# an I/O error, locked) may pass, and the file is good.
+_NO_JOURNAL = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_NOTADB)
+WAL_BYTES = 4 << 20
+"""A write-ahead log of this size is moved into the database, beside the loop. Not oftener: the writer that begins the
+log anew after it has to wait for the disk itself."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -99,7 +107,10 @@ class Journal:
     """The journal of one run. Written by the daemon's loop only; ``events`` may be called from any thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the journal in ``folder``. A damaged one is set aside, never deleted."""
+        """Open or create the journal in ``folder``. A damaged one is set aside, never deleted.
+
+        Raises TryAgainError where it can only not be opened at this moment.
+        """
         self.path = folder / "journal.db"
         self._ballast = folder / "journal.ballast"
         self._lock = threading.Lock()
@@ -117,21 +128,41 @@ class Journal:
         self.set_aside: Path | None = None
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._db = self._open()
-            self._load_recent()
-        except sqlite3.DatabaseError:
+            self._open_it()
+        except sqlite3.DatabaseError as error:
+            if not _no_journal(error):
+                raise self._not_now(error) from None
             self._begin_anew()
         self._make_ballast()
+
+    def _open_it(self) -> None:
+        try:
+            self._db = self._open()
+        except sqlite3.DatabaseError as error:
+            if _no_journal(error):
+                raise
+            self._ballast.unlink(missing_ok=True)  # the disk may be full
+            self._db = self._open()
+        self._load_recent()
 
     def _begin_anew(self) -> None:
         """Set the file aside: nothing in it can be believed. What counts on is found in the folders of the attempts."""
         self.set_aside = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
-        self.path.replace(self.set_aside)
-        for suffix in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).replace(f"{self.set_aside}{suffix}")
         self._recent.clear()
         self._last_event = 0
-        self._db = self._open()
+        try:
+            self._open_it()
+        except sqlite3.DatabaseError as error:
+            raise self._not_now(error) from None
+
+    def _not_now(self, error: sqlite3.DatabaseError) -> TryAgainError:
+        return TryAgainError(
+            f"The journal {self.path} cannot be opened: {error}. It is left as it is; is there room on its disk, and "
+            "is its volume there?"
+        )
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=5)
@@ -163,38 +194,49 @@ class Journal:
     def rebuild(self) -> tuple[State, int]:
         """The core's state from the last readable snapshot and the observations after it, and how many those were.
 
-        A journal that leads to no state that the core can go on from is set aside, as a damaged one is: a daemon that
-        died of it would die of it at each start. Call it before any other value of the journal is used.
+        An observation that the core cannot take is passed over: this version may have a mistake that the one before
+        had not, and the rest is worth more. A journal that leads to no state that the core can go on from is set aside,
+        as a damaged one is. Call it before any other value of the journal is used. Raises TryAgainError like opening.
         """
         try:
             state, count = self._followed()
-            decide(state, Observation(state.now, state.wall, Tick()))
-        except _NO_STATE:
+        except sqlite3.DatabaseError as error:
+            if not _no_journal(error):
+                raise self._not_now(error) from None
+            state, count = None, 0
+        except _NO_STATE:  # of the compressed rows
+            state, count = None, 0
+        if state is None:
             self._db.close()
             self._begin_anew()
             state, count = State(), 0
         self._state = state
         if self.get("version") != __version__:
             # This version may have concluded other things from the same rows.
-            self._lost = count > 0 or state != State()
+            self._lost = self._lost or count > 0 or state != State()
             self.put("version", __version__)
         return state, count
 
-    def _followed(self) -> tuple[State, int]:
-        state, after = State(), 0
-        for number, text in self._states():
+    def _followed(self) -> tuple[State | None, int]:
+        """From the newest snapshot from which it can be done; None where no way leads anywhere."""
+        for number, text in chain(self._states(), [(0, _dump(State()))]):
             try:
-                found = decode(_json(text))
+                state = decode(_json(text))
             except (KeyError, TypeError, ValueError):
                 continue  # of another version: an older snapshot, or all observations, will do
-            if isinstance(found, State):
-                state, after = found, number
-                break
-        count = 0
-        for observation in self.observations(after):
-            state = decide(state, observation).state
-            count += 1
-        return state, count
+            if not isinstance(state, State) or _next(state, Observation(state.now, state.wall, Tick())) is None:
+                continue
+            count = passed = 0
+            for observation in self.observations(number):
+                count += 1
+                if (after := _next(state, observation)) is None:
+                    passed += 1
+                else:
+                    state = after
+            if _next(state, Observation(state.now, state.wall, Tick())) is not None:
+                self._lost = passed > 0
+                return state, count
+        return None, 0
 
     def _states(self) -> Iterator[tuple[int, str]]:
         """Snapshots and the number of the observation that each follows, newest first."""
@@ -406,13 +448,13 @@ class Journal:
 
         A disk that is busy with gigabytes of the job's can take seconds for that. Writers go on meanwhile.
         """
-        with self._beside, contextlib.suppress(sqlite3.Error):
+        with self._beside, contextlib.suppress(sqlite3.Error, OSError):
             if self._second is None and not self._closed:
                 where = f"{self.path.absolute().as_uri()}?mode=rw"
                 self._second = sqlite3.connect(
                     where, uri=True, check_same_thread=False, isolation_level=None, timeout=1
                 )
-            if self._second is not None:
+            if self._second is not None and self.path.with_name(f"{self.path.name}-wal").stat().st_size > WAL_BYTES:
                 self._second.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def close(self) -> None:
@@ -447,6 +489,19 @@ def _observation(t: Any, wall: Any, source: Any, fact: Any) -> Observation | Non
         return None
     times = isinstance(t, float | int) and isinstance(wall, float | int) and math.isfinite(t) and math.isfinite(wall)
     return Observation(t, wall, found, str(source)) if times and isinstance(found, Fact) else None
+
+
+def _next(state: State, observation: Observation) -> State | None:
+    try:
+        return decide(state, observation).state
+    except _NO_STATE:
+        return None
+
+
+def _no_journal(error: sqlite3.DatabaseError) -> bool:
+    """Is the file itself at fault? What Python's module finds by itself has no code, and is the file's fault, too."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF in _NO_JOURNAL
 
 
 def _same(before: State, after: State) -> bool:
