@@ -45,9 +45,12 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         desk: Any,
         closing: threading.Event,
         *,
-        refusal: Callable[[socket.socket], str] = lambda connection: "",
+        refusal: Callable[[socket.socket], Callable[[], str] | None] = lambda connection: None,
     ) -> None:
-        """``refusal``: a sentence for a connection whose other end is not let in, "" for all others."""
+        """``refusal``: for a connection whose other end is not let in what makes the sentence that it is told.
+
+        It is asked in the loop that accepts, and must not wait for anybody; the sentence is made in a thread.
+        """
         # Not TCPServer's own __init__: it would make a socket of its own.
         socketserver.BaseServer.__init__(self, ("", 0), handler)
         self.socket = listener
@@ -60,7 +63,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._deadlines: dict[socket.socket, float] = {}
         self._refusal = refusal
         self._strangers = threading.BoundedSemaphore(MOST_REFUSED)
-        self._refused: dict[socket.socket, str] = {}
+        self._refused: dict[socket.socket, Callable[[], str]] = {}
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if refused := self._refusal(request):
@@ -91,7 +94,8 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def refused(self, request: socket.socket) -> str:
         """Why this connection gets no answer; "" when it does."""
-        return self._refused.get(request, "")
+        refusal = self._refused.get(request)
+        return refusal() if refusal else ""
 
     def may_wait(self) -> bool:
         """True when one more request may wait for news; ``waited`` gives the place back."""

@@ -10,7 +10,9 @@ import socket
 import stat
 import struct
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from supervisor.errors import ConfigError, TryAgainError
@@ -66,14 +68,21 @@ class Door:
     mode: int = 0o600
     group: int | None = None
 
-    def refusal(self, connection: socket.socket) -> str:
-        """A sentence for the one at the other end who is not let in; "" for those who are."""
+    def refusal(self, connection: socket.socket) -> Callable[[], str] | None:
+        """None for those who are let in; for others what makes the sentence that they are told.
+
+        Only the kernel is asked before the answer: names come from a directory service that may hang, and whoever
+        calls this has the connections of all others waiting behind it.
+        """
         pid, uid, gid = _credentials(connection)
         if uid in (0, os.geteuid()) or self.mode & 0o006:
-            return ""
+            return None
         ours = os.getegid() if self.group is None else self.group
         if self.mode & 0o060 and ours in (gid, *_groups(connection)):
-            return ""
+            return None
+        return partial(self._sentence, pid, uid, ours)
+
+    def _sentence(self, pid: int, uid: int, ours: int) -> str:
         owner = user_name(os.geteuid())
         may = "root" if os.geteuid() == 0 else f"{owner}, whose daemon it is, and root"
         may += f", and the members of group {_group_name(ours)}" if self.mode & 0o060 else ""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 import subprocess
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,6 +124,34 @@ def test_strangers_who_hold_connections_keep_nobody_out(serve: Serve, door: Path
     finally:
         stranger.kill()
         stranger.communicate()
+
+
+@as_root
+def test_a_directory_service_that_hangs_on_a_strangers_name_keeps_nobody_waiting(
+    serve: Serve, door: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers, names = threading.Event(), threading.Event(), pwd.getpwuid
+
+    def hangs(uid: int) -> pwd.struct_passwd:
+        if uid == STRANGER:
+            asked.set()
+            answers.wait(60)
+        return names(uid)
+
+    serve(FakeDesk())
+    path = door / "bs4-qwen3.sock"
+    path.chmod(0o666)
+    monkeypatch.setattr(pwd, "getpwuid", hangs)
+    stranger = subprocess.Popen(words_as(STRANGER, RAW, str(path)), stdout=subprocess.PIPE, text=True)
+    try:
+        assert asked.wait(30), "who it is was never asked"
+        began = time.monotonic()
+        assert Client(path).get("/v1/status")["step"] == 412
+        assert time.monotonic() - began < 5
+    finally:
+        answers.set()
+        told, _ = stranger.communicate(timeout=30)
+    assert f"user {STRANGER} (pid {stranger.pid}) is not let in" in told, "and the stranger hears it after all"
 
 
 def test_a_group_that_nobody_knows_lets_nobody_in_and_costs_no_daemon(
