@@ -41,6 +41,7 @@ class Told:
     """
 
     kills: int = 0
+    seed: int | None = None
     moments: dict[str, int] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     signals: list[str] = field(default_factory=list)
@@ -77,7 +78,7 @@ class Victim:
         }
         environ = {"RL_SUPERVISOR_BACKOFF": "0.1"}
         self.pod = Pod(folder, practice=practice, settings=settings, environ=environ)
-        self.told = Told()
+        self.told = Told(seed=seed)
         self.seen: set[int] = set()
         self.hits = 0
         self.since = 0.0  # when the present attempt was launched; the one before was ended by signals

@@ -56,6 +56,8 @@ def test_the_next_attempt_of_an_incident_finds_nothing_of_the_one_before(
     count = zoo.Count()
     zoo.incidents(tmp_path, 2, 1, count, grouped=True, patch=monkeypatch)
     assert_nothing_left(count)
+    assert count.longest_s < 15, "nobody is asked for longer than the run file says"
+    assert "seed=1," in str(count), "or nobody could do it again"
 
 
 @pytest.mark.soak

@@ -133,6 +133,7 @@ class Count:
     """What was seen over many stops. ``left``: processes that lived on, by any observer; all lists should be empty."""
 
     stops: int = 0
+    seed: int | None = None
     ways: Counter[str] = field(default_factory=Counter)
     left: list[str] = field(default_factory=list)
     segments: list[str] = field(default_factory=list)
@@ -363,6 +364,7 @@ def can_group(folder: Path) -> bool:
 
 def stops(folder: Path, number: int, seed: int, count: Count, *, grouped: bool, patch: pytest.MonkeyPatch) -> None:
     """``number`` stops of one attempt each."""
+    count.seed = seed
     if not grouped:
         patch.setattr(own_cgroup, "make", lambda *_: None)
     chance = random.Random(seed)
@@ -403,6 +405,8 @@ class Hands:
                     "kind": "command",
                     "dir": str(folder),
                     "output_dir": "out",
+                    # All but the launcher ignore SIGTERM: of a minute's patience they would take all that a stop has.
+                    "stop_grace_s": HASTY.signals[0][1],
                     "plain": {"start": start, "resume": [*start, "launcher", "{step}"]},
                 },
                 "supervision": {"shim": "fork", "gpu_free": 0},
@@ -458,6 +462,7 @@ class Hands:
 
 def incidents(folder: Path, number: int, seed: int, count: Count, *, grouped: bool, patch: pytest.MonkeyPatch) -> None:
     """``number`` incidents in a row: something of the job dies, it is stopped, and the next attempt starts at once."""
+    count.seed = seed
     if not grouped:
         patch.setattr(own_cgroup, "make", lambda *_: None)
     chance = random.Random(seed)
@@ -482,6 +487,9 @@ def incidents(folder: Path, number: int, seed: int, count: Count, *, grouped: bo
             count.longest_s = max(count.longest_s, told.seconds)
             count.left += [f"seen by attempt {attempt}: {one.name}" for one in home.glob("left-over-of-*")]
             count.innocents += them.hurt()
+    except BaseException as error:
+        error.add_note(f"after {count.stops} stops: {number} incidents of seed {seed}, own groups: {grouped}")
+        raise
     finally:
         hands.close()
         them.close()
