@@ -25,6 +25,8 @@ def dockerfile() -> Dockerfile:
 
 @pytest.fixture(scope="module")
 def github(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitHub]:
+    if shutil.which("git") is None:
+        pytest.skip("there is no git here")
     if subprocess.run(["git", "daemon", "-h"], capture_output=True, check=False).returncode not in {0, 129}:
         pytest.skip("this git has no daemon")
     with GitHub(tmp_path_factory.mktemp("github")) as made:
