@@ -60,7 +60,7 @@ def run_file_text(machine: Machine, stem: str = "run") -> str:
     """The run file ``stem``.toml. Every value is written with TOML's own quoting, whatever the folder's name is."""
     config = machine.configs[0] if machine.configs else None
     lines = [
-        "# A run of rl-supervisor. All settings and their defaults are in the README.",
+        "# A run of rl-supervisor. All settings and their defaults are in docs/settings.md of its repository.",
         "# Secrets (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY, WANDB_API_KEY, ...) never stand here: put them into the",
         "# daemon's environment, or into systemd credentials.",
         "",

@@ -5,6 +5,7 @@ A new command on the page fails ``test_every_command_has_a_test`` until it has a
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import re
@@ -32,39 +33,63 @@ from tests.e2e.rig import Pod
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-PROGRAMS = {
+PROGRAMS = {  # what a command in a sentence begins with; in a shell block each line is one
     *("rl-supervisor", "supervisorctl", "systemctl", "journalctl", "systemd-analyze", "loginctl", "b2", "tail"),
     *("pgrep", "nvidia-smi", "pip", "python3", "rl", "docker", "kill", "touch", "curl", "find", "cp", "export"),
+    *("onstart.sh", "rl-supervisor-onstart", "bash", "trap", "editor", "zcat", "ln", "rm", "git", "apt-get"),
 }
-ALONE = {"nvidia-smi"}  # a single word that is a command; others of one word only name their program
+ALONE = {"nvidia-smi", "zcat"}  # a single word that is a command; others of one word only name their program
+NO_COMMANDS = {"uv sync", "sleep infinity"}  # what a build argument is for, and what a script has until now
 SYSTEMD = "tests/systemd/test_real_systemd.py"
+ONSTART, BESIDE = "tests/units/test_onstart.py", "tests/image/test_beside.py"
+IN_ORDER = "test_the_commands_of_the_page_work_in_their_order"
 
-ELSEWHERE: list[tuple[str, str, str]] = [
-    # command (a regular expression), the test that executes it, and how that is seen in it
-    (r"rl-supervisor (un)?install( .*)?", SYSTEMD, r"commands_of_the_page_work_in_their_order"),
-    (r"(systemctl|journalctl) .*rl-supervisor@my-run.*", SYSTEMD, r"commands_of_the_page_work_in_their_order"),
-    (r"(python3 -m venv|pip install \.).*", "tests/systemd/box.py", r"venv"),
-    (r"systemctl kill --kill-whom=main --signal=KILL .*", SYSTEMD, r'"kill", "--signal=KILL", "--kill-whom=main"'),
-    (r"systemctl list-units 'rl-job-\*'", SYSTEMD, r'"list-units", .*rl-job-'),
-    (r"systemctl status rl-supervisor@NAME", SYSTEMD, r"systemctl status"),
-    (r"systemctl reload( rl-supervisor@NAME)?", SYSTEMD, r'systemctl\("reload"|"reload"'),
-    (r"journalctl -u rl-supervisor@NAME", SYSTEMD, r"\.journal\("),
-    (r"systemd-analyze security", "tests/units/test_service.py", r'"systemd-analyze", "security"'),
-    (r"rl-supervisor attach RUN\.toml", "tests/e2e/test_observe.py", r'start\("attach"\)'),
-    (r"supervisorctl start --take-over", "tests/e2e/test_fencing.py", r'ctl\("start", "--take-over"\)'),
-    (r"supervisorctl upgrade", "tests/e2e/test_upgrade.py", r'ctl\("upgrade"\)'),
-    (r"kill -HUP 1", "tests/process/test_process_one.py", r"signal\.SIGHUP"),
+ELSEWHERE: list[tuple[str, str, str, str]] = [
+    # command (a regular expression), the file and the name of the test that executes it, how that is seen in it
+    (r"rl-supervisor (un)?install( .*)?", "tests/units/test_install.py", "test_all_is_put_in_place_.*", r"install\(\)"),
+    (r"pip install --upgrade .*", "tests/units/test_install.py", "test_pip_installs_.*", r'"pip install" in line'),
+    (
+        r"systemctl kill --kill-whom=main --signal=KILL .*",
+        SYSTEMD,
+        "test_two_runs_on_one_machine_.*",
+        r'"kill", "--signal=KILL", "--kill-whom=main"',
+    ),
+    (r"systemctl list-units 'rl-job-\*'", SYSTEMD, "test_stop_start_pause_and_a_reboot", r'"list-units", .*rl-job-'),
+    (r"systemctl status rl-supervisor@NAME", SYSTEMD, IN_ORDER, r"systemctl status"),
+    (r"systemctl reload( rl-supervisor@NAME)?", SYSTEMD, "test_reload_puts_.*", r'systemctl\("reload"'),
+    (r"journalctl -u rl-supervisor@NAME", SYSTEMD, "test_a_run_meets_a_silent_vllm_death_.*", r"\.journal\("),
+    (r"systemd-analyze security", "tests/units/test_service.py", "test_the_unit_is_no_more_.*", r'"security"'),
+    (r"rl-supervisor attach RUN\.toml", "tests/e2e/test_observe.py", "test_a_job_started_.*", r'start\("attach"\)'),
+    (
+        r"supervisorctl start --take-over",
+        "tests/e2e/test_fencing.py",
+        "test_a_pod_that_is_fenced_in_the_middle_of_a_publish_.*",
+        r'ctl\("start", "--take-over"\)',
+    ),
+    (r"supervisorctl upgrade", "tests/e2e/test_upgrade.py", "test_a_run_goes_on_under_other_.*", r"upgrade\(pod\)"),
+    (r"kill -HUP 1", "tests/process/test_process_one.py", "test_a_broken_run_file_under_.*", r"signal\.SIGHUP"),
+    (r"kill \$\(cat .*onstart-NAME\.pid\)", ONSTART, "test_it_returns_at_once_.*", r"end\(int\(box\.pid_file"),
+    (r"rl-supervisor-onstart my-run", ONSTART, "test_it_returns_at_once_.*", r'box\.run\("demo"\)'),
+    (r"onstart\.sh --foreground NAME", ONSTART, "test_sigterm_reaches_the_daemon_.*", r'"--foreground", "demo"'),
+    (
+        r"(bash /workspace/)?onstart\.sh (NAME|my-run) -- /start\.sh",
+        BESIDE,
+        "test_beside_the_providers_script_.*",
+        r'"bash", str\(SCRIPT\), "demo", "--"',
+    ),
+    (r"trap 'kill -TERM .*' TERM", BESIDE, "test_a_trap_in_a_script_of_ones_own_.*", r"trap = "),
 ]
 OURS = {"rl-supervisor": main._parser, "supervisorctl": ctl._parser}
 SYSTEMD_TOOLS = ("systemctl", "loginctl", "journalctl", "systemd-analyze")
 NAMED = {
-    # What the page names and no test can execute here, with the reason. systemd's own are still checked to exist.
+    # What the page names and no test can execute, with the reason. systemd's own are still checked to exist.
     r"systemctl (start|status|restart|--user)": "named in a sentence, without a unit",
     r"systemctl edit .*": "it opens a person's editor",
+    r"editor .*": "it is a person's",
     r"loginctl enable-linger USER": "it changes a person's account",
-    r"docker .*": "no container engine runs where these tests run",
-    r"nvidia-smi": "no GPU is here",
-    r"pip install --upgrade": "it needs a package index",
+    r"docker .*": "the tests have no container engine",
+    r"nvidia-smi": "the tests have no GPU",
+    r"zcat": "gzip's own; tests/process/test_kept_logs.py unpacks the same files",
 }
 
 
@@ -72,11 +97,26 @@ def commands() -> list[str]:
     """Each command of the page once: lines of shell blocks, and what begins with a known program in backquotes."""
     blocks = re.findall(r"(?s)```sh\n(.*?)```", PAGE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    found = [part for line in lines for part in re.split(r" && | \|\| ", re.split(r"\s#", line)[0])]
+    shown = [part for line in lines for part in re.split(r" && | \|\| ", re.split(r"(?:^|\s)#", line)[0])]
+    found = shown + [code for code in sentences() if _is_command(_bare(code))]
+    return list(dict.fromkeys(one for one in map(_bare, found) if one))
+
+
+def sentences() -> list[str]:
+    """What stands in backquotes outside of blocks."""
     prose = re.sub(r"(?s)```.*?```", "", PAGE)
-    found += [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
-    known = [re.sub(r"^(sudo |/opt/rl-supervisor/bin/)+", "", one.strip()) for one in found]
-    return list(dict.fromkeys(one for one in known if _is_command(one)))
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+
+
+def in_order() -> list[str]:
+    """The commands of the block about systemd that the box executes one after the other."""
+    block = PAGE.partition("## Under systemd")[2].partition("```sh\n")[2].partition("```")[0]
+    lines = [_bare(line.partition("  #")[0]) for line in block.splitlines()]
+    return [line for line in lines if not line.startswith(("pip ", "editor "))]
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"^(sudo |/opt/rl-supervisor/bin/)+", "", " ".join(text.split()))
 
 
 def _is_command(text: str) -> bool:
@@ -90,8 +130,21 @@ def by_hand() -> str:
     return "\n".join(re.findall(r"(?s)```sh\n(.*?)```", section.partition("\n## ")[0]))
 
 
-def elsewhere(command: str) -> tuple[str, str] | None:
-    return next(((test, seen) for pattern, test, seen in ELSEWHERE if re.fullmatch(pattern, command)), None)
+def elsewhere(command: str) -> tuple[str, str, str] | None:
+    if command in in_order():
+        return SYSTEMD, IN_ORDER, r"for line in lines:\s+done = box\.run"
+    return next((tuple(where) for pattern, *where in ELSEWHERE if re.fullmatch(pattern, command)), None)
+
+
+def text_of(file: str, name: str) -> str:
+    """The source of the one test of this name (a regular expression), "" where there is none."""
+    text = (ROOT / file).read_text()
+    found = [
+        ast.get_source_segment(text, one) or ""
+        for one in ast.parse(text).body
+        if isinstance(one, ast.FunctionDef) and one.name.startswith("test_") and re.fullmatch(name, one.name)
+    ]
+    return found[0] if len(found) == 1 else ""
 
 
 def named(command: str) -> bool:
@@ -134,6 +187,13 @@ def test_the_page_shows_commands() -> None:
     assert {"supervisorctl status", "b2 sync $RUN/step_120 $OUT/checkpoints/step_120"} <= set(found)
 
 
+def test_no_program_that_a_sentence_calls_is_overlooked() -> None:
+    called = {code for code in map(_bare, sentences()) if " " in code} - NO_COMMANDS
+    words = {code.split()[0] for code in called}
+    programs = {word for word in words if word.endswith(".sh") or shutil.which(word)}
+    assert programs <= PROGRAMS, "add them to PROGRAMS, or what they stand in to NO_COMMANDS"
+
+
 @pytest.mark.parametrize("command", commands())
 def test_every_command_has_a_test(command: str) -> None:
     if executed_here(command) or named(command):
@@ -142,8 +202,10 @@ def test_every_command_has_a_test(command: str) -> None:
     assert found is not None, (
         f"docs/operations.md shows `{command}`, which no test executes: add it to a table of {Path(__file__).name}"
     )
-    test, seen = found
-    assert re.search(seen, (ROOT / test).read_text()), f"{test} does not execute `{command}` any more"
+    file, test, seen = found
+    text = text_of(file, test)
+    assert text, f"{file} has no test {test}, or several, that would execute `{command}`"
+    assert re.search(seen, text), f"{test} in {file} does not execute `{command}` any more"
 
 
 @pytest.mark.parametrize("command", [one for one in commands() if one.split()[0] in OURS])

@@ -13,7 +13,7 @@ MANY: Final = "fuzz-soak"
 CHOSEN: Final = MANY if os.environ.get("FUZZ") == "soak" else FEW
 SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 
-# No deadline for one example: the two cores are shared, and what may take how long is asked where it matters.
+# No deadline for one example: a busy machine is slow, and what may take how long is asked where it matters.
 _CHECKS: Final = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large)
 settings.register_profile(
     FEW, max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=_CHECKS

@@ -481,11 +481,14 @@ def test_now_needs_a_run_and_this_machine(words: list[str], capsys: pytest.Captu
     assert "--now starts a run" in capsys.readouterr().err
 
 
+def a_checkout(folder: Path) -> Path:
+    left_out = shutil.ignore_patterns(".*", "build", "tests", "bench", "*.egg-info", "__pycache__")
+    return Path(shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=left_out))
+
+
 @pytest.mark.soak
 def test_a_wheel_brings_the_units_along(tmp_path: Path) -> None:
-    checkout = tmp_path / "checkout"
-    left_out = shutil.ignore_patterns(".*", "build", "tests", "bench", "*.egg-info", "__pycache__")
-    shutil.copytree(ROOT, checkout, symlinks=True, ignore=left_out)
+    checkout = a_checkout(tmp_path)
     words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(checkout)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=200)
     if "Could not find a version" in done.stderr or "No module named pip" in done.stderr:
@@ -494,3 +497,29 @@ def test_a_wheel_brings_the_units_along(tmp_path: Path) -> None:
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
     for file in (ROOT / "units").iterdir():
         assert wheel.read(f"supervisor/units/{file.name}") == file.read_bytes()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_pip_installs_a_checkout_as_the_page_says_and_an_upgrade_is_the_same_again(tmp_path: Path) -> None:
+    """Two lines of the page's block, with another folder in the place of /opt/rl-supervisor."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    block = page.partition("## Under systemd")[2].partition("```sh\n")[2].partition("```")[0]
+    lines = [line.partition("  #")[0] for line in block.splitlines()]
+    lines = [line for line in lines if "-m venv" in line or "pip install" in line]
+    assert len(lines) == 2
+    checkout, place = a_checkout(tmp_path), tmp_path / "opt"
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for line in (*lines, lines[1]):
+        command = line.replace("sudo ", "").replace("/opt/rl-supervisor", str(place))
+        bash = ["bash", "-euc", command]
+        done = subprocess.run(bash, cwd=checkout, env=env, capture_output=True, text=True, check=False)
+        if "Could not find a version" in done.stderr:
+            pytest.skip(f"no package index is reached: {done.stderr.strip()[-200:]}")
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    for words in (
+        ("rl-supervisor", "install", "--dry-run", "--prefix", str(tmp_path / "root")),
+        ("supervisorctl", "-h"),
+    ):
+        done = subprocess.run([place / "bin" / words[0], *words[1:]], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
