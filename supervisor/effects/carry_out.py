@@ -325,6 +325,7 @@ class Effects:
             known=self._known(),
             also=also,
             gpu_pids=self._gpu_pids,
+            brief=brief,
         )
         return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free, report.gpu_holders)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from supervisor.effects.survivors import Process, look_at, table
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-D_STATE_PATIENCE_S = 1.0
+D_STATE_PATIENCE_S = 1.0  # for all processes of one look together
 BLIND_PATIENCE_S = 3.0  # a process that is just being made, by an init with more rights, is looked into a moment later
 SECOND_LOOK_S = 0.5
 MADE_BY = re.compile(r"torch_(\d+)_")  # torch names the maker (NewProcessWideShmHandle in ATen/MapAllocator.cpp)
@@ -42,14 +42,17 @@ class Held:
     blind: bool
 
 
-def held_by(processes: Iterable[Process]) -> Held:
-    """Files below /dev/shm that these processes have open or mapped."""
+def held_by(processes: Iterable[Process], patience_s: float = D_STATE_PATIENCE_S) -> Held:
+    """Files below /dev/shm that these processes have open or mapped. ``patience_s``: for those in D state, in all."""
     files: set[File] = set()
     blind = False
     for process in processes:
         if process.dead or not _has_program(process.pid):
             continue
-        if not _readable(process):
+        began = time.monotonic()
+        readable = _readable(process, began + patience_s)
+        patience_s -= time.monotonic() - began
+        if not readable:
             blind = True
             continue
         try:
@@ -74,9 +77,8 @@ def _has_program(pid: int) -> bool:
     return True
 
 
-def _readable(process: Process) -> bool:
-    """Is it out of D state within a second? The maps of one that hangs in a driver can hang the reader too."""
-    until = time.monotonic() + D_STATE_PATIENCE_S
+def _readable(process: Process, until: float) -> bool:
+    """Is it out of D state by then? The maps of one that hangs in a driver can hang the reader too."""
     now: Process | None = process
     while now is not None and now.state == "D":
         if time.monotonic() > until:
@@ -86,29 +88,32 @@ def _readable(process: Process) -> bool:
     return True
 
 
-def remove_stale(since_wall: float | None, ours: frozenset[File]) -> list[str]:
+def remove_stale(since_wall: float | None, ours: frozenset[File], *, brief: bool = False) -> list[str]:
     """Remove segments that nobody holds; returns their paths.
 
     ``since_wall``: when the attempt began (Unix time); None when that is unknown, and then only ``ours`` go.
-    ``ours``: what processes of the attempt held before they were stopped.
+    ``ours``: what processes of the attempt held before they were stopped. ``brief``: nothing is waited for, since this
+    pod is about to go, and so only ``ours`` go: that needs no second look.
     """
     candidates = _candidates(since_wall, ours)
     if not candidates:
         return []
     removed = _remove(
-        {path: file for path, file in candidates.items() if file in ours}, held_by(table().values()).files
+        {path: file for path, file in candidates.items() if file in ours},
+        held_by(table().values(), 0.0 if brief else D_STATE_PATIENCE_S).files,
     )
+    if brief:
+        return removed
     others = {path: file for path, file in candidates.items() if file not in ours and not _maker_lives(path)}
     if not others or shared_with_unseen():
         return removed
     # Held in the first look or in the second: somebody's.
-    looks = [_look_at_all()]
-    if not looks[0].files.issuperset(others.values()):
-        time.sleep(SECOND_LOOK_S)
-        looks.append(_look_at_all())
-    if any(look.blind for look in looks):
+    first = _look_at_all()
+    if first.blind or first.files.issuperset(others.values()):
         return removed
-    return [*removed, *_remove(others, frozenset().union(*(look.files for look in looks)))]
+    time.sleep(SECOND_LOOK_S)
+    second = _look_at_all()
+    return removed if second.blind else [*removed, *_remove(others, first.files | second.files)]
 
 
 def _candidates(since_wall: float | None, ours: frozenset[File]) -> dict[Path, File]:

@@ -58,6 +58,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     known: Iterable[Identity] = (),
     also: Iterable[Path] = (),
     gpu_pids: Callable[[], Iterable[int]] = tuple,
+    brief: bool = False,
 ) -> StopReport:
     """Stop everything that belongs to the attempt. Blocks; meant for a worker thread.
 
@@ -66,12 +67,13 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     the memory of the run's GPUs back (None: unknown). ``hurry``: when set, patience ends and the killing starts.
     ``known``: pids with start ticks that a sensor saw in this attempt (finds what cleared its environment and lost
     its shim). ``also``: folders of earlier attempts of the run, of which nothing may be left either. ``gpu_pids``: whom
-    the driver lists on the run's GPUs; asked only when their memory does not come back, to say who has it. Raises
-    nothing of its own.
+    the driver lists on the run's GPUs; asked only when their memory does not come back, to say who has it. ``brief``:
+    the pod has seconds left, so nothing is waited for that only the next start on it would need. Raises nothing of its
+    own.
     """
     begun = time.monotonic()
     tree = Belongings(attempt_dir, components, run_id, known, also)
-    ours = segments.held_by(tree.jobs()).files
+    ours = segments.held_by(tree.jobs(), 0.0 if brief else segments.D_STATE_PATIENCE_S).files
     # Of earlier attempts only those count that still live: one that ended long ago would make everything seem its own.
     recent = [*tree.own, *(one for one in tree.of_this_boot if alive(one.shim) or alive(one.child))]
     began_wall = min((record.started_wall for record in recent), default=None)
@@ -89,7 +91,8 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     for folder in tree.cgroups:
         own_cgroup.remove(folder)
 
-    removed = segments.remove_stale(began_wall, ours)
+    brief = brief or (hurry is not None and hurry.is_set())
+    removed = segments.remove_stale(began_wall, ours, brief=brief)
     free = _wait_for_gpus(gpu_free, gpu_wait_s)
     holders: tuple[str, ...] = ()
     if free is False:

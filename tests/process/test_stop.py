@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -404,16 +406,57 @@ def test_who_cannot_be_looked_into_for_a_moment_is_looked_at_again(monkeypatch: 
     """A process that an init with more rights has just forked; before, such a moment kept the next engine's hang."""
     stale = Path(f"/dev/shm/vllm-stale-{os.getpid()}")
     stale.write_bytes(b"its engine is dead")
-    looks = iter([True])
+    looks = iter([False, True])  # the first is for segments of our own
     real = segments.held_by
     monkeypatch.setattr(
-        segments, "held_by", lambda them: segments.Held(real(them).files, next(looks, False) or real(()).blind)
+        segments,
+        "held_by",
+        lambda them, *patience_s: segments.Held(real(them, *patience_s).files, next(looks, False)),
     )
     try:
         segments.remove_stale(time.time() - 60, frozenset())
         assert not stale.exists()
     finally:
         stale.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("told", ["brief", "hurry", "blind"])
+def test_what_only_the_next_start_would_need_costs_a_stop_in_a_hurry_no_look(
+    told: str, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three seconds for whom nobody can look into, twice, were more than a pod has that is killed after five."""
+    theirs = Path(f"/dev/shm/psm_theirs-{told}-{os.getpid()}")
+    hurry = threading.Event()
+    real, blind_looks = segments.held_by, 0
+
+    def blind(them: Iterable[Process], *patience_s: float) -> segments.Held:
+        nonlocal blind_looks
+        blind_looks += 1
+        return segments.Held(real(them, *patience_s).files, blind=True)
+
+    monkeypatch.setattr(segments, "BLIND_PATIENCE_S", 0.0)
+    attempt.start("tell('up'); sleep()")
+    attempt.told("up")
+    theirs.write_bytes(b"made since the attempt began, by whom nobody knows")
+    monkeypatch.setattr(segments, "held_by", blind)
+    if told == "hurry":
+        hurry.set()
+    try:
+        report = attempt.stop(BLUNT, hurry=hurry, brief=told == "brief")
+        assert theirs.exists() and not report.survivors and not report.segments
+        assert blind_looks == (3 if told == "blind" else 2), "of the job, for its own segments; else one for others'"
+    finally:
+        theirs.unlink(missing_ok=True)
+
+
+def test_processes_that_hang_in_a_driver_are_waited_for_once_and_not_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = survivors.look_at(os.getpid())
+    assert me is not None
+    hanging = replace(me, state="D")
+    monkeypatch.setattr(segments, "look_at", lambda _: hanging)
+    began = time.monotonic()
+    assert segments.held_by([hanging] * 20, 0.2).blind
+    assert time.monotonic() - began < 2.0
 
 
 def test_an_attempt_that_ended_long_ago_makes_nothing_seem_its_own(attempt: Attempt, tmp_path: Path) -> None:
