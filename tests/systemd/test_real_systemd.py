@@ -314,6 +314,14 @@ def test_the_commands_of_the_page_work_in_their_order(run: Callable[..., Run], b
     box.install()
 
 
+def test_what_the_jobs_own_service_is_asked_by_its_own_tests(box: Box) -> None:
+    """tests/process/test_transient.py, inside: its second half wants a systemd as the machine's init."""
+    pytest = "/opt/rl-supervisor/bin/python -B -m pytest -n 0 -p no:cacheprovider -m optin"
+    done = box.run("sh", "-c", f"cd /opt/checkout && {pytest} tests/process/test_transient.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 6 passed" in done.stdout and "skipped" not in done.stdout, done.stdout
+
+
 def test_a_user_without_root_has_it_under_a_manager_of_their_own(box: Box) -> None:
     box.do("sh", "-c", "id someone 2>/dev/null || useradd -m -u 1234 someone")
     box.do("install", "-d", "-o", "someone", "-m", "700", "/run/user/1234")
