@@ -54,6 +54,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 WARM_UP = 0.3  # of the time: caches and ring buffers fill, every kind of fault is met once
 WINDOWS = 14
+WHOLE = 0.95  # of the days that were asked for: the last look is some steps before the end
 COUNTS = ("fds", "threads", "children", "state_files", "store_objects")
 
 
@@ -117,6 +118,8 @@ def judged(name: str, values: Sequence[tuple[float, float]]) -> Growth:
     not move. It is growth when it is more, over the whole time, than the windows scatter around it by themselves, and
     more than a measure can show: one descriptor, thread or file; for bytes 2 % of the usual or 512 KiB.
     """
+    if not values:
+        raise ValueError("There was not one look at a running daemon.")
     begin, end = values[0][0], values[-1][0]
     begin += WARM_UP * (end - begin)
     width = (end - begin) / WINDOWS
@@ -248,11 +251,30 @@ def table(life: Life) -> str:
         f"{life.days:.1f} simulated days in {life.seconds:.0f} s: {life.facts} facts, {life.incidents} incidents, "
         f"{life.publishes} publishes, {life.prunes} prunes, {len(life.looks)} looks; exit code {life.exit_code}."
     )
-    return "\n".join([head, *(str(growth) for growth in life.growths())])
+    try:
+        return "\n".join([head, *map(str, life.growths())])
+    except ValueError as error:
+        return f"{head}\n{error}"
+
+
+def missed(life: Life, days: float, incidents: int) -> list[str]:
+    """Why this is no life of so many days in which nothing grew; empty where it is."""
+    found = []
+    if life.exit_code != 0:
+        ended = "was cut off" if life.exit_code is None else f"ended with exit code {life.exit_code}"
+        found.append(f"The daemon {ended}, where the job should have come to its end.")
+    if life.days < WHOLE * days:
+        found.append(f"It lived {life.days:.1f} of {days:g} days.")
+    if life.incidents < incidents:
+        found.append(f"It saw {life.incidents} of {incidents} incidents.")
+    try:
+        return found + [f"{growth.name} grows." for growth in life.growths() if growth.grows]
+    except ValueError as error:
+        return [*found, str(error)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Live, and tell; exit code 1 where something grows."""
+    """Live, and tell; exit code 1 where something grows, or the life was shorter than asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench.long_life", description=__doc__)
     parser.add_argument("--days", type=float, default=24, help="simulated days")
     parser.add_argument("--incidents", type=int, default=20, help="how many faults strike in them")
@@ -274,7 +296,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     print(table(life))
-    return int(any(growth.grows for growth in life.growths()))
+    found = missed(life, options.days, options.incidents)
+    print("\n".join(found))
+    return int(bool(found))
 
 
 if __name__ == "__main__":

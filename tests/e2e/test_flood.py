@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.flood import ASKED_MS, MIB, Row, Waits, measure
+from bench.flood import ASKED_MS, MIB, Measured, Row, Waits, measure, missed
 
 HERE_MB = 150
 
@@ -21,9 +21,39 @@ def test_a_percentile_is_the_edge_of_the_histogram_above_it() -> None:
     assert not Waits().percentile_ms(0.999) <= ASKED_MS  # nothing measured is nothing reached
 
 
-def _noise_ms(row: Row) -> float:
-    """What the machine itself cost just then: a loop with nothing to do, in a process of its own."""
-    return row.beside.percentile_ms(0.999)
+def waited(count: int, *, up_to_s: float) -> Waits:
+    return Waits(count, {bound: count if bound >= up_to_s else 0 for bound in (0.001, 0.05, 0.1, 0.2, 1.0, 10.0)})
+
+
+def judged(row: Row) -> bool | None:
+    """Was the daemon in time? None where nobody can say.
+
+    Other tests run beside it: what a loop with nothing to do, in a process of its own, waited meanwhile is no fault of
+    the daemon's. Where that alone is more than is asked for, the machine is no judge of anything.
+    """
+    noise_ms = row.beside.percentile_ms(0.999)
+    return None if noise_ms > ASKED_MS else row.waits.percentile_ms(0.999) <= ASKED_MS + noise_ms
+
+
+def test_a_machine_that_is_late_itself_judges_nothing_and_excuses_nothing() -> None:
+    late, calm, mad = waited(3000, up_to_s=1.0), waited(3000, up_to_s=0.05), waited(3000, up_to_s=60.0)
+    assert mad.percentile_ms(0.999) == float("inf")
+    assert judged(Row("flood", late, mad)) is None
+    assert judged(Row("flood", mad, mad)) is None
+    assert judged(Row("flood", late, calm)) is False
+    assert judged(Row("flood", calm, calm)) is True
+    assert judged(Row("flood", late, Waits())) is False, "a control loop that told nothing is no excuse"
+
+
+def test_a_bench_that_measured_nothing_has_reached_nothing() -> None:
+    calm = Row("flood", waited(3000, up_to_s=0.05))
+    assert missed(Measured([calm])) == []
+    assert missed(Measured([])) == ["Nothing was measured."]
+    assert missed(Measured([Row("flood", waited(7, up_to_s=0.05))])) != []
+    assert missed(Measured([calm, Row("storm", waited(3000, up_to_s=0.2))])) == [
+        "storm: the 99.9th percentile is 200 ms."
+    ]
+    assert missed(Measured([calm], incidents=1)) != []
 
 
 @pytest.mark.soak
@@ -35,8 +65,9 @@ def test_a_flood_a_storm_and_a_long_log_delay_no_decision(tmp_path: Path) -> Non
     silence, flood, storm, growing, adopted = found.rows
     for row in (flood, storm, growing, adopted):
         assert row.waits.count > 100, told
-        # Here other tests run beside it: what the idle loop waited meanwhile is no fault of the daemon's.
-        assert row.waits.percentile_ms(0.999) <= max(ASKED_MS, 5 * _noise_ms(row)), told
+        assert judged(row) is not False, f"{row.name}\n{told}"
         assert row.rss - silence.rss < 48 * MIB, told
     assert found.incidents == 0, told
     assert found.on_disk < 100 * MIB < found.captured, told
+    if any(judged(row) is None for row in (flood, storm, growing, adopted)):
+        pytest.skip(f"the machine itself was later than {ASKED_MS:g} ms:\n{told}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.long_life import COUNTS, judged, live, table
+from bench.long_life import COUNTS, Life, Look, judged, live, missed, table
 
 MIB = float(1 << 20)
 
@@ -45,6 +45,30 @@ def test_a_slow_leak_grows(name: str, per_day: float, start: float, scatter: flo
 def test_too_few_looks_are_no_judgement() -> None:
     with pytest.raises(ValueError, match="windows hold a look"):
         judged("rss", [(0.0, 1.0), (1.0, 1.0), (24.0, 1.0)])
+
+
+def lived(days: float, *, exit_code: int | None = 0, incidents: int = 20) -> Life:
+    looks = [Look(days * number / 600, *(9,) * 9) for number in range(601)]
+    return Life(looks, days=days, exit_code=exit_code, incidents=incidents)
+
+
+@pytest.mark.parametrize(
+    ("life", "told"),
+    [
+        (lived(6.8, exit_code=None), ["The daemon was cut off, where", "It lived 6.8 of 24 days."]),
+        (lived(23.9, exit_code=75), ["The daemon ended with exit code 75, where"]),
+        (lived(23.9, incidents=3), ["It saw 3 of 20 incidents."]),
+        (Life(), ["The daemon was cut off", "It lived 0.0", "It saw 0", "There was not one look at a running daemon."]),
+    ],
+)
+def test_a_life_that_was_not_lived_to_its_end_is_none_in_which_nothing_grew(life: Life, told: list[str]) -> None:
+    found = missed(life, 24, 20)
+    assert [one.startswith(words) for one, words in zip(found, told, strict=True)] == [True] * len(told), found
+    assert table(life)
+
+
+def test_a_life_in_which_nothing_grew() -> None:
+    assert missed(lived(23.9), 24, 20) == []
 
 
 @pytest.mark.soak

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.orphans import missed
 from tests.process import zoo
 
 GROUPS = pytest.mark.parametrize("grouped", [True, False], ids=["own group", "no group"])
@@ -58,6 +59,14 @@ def test_the_next_attempt_of_an_incident_finds_nothing_of_the_one_before(
     assert_nothing_left(count)
     assert count.longest_s < 15, "nobody is asked for longer than the run file says"
     assert "seed=1," in str(count), "or nobody could do it again"
+
+
+def test_stops_that_were_never_done_have_not_left_nothing() -> None:
+    half = {"own group": zoo.Count(stops=100)}
+    assert missed({}, 200) == ["0 of 200 stops were done."]
+    assert missed(half, 200) == ["100 of 200 stops were done."]
+    assert missed(half | {"no group": zoo.Count(stops=100)}, 200) == []
+    assert missed(half | {"no group": zoo.Count(stops=100, left=["4711"])}, 200) != []
 
 
 @pytest.mark.soak
