@@ -23,6 +23,7 @@ from supervisor.core.state import (
 )
 from supervisor.core.watch import NEVER
 
+STAYS_S = 60.0  # after the moment at which a pod was to be gone
 CRASH_PAUSE_S = 60.0  # before an effect that crashed is asked for again
 OF_THE_ENGINE = ("engine-dead", "engine-stalled", "connection-error")  # what its end leaves in the logs
 SUPPRESSED_AGAIN_S = 3600.0
@@ -260,6 +261,16 @@ def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
     return suspend(state, abs(fact.seconds))
 
 
+def _stays_at(state: State) -> float | None:
+    """The daemon before left a pod that was about to go, in the midst of a stop: when that pod, if it is still there,
+    counts as one that stays. None: there is nothing to wait for.
+    """
+    until, at = state.leave.until, state.leave.stays_at
+    if state.mode == "stopping" and state.exit_said and until is not None:
+        at = until + STAYS_S
+    return at if at is not None and at > state.now else None
+
+
 def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
     # Effects of the daemon before are gone; those that matter are asked for again by the policy.
     own = replace(state.own, asked="", alive=state.own.number > 0 and fact.engine_adopted == state.own.number)
@@ -274,7 +285,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             setup_pending=fact.setup,
             setup_reason="",
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
-            leave=Leave(),
+            leave=Leave(stays_at=_stays_at(state)),
         )
     )
 

@@ -193,6 +193,8 @@ class Progress:
     rewards: tuple[tuple[int, float], ...] = ()  # (step, reward) of the newest: they come ahead of the trainer's steps
     loss: float | None = None
     duration_s: float | None = None
+    refused: tuple[int, ...] = ()  # numbers in a row that cannot be: too far ahead for the time that has passed
+    refused_t: float = 0.0  # when the first of them came
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,7 @@ class Leave:
     save: int | None = None  # the step that was just being saved then
     moves: PublishMoves | None = None  # how far the publish under way is
     told: str = ""  # what was said of that publish: "in time", "late", "hopeless"
+    stays_at: float | None = None  # from when on a pod that was left in the midst of a stop counts as one that stays
 
 
 @dataclass(frozen=True)

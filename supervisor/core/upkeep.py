@@ -33,6 +33,8 @@ LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to re
 def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     """Publish, prune, keep the store small: one effect of a kind at a time."""
     state, acts = _engine(state, watch)
+    state, claim = _stays(state, watch)
+    acts += claim
     busy = state.busy
     may_publish = watch.over(state.publish_after, 0.0) and fencing.may_write(state)
     going = state.leave.exit_at is not None  # nothing is tidied up on a pod that is about to go
@@ -74,6 +76,14 @@ def _engine(state: State, watch: Watch) -> tuple[State, Actions]:
         return state, []
     state = replace(state, own=replace(own, asked="stop", wanted=False))
     return state, [a.StopEngine(own.number, state.why, stop_budget(state))]
+
+
+def _stays(state: State, watch: Watch) -> tuple[State, Actions]:
+    """A pod that was to go is still there: its run is asked for anew, and goes on here."""
+    stays_at = state.leave.stays_at
+    if stays_at is None or state.leave.asked or not watch.over(stays_at, 0.0):
+        return state, []
+    return fencing.begin(replace(state, leave=replace(state.leave, stays_at=None)))
 
 
 def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
@@ -133,7 +143,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.exit_said:
         return state, []
     if leaving.over(state, watch):
-        # Perhaps in the midst of a stop. Should this pod stay after all, another daemon has to end that.
+        # Perhaps in the midst of a stop. Another daemon ends that, and goes on only on a pod that stays after all.
         code = EXIT_TRY_AGAIN if state.exit_code is None else state.exit_code
         state = replace(state, exit_said=True, exit_code=code)
         return state, [*fencing.release(state), a.Exit(code, "This pod's time is up.")]

@@ -329,15 +329,59 @@ def test_a_pod_that_does_not_hold_the_run_marks_nothing() -> None:
     assert not alone.asked(a.MarkLeaving), "the embedded store is this machine's own"
 
 
-def test_the_next_daemon_of_this_journal_begins_as_if_nothing_had_been() -> None:
+@pytest.mark.parametrize("again_s", [None, 7.0])
+def test_the_next_daemon_ends_the_stop_and_neither_claims_nor_starts_until_the_pod_was_to_be_gone_for_a_minute(
+    again_s: float | None,
+) -> None:
+    """The pod has given the run back: claimed anew it would keep the next pod waiting for a holder that is dead."""
+    one = running()
+    began = one.t
+    one.see(f.LeaveSoon(5.0, "/run/preempted appeared"))
+    until_ended(one, 6.0)
+    assert decode(encode(one.state)) == one.state
+    one.t += 5.0
+    one.actions.clear()
+    one.answer = True
+    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt))
+    assert len(one.asked(a.Stop)) == 1 and one.state.leave.until is None and not one.state.leave.asked
+    if again_s is not None:  # and one more, which finds the stop done
+        one.after(again_s)
+        one.boot()
+    while one.t < began + 64.0:
+        assert not one.asked(a.Claim) and not one.asked(a.Start)
+        one.after(1.0)
+    assert (one.state.mode, one.state.why) == (
+        "surveying",
+        "This pod was about to go. Should it stay, the run goes on here in a minute or so.",
+    )
+    one.after(2.0)
+    assert len(one.asked(a.Claim)) == 1 and not one.asked(a.Start)
+    one.see(f.Claimed(2))
+    one.after(1.0)
+    assert one.asked(a.Start), "the pod stayed after all"
+
+
+def test_without_a_shared_store_it_is_not_started_either() -> None:
+    one = running(fencing=False)
+    one.see(f.LeaveSoon(5.0, "SIGPWR"))
+    until_ended(one, 6.0)
+    one.actions.clear()
+    one.answer = True
+    one.boot()
+    one.after(55.0)
+    assert not one.asked(a.Start)
+    one.after(10.0)
+    assert one.asked(a.Start)
+
+
+def test_a_daemon_that_begins_long_after_its_pod_was_to_be_gone_begins_as_if_nothing_had_been() -> None:
     one = running()
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
     until_ended(one, 6.0)
-    assert decode(encode(one.state)) == one.state
+    one.t += 100.0
     one.actions.clear()
     one.boot()
-    assert one.state.leave.until is None and not one.state.leave.asked
-    assert one.asked(a.Claim)
+    assert one.state.leave.stays_at is None and one.asked(a.Claim)
 
 
 def test_a_run_that_is_finished_and_whose_last_step_is_on_its_way_stays_finished() -> None:
