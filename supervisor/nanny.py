@@ -13,12 +13,14 @@ What it promises
   container whose process 1 reaps nothing fills up with no zombies), and a daemon that dies leaves it alone.
 - SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGPWR are handed on, but only once the daemon listens to
   them: before its handlers stand, each of them would merely kill it. SIGTERM and SIGINT also mean that it is the last
-  one. A daemon that was killed meanwhile has left its job behind, so one more is started, once, and told the same.
+  one, and that the job ends. Who has not ended with 0 by then, or had died before, may have left one behind: one more
+  is started, once, and told the same. Does that one fail, too, the shims below us are told. Then the end is 0; 75 only
+  where something of the job lives on even so.
 - A daemon whose loop does not turn is killed, and nothing else is: as under systemd it says so with each turn, in the
   same words (sd_notify(3)) on a socket of ours, from when it is up, and 120 s of silence are enough. Counted is only
   time in which we ran ourselves: a machine or a container that sleeps is no silence.
 - As process 1 it does not end with 93 under a living job, since its end is everybody's: it waits for the job's end.
-  SIGHUP then tries the daemon again (somebody has mended the run file), SIGTERM ends the job.
+  SIGHUP then tries the daemon again (somebody has mended the run file).
 
 Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVISOR_BACKOFF`` (the first wait, seconds),
 ``RL_SUPERVISOR_WATCHDOG`` (seconds of silence, 10 at least; 0: it is not watched),
@@ -359,11 +361,10 @@ class Nanny:
                 self.pause(wait_s)
                 wait_s = min(wait_s * 2, LONGEST_WAIT_S)
             if self.stopping:
-                if code <= 128 or self.last:
-                    self.voice.say("info", "Stopped.")
-                    return code
+                if self.last:
+                    return self.end_job()
                 self.last = True
-                self.voice.say("warning", "Told to end after the daemon was killed: one more ends what it left.")
+                self.voice.say("warning", f"Told to end, and rl-supervisor {told(code)}: one more ends what it left.")
                 self.waiting[signal.SIGTERM] = time.monotonic()
 
     def one_daemon(self, *, first: bool) -> int:
@@ -419,27 +420,40 @@ class Nanny:
         while not self.stopping and not self.again and (left := deadline - time.monotonic()) > 0:
             self.turn(min(left, LOOK_S))
 
+    def shims(self) -> list[int]:
+        """What lives of the job, as far as it is left to us."""
+        return shims_below(os.getpid(), f"{NANNY}={self.environ.get(NANNY, '')}")
+
     def hold(self) -> bool:
         """The daemon wants a person. Wait, as process 1, until nothing of the job lives; True: try the daemon again."""
-        mine = f"{NANNY}={self.environ.get(NANNY, '')}"
-        if os.getpid() != 1 or not shims_below(1, mine):
-            return False
-        self.again = False
-        self.voice.say(
-            "error",
-            "A person is needed, see above; nothing is started. The job lives on, and would end with this process, so "
-            "it waits. Mend it, then: kill -HUP 1 (in this container). SIGTERM ends the job.",
-        )
-        asked = False
-        while left := shims_below(1, mine):
-            if self.stopping and not asked:
-                asked = True
-                for pid in left:
-                    os.kill(pid, signal.SIGTERM)  # our own child, not reaped yet: the number is still the shim's
-            self.turn(1.0)
-            if self.again and not self.stopping:
-                return True
+        if os.getpid() == 1 and not self.stopping and self.shims():
+            self.again = False
+            self.voice.say(
+                "error",
+                "A person is needed, see above; nothing is started. The job lives on, and would end with this process, "
+                "so it waits. Mend it, then: kill -HUP 1 (in this container). SIGTERM ends the job.",
+            )
+            while not self.stopping and self.shims():
+                self.turn(1.0)
+                if self.again and not self.stopping:
+                    return True
+        if self.stopping:
+            self.end_job()
         return False
+
+    def end_job(self) -> int:
+        """No daemon is left to do it in order: tell the job's shims, and wait for them; returns our exit code."""
+        left, deadline = self.shims(), time.monotonic() + END_S
+        for pid in left:
+            os.kill(pid, signal.SIGTERM)  # our own child, not reaped yet: the number is still the shim's
+        while left and time.monotonic() < deadline:
+            self.turn(1.0)
+            left = self.shims()
+        if left:
+            self.voice.say("error", f"The job was told to end and lives on {END_S:.0f} s later (its shims: {left}).")
+            return TRY_AGAIN
+        self.voice.say("info", "Stopped.")
+        return FINISHED
 
     def turn(self, limit_s: float) -> None:
         """Sleep until a signal comes or the time is over, then do what follows from it."""

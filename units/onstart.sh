@@ -172,7 +172,9 @@ program() {
 pause() {
   sleep "$1" 9>&- &
   waiting=$!
+  if [[ -n $stopping ]]; then kill "$waiting" 2>/dev/null; fi # it came before there was anything to end
   wait "$waiting"
+  waiting=''
 }
 
 on_signal() {
@@ -202,7 +204,7 @@ supervise() {
     fi
     if [[ -n $stopping ]]; then
       say "stopped"
-      return 75
+      return 0
     fi
   done
 }

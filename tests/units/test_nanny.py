@@ -225,18 +225,64 @@ def test_a_daemon_that_is_killed_while_it_stops_the_job_is_followed_by_one_that_
     os.kill(crib.pid, signal.SIGTERM)
     assert crib.wait() == 0
     assert crib.told("ended") == "SIGTERM"
-    assert crib.said()[0] == "Told to end after the daemon was killed: one more ends what it left."
+    assert crib.said()[0] == "Told to end, and rl-supervisor was killed (SIGKILL): one more ends what it left."
 
 
-def test_sigterm_while_it_waits_ends_it_at_once_and_sighup_tries_again_at_once(crib: Crib) -> None:
+def test_sigterm_while_it_waits_starts_one_more_at_once_and_sighup_tries_again_at_once(crib: Crib) -> None:
     crib.start("sys.exit(75)", RL_SUPERVISOR_BACKOFF="300")
     wait_until(lambda: len(crib.said()) == 1)
     os.kill(crib.pid, signal.SIGHUP)
     wait_until(lambda: len(crib.said()) == 2)
     os.kill(crib.pid, signal.SIGTERM)
-    assert crib.wait() == 75
-    assert crib.said()[-1] == "Stopped."
+    assert crib.wait() == 0, "it is stopped, as was asked for"
+    assert crib.said()[-2:] == ["Told to end, and rl-supervisor ended with 75: one more ends what it left.", "Stopped."]
+    assert len(crib.starts()) == 3
+
+
+LEAVES_A_JOB = """
+import ctypes
+if start == 1:  # a shim in small, as the daemon leaves it: named so, and an orphan
+    if not os.fork():
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        ctypes.CDLL(None).prctl(15, b"rl-shim", 0, 0, 0)
+        signal.signal(signal.SIGTERM, ends)
+        tell("job", os.getpid())
+        sleep()
+    os.wait()
+    while not os.path.exists(box + "/job"):
+        time.sleep(0.01)
+    sys.exit(75)
+"""
+
+
+def test_sigterm_while_it_waits_stops_the_job_of_the_daemon_that_died(crib: Crib) -> None:
+    stops = """
+    def stop(number, frame):
+        os.kill(int(open(box + "/job").read()), signal.SIGTERM)
+        tell("in-order"); sys.exit(0)
+    signal.signal(signal.SIGTERM, stop); sleep()
+    """
+    crib.start(LEAVES_A_JOB + dedent(stops), RL_SUPERVISOR_BACKOFF="300")
+    wait_until(crib.said)
+    job = int(crib.told("job"))
+    os.kill(crib.pid, signal.SIGTERM)
+    assert crib.wait() == 0
+    wait_until(lambda: state(job) == "", "the job has ended")
+    crib.told("in-order")
     assert len(crib.starts()) == 2
+
+
+@pytest.mark.parametrize("code", [75, 93])
+def test_a_job_whose_daemon_fails_at_each_start_is_stopped_without_one(crib: Crib, code: int) -> None:
+    crib.start(LEAVES_A_JOB + f"sys.exit({code})", RL_SUPERVISOR_BACKOFF="300")
+    wait_until(crib.said)
+    job = int(crib.told("job"))
+    os.kill(crib.pid, signal.SIGTERM)
+    assert crib.wait() == (0 if code == 75 else code)
+    assert state(job) == ""
+    assert crib.told("ended") == "SIGTERM"
 
 
 def test_a_fresh_start_is_asked_for_once(crib: Crib) -> None:
@@ -510,11 +556,11 @@ def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
 def test_a_nanny_after_a_killed_one_ends_the_daemon_that_was_left(left: tuple[int, Crib]) -> None:
     holder, crib = left
     os.kill(crib.pid, signal.SIGTERM)
-    assert crib.wait() == 75
+    assert crib.wait() == 0, "one more daemon has the run, and ends what that one may have left"
     assert state(holder) in ("", "Z")
     assert crib.told("ended") == "SIGTERM"
-    assert crib.said()[-1] == "Stopped."
-    assert "Told to end: so was pid" in crib.told(f"refused-{crib.starts()[-1].split()[0]}")
+    assert "Told to end: so was pid" in crib.told(f"refused-{crib.starts()[-2].split()[0]}")
+    assert (crib.folder / f"holds-{crib.starts()[-1].split()[0]}").exists()
 
 
 def test_a_nanny_after_a_killed_one_takes_over_when_the_daemon_that_was_left_dies(left: tuple[int, Crib]) -> None:

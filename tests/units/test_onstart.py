@@ -202,16 +202,17 @@ def catches_sigterm(pid: int) -> bool:
     return bool(int(mask.split()[1], 16) & 1 << (signal.SIGTERM - 1))
 
 
-def test_sigterm_during_the_wait_between_two_starts_ends_at_once(box: Box) -> None:
+def test_sigterm_during_the_wait_between_two_starts_starts_one_more_that_ends_what_is_left(box: Box) -> None:
     box.codes(75)
     child = box.start("--foreground", "demo", RL_SUPERVISOR_BACKOFF="300")
     wait_until(box.calls)
     wait_until(lambda: not children_of(child.pid))
     child.terminate()
     said, _ = child.communicate(timeout=30)
-    assert "Stopped." in said.splitlines()[-1]
-    assert child.returncode == 75
-    assert len(box.calls()) == 1
+    assert "ended with 75: one more ends what it left." in said
+    assert child.returncode == 0
+    assert len(box.calls()) == 2
+    assert (box.folder / "calls.stopped").read_text() == "stopped\n"
 
 
 def children_of(pid: int) -> list[str]:
@@ -358,6 +359,22 @@ def test_not_installed_and_nothing_to_install_from_needs_a_person(box: Box) -> N
     code, said = box.run("--foreground", "demo", **without_program(box))
     assert code == 93
     assert "set RL_SUPERVISOR_PACKAGE" in said
+
+
+def test_sigterm_while_an_install_is_waited_for_is_an_end_like_any_other(box: Box) -> None:
+    python = box.folder / "bin" / "python3"
+    env = without_program(box)
+    python.write_text('#!/bin/bash\n[ "$2" = venv ] && exit 1\nexit 0\n')
+    python.chmod(0o755)
+    child = box.start(
+        "--foreground", "demo", RL_SUPERVISOR_PACKAGE="/none.whl", **{**env, "RL_SUPERVISOR_BACKOFF": "300"}
+    )
+    assert child.stdout is not None
+    while "again in 300 s" not in (line := child.stdout.readline()):
+        assert line, "it ended without waiting"
+    child.terminate()
+    said, _ = child.communicate(timeout=30)
+    assert (child.returncode, "stopped" in said) == (0, True), said
 
 
 def test_a_missing_rl_supervisor_is_installed_in_an_environment_of_its_own_and_a_failed_install_tried_again(
