@@ -35,7 +35,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,t
 
 # hadolint ignore=DL3006 # one of the two above
 FROM base-${TRAINER} AS base
-# git and curl are what [setup] commands usually want; curl also asks the daemon how it is.
+# git and curl are what [setup] commands usually want; the health check looks for processes.
 # hadolint ignore=DL3008 # as above
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
     apt-get update \
