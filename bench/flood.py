@@ -20,7 +20,6 @@ import contextlib
 import json
 import math
 import os
-import random
 import shutil
 import sqlite3
 import subprocess
@@ -35,8 +34,8 @@ from typing import Any
 
 import psutil
 
+from bench.flooding import append, mean_bytes
 from bench.pod import ROOT, practice_of, production_pod
-from supervisor.inbox import Inbox
 from supervisor.simulator.practice import wait_until
 from tests.e2e.rig import Pod
 
@@ -44,74 +43,8 @@ SITE = ROOT / "bench" / "flood_site"
 MIB = 1 << 20
 GB = 10**9
 ASKED_MS = 100.0
+FLOOD = 0.9  # of the bytes that so many lines have: with less of them it was none
 ENOUGH = 1000  # waits: of fewer there is no 99.9th percentile
-PERIOD_S = 0.02
-BURSTS_A_SECOND = 20
-
-_VLLM = "(APIServer pid=812) INFO"
-ORDINARY = (
-    (40, f'{_VLLM}:     127.0.0.1:51234 - "POST /v1/chat/completions HTTP/1.1" 200 OK'),
-    (20, "12:01:07    INFO HTTP Request: POST http://localhost:8000/v1/chat/completions 'HTTP/1.1 200 OK'"),
-    (
-        12,
-        f"{_VLLM} 08-21 12:01:07 [loggers.py:236] Engine 000: Avg prompt throughput: 812.4 tokens/s, Running: 48 reqs",
-    ),
-    (10, "12:01:07   DEBUG Scheduled rollout group 4182 of policy step 17, 48 rollouts in flight"),
-    (4, "\x1b[32m12:01:07\x1b[0m \x1b[1m   INFO\x1b[0m Train batch 31/64 (48 inflight rollouts)"),
-    (5, '  File "/opt/venv/lib/python3.12/site-packages/vllm/v1/engine/async_llm.py", line 441, in generate'),
-    (3, "Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:01<00:01,  1.31it/s]\r"),
-    (3, "{'reward': 0.4121, 'completion': 'The answer is 42.\\n\\nTraceback of my thoughts: ...', 'tokens': 812}"),
-    (1, "\x00\x01\xff\xfe\x80\x1b[999;999H\x07 not text at all \xc3\x28"),
-    (0.5, "httpx.ConnectError: All connection attempts failed"),
-    (0.05, "x" * (64 << 10)),
-)
-STORM = ((1, "httpx.ConnectError: All connection attempts failed"), (1, "ValueError: a rollout that cannot be read"))
-
-
-# ---------------------------------------------------------------- those beside the daemon
-
-
-def write(kind: str, lines_per_s: float, files: Sequence[str]) -> None:
-    """Write into the files, in turns, as long as our parent is there; the first gets half of the lines."""
-    table = ORDINARY if kind == "ordinary" else STORM
-    chance, parent = random.Random(3), os.getppid()
-    pool = [text.encode("latin-1") + b"\n" for text in _drawn(chance, table, 20_000)]
-    targets = [os.open(name, os.O_WRONLY | os.O_APPEND) for name in files]
-    begun, done, burst = time.monotonic(), 0, 0
-    while os.getppid() == parent:
-        due = int((time.monotonic() - begun) * lines_per_s)
-        target = targets[0] if burst % 2 == 0 else targets[1 + burst // 2 % (len(targets) - 1)]
-        data = b"".join(pool[number % len(pool)] for number in range(done, due))
-        os.write(target, data)
-        done, burst = due, burst + 1
-        time.sleep(1 / BURSTS_A_SECOND)
-
-
-def _drawn(chance: random.Random, table: Sequence[tuple[float, str]], count: int) -> list[str]:
-    return chance.choices([text for _, text in table], [weight for weight, _ in table], k=count)
-
-
-def control() -> None:
-    """An inbox, a probe and a loop that has nothing to do, until our parent is gone; tells its waits when asked."""
-    inbox: Inbox[None] = Inbox()
-
-    def probe() -> None:
-        while True:
-            time.sleep(PERIOD_S)
-            inbox.put(None)
-
-    def loop() -> None:
-        while True:
-            with contextlib.suppress(Exception):
-                inbox.get(5.0)
-
-    for work in (probe, loop):
-        threading.Thread(target=work, daemon=True).start()
-    for _ in sys.stdin:
-        print(json.dumps(inbox.waits.told()), flush=True)
-
-
-# ---------------------------------------------------------------- the measurement
 
 
 @dataclass
@@ -146,6 +79,7 @@ class Row:
     seconds: float = 0.0
     rss: int = 0
     written: int = 0
+    due: int = 0  # bytes that were to be written
     behind: int = 0
 
     @property
@@ -163,7 +97,7 @@ class _Bench:
         self.pod: Pod = production_pod(folder, self.practice, interval=20)
         self.pod.environ = {"PYTHONPATH": f"{SITE}{os.pathsep}{ROOT}", "RL_FLOOD_PROBE": "1"}
         self.control = subprocess.Popen(
-            [sys.executable, "-m", "bench.flood", "control"],
+            [sys.executable, "-m", "bench.flooding", "control"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         )  # fmt: skip
         self.rows: dict[str, Row] = {}
@@ -235,19 +169,21 @@ class _Bench:
 
     def flood(self, name: str, kind: str, seconds: float, lines_per_s: float) -> None:
         """So many lines a second, then wait until they are read."""
-        sizes = self.sizes()
-        with self.measured(name) as row:
-            words = [sys.executable, "-m", "bench.flood", "write", kind, str(lines_per_s), *self.files()]
-            writer = subprocess.Popen(words, cwd=ROOT)
+        words = [sys.executable, "-m", "bench.flooding", "write", kind, str(lines_per_s), *self.files()]
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as writer:
             try:
-                time.sleep(seconds)
-                row.behind = max(row.behind, self.behind())
+                assert writer.stdout is not None
+                writer.stdout.readline()
+                sizes = self.sizes()
+                with self.measured(name) as row:
+                    time.sleep(seconds)
+                    row.behind = max(row.behind, self.behind())
+                    row.written += sum(self.sizes().values()) - sum(sizes.values())
+                    row.due += int(seconds * lines_per_s * mean_bytes(kind))
                 if writer.poll() is not None:
                     raise RuntimeError(f"{name}: the writer ended by itself ({writer.returncode}): this was no flood.")
             finally:
                 writer.kill()
-                writer.wait()
-        row.written += sum(self.sizes().values()) - sum(sizes.values())
         self.caught_up(row)
 
     def sizes(self) -> dict[str, int]:
@@ -293,20 +229,6 @@ class _Bench:
             self.caught_up(row)
             time.sleep(max(0.0, seconds - (time.monotonic() - began)))
         assert self.practice.pids("trainer") == pids, "the job was touched"
-
-
-def append(path: Path, size: int, seconds: float) -> int:
-    """Ordinary lines, ``size`` bytes of them, evenly within ``seconds``; returns how many bytes were written."""
-    chance = random.Random(4)
-    block = b"".join(text.encode("latin-1") + b"\n" for text in _drawn(chance, ORDINARY, 5000))
-    written, began = 0, time.monotonic()
-    with path.open("ab", buffering=0) as file:
-        while written < size:
-            file.write(block)
-            written += len(block)
-            ahead = began + seconds * written / size - time.monotonic()
-            time.sleep(max(0.0, ahead))
-    return written
 
 
 @dataclass
@@ -384,6 +306,8 @@ def missed(found: Measured) -> list[str]:
             short.append(f"{row.name}: {row.waits.count} waits, and it takes {ENOUGH} for a 99.9th percentile.")
         elif not late <= ASKED_MS:
             short.append(f"{row.name}: the 99.9th percentile is {late:g} ms.")
+        if row.written < FLOOD * row.due:
+            short.append(f"{row.name}: {row.written / 1e6:.1f} of {row.due / 1e6:.1f} MB were written.")
     return short + ([f"There were {found.incidents} incidents, and nothing had happened."] if found.incidents else [])
 
 
@@ -394,12 +318,6 @@ def _on_disk(path: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; exit code 1 where the 99.9th percentile is missed, or there are too few waits to tell."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["write"]:
-        write(words[1], float(words[2]), words[3:])
-        return 0
-    if words[:1] == ["control"]:
-        control()
-        return 0
     parser = argparse.ArgumentParser(prog="python -m bench.flood", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of each turn")
     parser.add_argument("--rounds", type=int, default=3)

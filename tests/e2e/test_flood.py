@@ -54,6 +54,8 @@ def test_a_bench_that_measured_nothing_has_reached_nothing() -> None:
         "storm: the 99.9th percentile is 200 ms."
     ]
     assert missed(Measured([calm], incidents=1)) != []
+    dry = Row("flood", calm.waits, written=3 * 10**6, due=72 * 10**6)
+    assert missed(Measured([dry])) == ["flood: 3.0 of 72.0 MB were written."]
 
 
 @pytest.mark.soak
@@ -65,6 +67,7 @@ def test_a_flood_a_storm_and_a_long_log_delay_no_decision(tmp_path: Path) -> Non
     silence, flood, storm, growing, adopted = found.rows
     for row in (flood, storm, growing, adopted):
         assert row.waits.count > 100, told
+        assert row.written > row.due / 2, told
         assert judged(row) is not False, f"{row.name}\n{told}"
         assert row.rss - silence.rss < 48 * MIB, told
     assert found.incidents == 0, told
