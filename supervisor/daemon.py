@@ -559,7 +559,8 @@ def main(
             came_from=came_from,
             orders=orders,
         )
-        trust.accept(path, run_file.state_dir)
+        if warning := trust.accept(path, run_file.state_dir):
+            logs.say("warning", "files", warning)
         return daemon.run()
     except OSError as error:
         raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error

@@ -5,7 +5,8 @@ likes as the user of the daemon. So they are judged before they are obeyed, by t
 each folder and link on the way to it. `units/onstart.sh` has the same rule in bash for what it reads before any Python.
 
 A file that was in order once and says the same now is still that file, whatever its mode has become: the daemon keeps
-the sums of what it obeyed, so that a volume that is mounted in another way, or a careless chmod, costs no run.
+the sums of what it obeyed, so that a volume that is mounted in another way, or a careless chmod, costs no run. Nor does
+this rule, where it comes to a job that already runs: what no daemon has judged yet is then obeyed once, with a warning.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from supervisor import env_file, shim, unix_socket
+
 VARIABLE = "RL_SUPERVISOR_TRUST_FILES"
 """With "1" every file is obeyed, whoever can write it: for volumes that show each file as everybody's."""
 CREDENTIALS = Path("/etc/credstore")
 ACCEPTED = "accepted-files.json"
 LARGEST = 1 << 20
 _MOST_LINKS = 40  # as the kernel, path_resolution(7)
+_MARKER = "RL_SUPERVISOR_ATTEMPT"  # in a shim's environment, with the folder of its attempt
+
+_let_pass: dict[Path, dict[str, str]] = {}
+"""By state folder: path to sum of what this process obeyed although others can change it. ``accept`` writes it down."""
 
 
 def files_of(run_file: Path, environ: Mapping[str, str] = os.environ) -> list[Path]:
@@ -44,41 +51,76 @@ def files_of(run_file: Path, environ: Mapping[str, str] = os.environ) -> list[Pa
 def complaint(run_file: Path, state_dir: Path, text: bytes, environ: Mapping[str, str] = os.environ) -> str:
     """Why the run file or its keys are not obeyed, and what to do; "" when all are in order.
 
-    ``text`` is what was read of the run file. ``state_dir`` may hold the sums of an earlier daemon.
+    ``text`` is what was read of the run file. ``state_dir``: beside what is in it, the sums of an earlier daemon count.
     """
-    if environ.get(VARIABLE) == "1":
+    _let_pass.pop(state_dir, None)
+    itself = _switched_off_by_itself(run_file) if environ.get(VARIABLE) == "1" else None
+    if environ.get(VARIABLE) == "1" and itself is None:
         return ""
-    accepted: Mapping[str, str] | None = None
-    for path in files_of(run_file, environ):
-        problem = problem_of(path)
-        if not problem:
-            continue
-        if accepted is None:
-            accepted = _accepted(state_dir)
-        known = accepted.get(str(path.absolute()))
-        if known is not None and known == _sum(text if path == run_file else _read(path)):
-            continue
-        return (
-            f"{path} is not obeyed, since others could change it and so run what they like as {_name(os.geteuid())}: "
-            f"{problem} Where a volume shows every file so (a network volume, FUSE), copy it to where only you write: "
-            f"`install -D -m 600 {path} /etc/rl-supervisor/{path.name}`; or, where you trust everybody who can write "
-            f"there, set {VARIABLE}=1 in the environment."
-        )
-    return ""
+    wrong = [(path, problem) for path in files_of(run_file, environ) if (problem := problem_of(path))]
+    if not wrong:
+        return ""
+    found = {str(path.absolute()): _sum(text if path == run_file else _read(path)) for path, _ in wrong}
+    accepted = _accepted(state_dir)
+    unknown = [(path, why) for path, why in wrong if accepted.get(str(path.absolute())) != found[str(path.absolute())]]
+    if not unknown:
+        return ""
+    sums = _sums_file(state_dir)
+    if not os.path.lexists(sums) and not problem_of(sums) and _lives(state_dir):
+        _let_pass[state_dir] = found
+        return ""
+    path, problem = unknown[0]
+    return (
+        f"{path} is not obeyed, since others could change it and so run what they like as {_name(os.geteuid())}: "
+        f"{problem} {_remedy(path)}{f' In {itself} it does not count, which others can write.' if itself else ''}"
+    )
 
 
-def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.environ) -> None:
-    """Keep the sums of the files that are in order now. Whatever keeps it from being written costs only that."""
-    sums = dict(_accepted(state_dir))
+def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """Keep the sums of the files that are in order now. Whatever keeps it from being written costs only that.
+
+    Returns a warning when a file was obeyed that is not: its sum is kept as well, and it never is with other words.
+    """
+    before = _accepted(state_dir)
+    once = _let_pass.pop(state_dir, {})
+    sums = {**before, **once}
     for path in files_of(run_file, environ):
         data = _read(path)
         if data is not None and not problem_of(path):  # judged after it was read, and whatever VARIABLE says
             sums[str(path.absolute())] = _sum(data)
-    target = state_dir / ACCEPTED
-    fresh = target.with_name(f".{ACCEPTED}.{os.getpid()}")
+    if sums != before:
+        _keep(_sums_file(state_dir), sums)
+    passed = next((one for one in files_of(run_file, environ) if str(one.absolute()) in once), None)
+    if passed is None:
+        return ""
+    return (
+        f"{passed} is obeyed this once, since a job of this run lives that began before files were judged, although "
+        f"others could change it and so run what they like as {_name(os.geteuid())}: {problem_of(passed)} A daemon "
+        f"that finds it changed ends with 93. {_remedy(passed)}"
+    )
+
+
+def _remedy(path: Path) -> str:
+    return (
+        f"Where a volume shows every file so (a network volume, FUSE), copy it to where only you write: "
+        f"`install -D -m 600 {path} /etc/rl-supervisor/{path.name}`; or, where you trust everybody who can write "
+        f"there, set {VARIABLE}=1 in the environment."
+    )
+
+
+def _switched_off_by_itself(run_file: Path) -> Path | None:
+    """The .env beside the run file, where it brings ``VARIABLE`` and others can write it: it cannot vouch for itself.
+
+    systemd reads it before anybody has judged it.
+    """
+    found = env_file.beside(run_file) if run_file.with_suffix(".env").is_file() else None
+    return found.path if found is not None and VARIABLE in found.values and problem_of(found.path) else None
+
+
+def _keep(target: Path, sums: Mapping[str, str]) -> None:
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
-        if sums == _accepted(state_dir):
-            return
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.write(fd, json.dumps(sums, indent=1).encode())
@@ -188,9 +230,37 @@ def _name(uid: int) -> str:
 # ---------------------------------------------------------------- what was obeyed before
 
 
+def _sums_file(state_dir: Path) -> Path:
+    """Where the sums are kept: in the state folder; where others can write that, beside the sockets.
+
+    Those are gone with the machine or the container, and so is every job.
+    """
+    if not problem_of(state_dir):
+        return state_dir / ACCEPTED
+    return unix_socket.socket_dir() / f"{_sum(os.fsencode(state_dir.absolute()))[:16]}-{ACCEPTED}"
+
+
+def _lives(state_dir: Path) -> bool:
+    """Does a job of this state folder live? By its shim, whose environment names the folder of its attempt.
+
+    A record that others could have written says nothing; what the kernel tells of the process does.
+    """
+    for record in sorted(state_dir.glob("attempts/[0-9]*/*.shim.json"), reverse=True):
+        marker = f"{_MARKER}={record.parent.absolute()}".encode()
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            told = json.loads(_read(record) or b"")
+            process = Path(f"/proc/{int(told['shim_pid'])}")
+            status = (process / "status").read_text(errors="replace")
+            users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["-1"])
+            mine = set(map(int, users)) <= {0, os.geteuid()}  # all four: not a stranger's who became root by a program
+            if mine and marker in (process / "environ").read_bytes().split(b"\0"):
+                return bool(shim.start_ticks(int(told["shim_pid"])) == told["shim_start_ticks"])
+    return False
+
+
 def _accepted(state_dir: Path) -> Mapping[str, str]:
     """Path to SHA-256 of what was in order once; nothing where others could have written that down."""
-    path = state_dir / ACCEPTED
+    path = _sums_file(state_dir)
     data = _read(path)
     if data is None or problem_of(path):
         return {}

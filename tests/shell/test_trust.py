@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import trust
+from supervisor import shim, trust
 from supervisor.errors import ConfigError
 from supervisor.run_file import load
 from tests.shell.conftest import STRANGER, as_root
@@ -220,6 +221,100 @@ def test_sums_that_others_could_have_written_prove_nothing(etc: Path) -> None:
     trust.accept(path, state)
     path.chmod(0o666)
     state.chmod(0o777)
+    with pytest.raises(ConfigError, match="is not obeyed"):
+        load(path)
+
+
+@as_root
+def test_the_variable_does_not_count_where_keys_that_others_can_write_bring_it(
+    etc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd has read the .env by then, and everybody's file would vouch for itself."""
+    path = everybodys(etc)
+    monkeypatch.setenv(trust.VARIABLE, "1")
+    (etc / "mine.env").write_text(f"B2_APPLICATION_KEY=K000\n{trust.VARIABLE}='1'\n")
+    (etc / "mine.env").chmod(0o600)
+    assert load(path).run.id == "mine"
+    (etc / "mine.env").chmod(0o666)
+    with pytest.raises(ConfigError, match=r"In .*/mine\.env it does not count, which others can write\."):
+        load(path)
+    (etc / "mine.env").write_text("B2_APPLICATION_KEY=K000\n")
+    assert load(path).run.id == "mine", "it came from elsewhere"
+
+
+@pytest.fixture
+def lives(etc: Path) -> Iterator[Callable[..., None]]:
+    """``lives(uid, state)``: a process with the mark of a shim lives, and its record lies in the state folder."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(uid: int = 0, state: Path = etc.parent / "state", marked: Path | None = None) -> None:
+        folder = state / "attempts" / "0007"
+        folder.mkdir(parents=True)
+        env = {**os.environ, "RL_SUPERVISOR_ATTEMPT": str(marked or folder)}
+        one = subprocess.Popen(["/bin/sleep", "60"], env=env, user=uid)
+        running.append(one)
+        record = {"shim_pid": one.pid, "shim_start_ticks": shim.start_ticks(one.pid)}
+        (folder / "rl.shim.json").write_text(json.dumps(record))
+
+    yield start
+    for one in running:
+        one.kill()
+        one.wait()
+
+
+@as_root
+@pytest.mark.parametrize("volume", ["run file", "state folder too"])
+def test_a_job_that_ran_before_this_rule_came_keeps_its_daemon_and_its_file_is_judged_from_then_on(
+    volume: str, etc: Path, lives: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RL_SUPERVISOR_SOCKET_DIR", str(etc.parent / "run"))
+    path, state = in_everybodys_folder(etc), etc.parent / "state"
+    if volume == "state folder too":
+        state.chmod(0o777)
+    with pytest.raises(ConfigError, match="is not obeyed"):
+        load(path)  # nothing runs
+    lives()
+    for _ in range(2):  # a look by `check` uses nothing up
+        assert load(path).run.id == "mine"
+    warning = trust.accept(path, state)
+    assert warning.startswith(
+        f"{path} is obeyed this once, since a job of this run lives that began before files were judged, although "
+        f"others could change it and so run what they like as root: everybody can write the folder {etc} (mode 0777): "
+        f"`chmod go-w {etc}`. A daemon that finds it changed ends with 93. Where a volume"
+    )
+    assert load(path).run.id == "mine" and trust.accept(path, state) == ""
+    path.write_text(path.read_text().replace('["true"]', '["false"]'))
+    with pytest.raises(ConfigError, match="is not obeyed"):
+        load(path)
+
+
+@as_root
+def test_what_is_kept_is_what_was_obeyed_and_not_what_lies_there_a_moment_later(
+    etc: Path, lives: Callable[..., None]
+) -> None:
+    path = everybodys(etc)
+    lives()
+    assert load(path).run.id == "mine"
+    path.write_text(path.read_text().replace('["true"]', '["false"]'))
+    trust.accept(path, etc.parent / "state")
+    with pytest.raises(ConfigError, match="is not obeyed"):
+        load(path)
+
+
+@as_root
+@pytest.mark.parametrize("faked", ["a stranger's process", "another run's", "no process"])
+def test_a_job_that_a_run_file_has_made_up_vouches_for_nothing(
+    faked: str, etc: Path, lives: Callable[..., None]
+) -> None:
+    """Whoever can write the run file can name any state folder in it, and put records there."""
+    path, state = everybodys(etc), etc.parent / "theirs"
+    path.write_text(RUN.format(state=state))
+    if faked == "a stranger's process":
+        lives(STRANGER, state)
+    elif faked == "another run's":
+        lives(0, state, marked=etc.parent / "state" / "attempts" / "0007")
+    else:
+        state.mkdir()
     with pytest.raises(ConfigError, match="is not obeyed"):
         load(path)
 
