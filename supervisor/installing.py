@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor import env_file
+from supervisor import env_file, secrets
 from supervisor.config import RunFile, load
 from supervisor.effects import transient
 from supervisor.errors import ConfigError, SupervisorError
+from supervisor.storage import keys
 from supervisor.unit_files import CREDENTIALS_SINCE, SERVICE, SLICE, UNITS, Place, marked, text_of, unit_texts, whose
 
 START_TIMEOUT_S = 240.0  # above the unit's TimeoutStartSec
@@ -40,14 +41,6 @@ ENVIRONMENT = """\
 # WANDB_API_KEY=
 # HF_TOKEN=
 """
-
-KEYS = {
-    "b2": ("B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY"),
-    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-}
-"""What a store of each kind cannot be opened without."""
-CREDSTORES = tuple(Path(folder, "credstore") for folder in ("/etc", "/run", "/usr/lib"))
-"""Where systemd looks for the credentials that the unit names (systemd.exec(5), LoadCredential=)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,15 +268,9 @@ def _plan_environment(plan: Plan, where: Place, name: str, missing: Sequence[str
 def _missing_keys(where: Place, name: str, url: str, version: int | None) -> list[str]:
     """What the store at ``url`` cannot be opened without and neither the .env nor a credential of systemd has."""
     beside = env_file.beside(where.at(where.config / f"{name}.toml"))
-    held = {key for key, value in beside.values.items() if value.strip()} if beside is not None else set()
-    if not where.user and (version is None or version >= CREDENTIALS_SINCE):
-        for folder in map(where.at, CREDSTORES):
-            held |= {one for one in KEYS.get(_kind(url), ()) if (folder / f"{name}.{one.lower()}").exists()}
-    return [one for one in KEYS.get(_kind(url), ()) if one not in held]
-
-
-def _kind(url: str) -> str:
-    return url.partition("://")[0]
+    given = not where.user and (version is None or version >= CREDENTIALS_SINCE)
+    stores = map(where.at, secrets.CREDSTORES) if given else ()
+    return keys.missing(url, name, beside.values if beside is not None else {}, stores)
 
 
 def _checked(path: Path) -> RunFile:

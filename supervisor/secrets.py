@@ -50,6 +50,9 @@ _SHAPES = (
     ),
 )
 
+CREDSTORES = tuple(Path(folder, "credstore") for folder in ("/etc", "/run", "/usr/lib"))
+"""Where systemd looks for the credentials that the unit names, as NAME.CREDENTIAL (systemd.exec(5))."""
+
 _lock = threading.Lock()
 _known: frozenset[str] = frozenset()
 _pattern: re.Pattern[str] | None = None

@@ -14,9 +14,9 @@ from typing import Any
 from supervisor import env_file
 from supervisor.config import RunFile, load
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
-from supervisor.installing import CREDSTORES, KEYS
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.secrets import masked, masked_all, remember_environment
+from supervisor.storage import keys
 from supervisor.storage.base import Store
 
 
@@ -63,19 +63,14 @@ def _examine(run_file: RunFile, environ: Mapping[str, str], report: dict[str, An
 
 def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
-    needed = KEYS.get(run_file.store_url.partition("://")[0], ())
-    places = [Path(own["CREDENTIALS_DIRECTORY"])] if own.get("CREDENTIALS_DIRECTORY") else []
-    credentials = [place / name.lower() for place in places for name in needed]
-    credentials += [place / f"{path.stem}.{name.lower()}" for place in CREDSTORES for name in needed]
-    held = {one.name.rpartition(".")[2].upper() for one in credentials if os.path.exists(one)}  # noqa: PTH110
     file = path.with_suffix(".env")
     told = ""
-    if missing := [name for name in needed if not environ.get(name, "").strip() and name not in held]:
+    if missing := keys.missing(run_file.store_url, path.stem, environ):
         told = (
             f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor {file} "
             "has: the run would stop and ask for it."
         )
-    elif theirs := [name for name in needed if not own.get(name, "").strip() and name not in held]:
+    elif theirs := keys.missing(run_file.store_url, path.stem, own):
         told = (
             f"{' and '.join(theirs)} stand{'s' if len(theirs) == 1 else ''} in {file}, which systemd and onstart.sh "
             "read; `rl-supervisor run` by hand wants them in its environment."

@@ -14,7 +14,7 @@ from supervisor.config import load
 from supervisor.core.words import size
 from supervisor.effects import transient
 from supervisor.errors import ConfigError
-from supervisor.installing import KEYS
+from supervisor.storage.keys import KEYS
 
 
 def init(output: Path, job_dir: Path | None) -> int:

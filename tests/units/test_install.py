@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import installing, unit_files
+from supervisor import installing, secrets, unit_files
 from supervisor.cli import main
 from supervisor.effects import transient
 from supervisor.errors import ConfigError
@@ -380,7 +380,7 @@ def test_a_credential_of_systemd_is_a_key_as_well(
     where = Place(tmp_path / "units", tmp_path / "etc", tmp_path / "var", user=False)
     credstore = tmp_path / "credstore"
     credstore.mkdir()
-    monkeypatch.setattr(installing, "CREDSTORES", (credstore,))
+    monkeypatch.setattr(secrets, "CREDSTORES", (credstore,))
     run_file = user.with_name("demo.toml")
     run_file.write_text(run_file.read_text() + f'[store]\nurl = "{B2}"\n')
     for name in ("b2_application_key_id", "b2_application_key"):
