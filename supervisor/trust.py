@@ -20,11 +20,10 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from supervisor import env_file, shim, unix_socket
+from supervisor import env_file, secrets, shim, unix_socket
 
 VARIABLE = "RL_SUPERVISOR_TRUST_FILES"
 """With "1" every file is obeyed, whoever can write it: for volumes that show each file as everybody's."""
-CREDENTIALS = Path("/etc/credstore")
 ACCEPTED = "accepted-files.json"
 LARGEST = 1 << 20
 _MOST_LINKS = 40  # as the kernel, path_resolution(7)
@@ -39,7 +38,7 @@ def files_of(run_file: Path, environ: Mapping[str, str] = os.environ) -> list[Pa
     found = [run_file]
     beside = run_file.with_suffix(".env")
     found += [beside] if os.path.lexists(beside) else []
-    folders = [(CREDENTIALS, f"{run_file.stem}.*")]
+    folders = [(store, f"{run_file.stem}.*") for store in secrets.CREDSTORES]
     if given := environ.get("CREDENTIALS_DIRECTORY"):
         folders.append((Path(given), "*"))
     for folder, pattern in folders:

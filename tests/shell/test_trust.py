@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import shim, trust
+from supervisor import secrets, shim, trust
 from supervisor.errors import ConfigError
 from supervisor.run_file import load
 from tests.shell.conftest import STRANGER, as_root
@@ -194,6 +194,15 @@ def test_keys_that_others_can_write_are_as_bad_and_so_are_credentials(
     (given / "b2_application_key").chmod(0o666)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given))
     with pytest.raises(ConfigError, match=r"everybody can write the file .*/given/b2_application_key"):
+        load(path)
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    assert load(path).run.id == "mine"
+    store = etc / "run-credstore"
+    store.mkdir()
+    monkeypatch.setattr(secrets, "CREDSTORES", (etc / "none", store))
+    (store / "mine.b2_application_key").write_text("K000")
+    (store / "mine.b2_application_key").chmod(0o666)
+    with pytest.raises(ConfigError, match=r"everybody can write the file .*/run-credstore/mine\.b2_application_key"):
         load(path)
 
 
