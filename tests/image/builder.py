@@ -185,6 +185,13 @@ class Builder:
         self._do(self.machine(image, upper, "\n".join(then)), f"RUN in line {one.line}")
         return replace(image, layers=(*image.layers, upper))
 
+    def execute(self, image: Image, command: str) -> None:
+        """``command`` in ``image``, with this machine's network; nothing of it stays. Raises StepFailedError."""
+        then = f'{self._hosts()}\nexec chroot "$root" '
+        words = [f"{name}={value}" for name, value in {**image.env, **self.hosts_environment()}.items()]
+        inner = shlex.join(["env", "-i", *words, "/bin/sh", "-c", command])
+        self._do(self.machine(image, self.new("tried"), then + inner), command)
+
     def _copy(self, stage: Stage, one: Instruction, image: Image, values: Mapping[str, str]) -> Image:
         upper = self.new(f"{stage.name}-copy-{one.line}")
         *sources, target = (filled(word, values) for word in one.rest.split())

@@ -66,7 +66,7 @@ class Container:
         env["RL_SUPERVISOR_BACKOFF"] = "0.1"
         env |= {f"RL_SUPERVISOR_{name}": str(self.box / folder) for name, folder in names}
         with (self.box / "said").open("ab") as said:
-            # As a runtime starts it: whoever runs the tests in the background ignores Ctrl-C, and children inherit that.
+            # As a runtime starts it: whoever runs the tests in the background ignores Ctrl-C, and children do.
             fresh = ["env", "--default-signal", *CONTAINER, *command]
             self.runtime = subprocess.Popen(fresh, stdout=said, stderr=said, env=env)
         children = Path(f"/proc/{self.runtime.pid}/task/{self.runtime.pid}/children")
