@@ -24,6 +24,7 @@ FILE_BUDGET_BYTES = 512 << 10  # of one file in one call, so that a backlog in o
 BUDGET_BYTES = 2 << 20  # of all files in one call
 BACKLOG_BYTES = 32 << 20  # more than this unread, and of it only the last RECENT_BYTES are read: the rest is history
 RECENT_BYTES = 8 << 20
+LATE_BYTES = 128 << 10  # of a file's end, for a reader that comes late and does not know what was read before it
 MARK_BYTES = 32
 LINGER_S = 10.0  # how long a file without a name is read on after its last line: its writer may not know yet
 MAX_FILES = 400  # each costs a descriptor, of which a service has 1024 by default
@@ -94,10 +95,11 @@ class Tail:
         """Where another reader would go on."""
         return Position(self.path, self.key[1], self._line_start, self._mark)
 
-    def read(self, budget_bytes: int) -> tuple[list[bytes], int]:
+    def read(self, budget_bytes: int, backlog_bytes: int) -> tuple[list[bytes], int]:
         """Complete lines that came since, without their ends and without empty ones, and how many bytes were read.
 
-        A line longer than the cap is given as its beginning; the rest is read and thrown away.
+        A line longer than the cap is given as its beginning; the rest is read and thrown away. Where more than
+        ``backlog_bytes`` are unread, all but the last ``RECENT_BYTES`` are passed over.
         """
         look = os.fstat(self.fd)
         self.deleted = look.st_nlink == 0
@@ -108,7 +110,7 @@ class Tail:
         if look.st_size < self._offset or not self._same_content():
             self._restart()  # truncated in place (copytruncate, or a new start that writes over the old log)
             self._skip_hole()
-        if look.st_size - self._offset > BACKLOG_BYTES:
+        if look.st_size - self._offset > backlog_bytes:
             self._skip_to(look.st_size - RECENT_BYTES)
         lines: list[bytes] = []
         read_bytes = 0
@@ -138,6 +140,11 @@ class Tail:
             block = os.pread(self.fd, CHUNK_BYTES, start)
             start += len(block) - len(block.lstrip(b"\0"))  # the rest of the hole's last block
         self._offset = self._line_start = start
+
+    def end_only(self, size_bytes: int) -> None:
+        """Begin ``LATE_BYTES`` before the end, which is at ``size_bytes``."""
+        if size_bytes - self._offset > LATE_BYTES:
+            self._skip_to(size_bytes - LATE_BYTES)
 
     def _skip_to(self, offset: int) -> None:
         """Go on with the first line that begins behind ``offset``, or at it where none does for 64 KiB."""
@@ -177,10 +184,16 @@ class Follower:
     ``positions``: where a reader before this one stopped (the same job, another daemon), or what ``ends`` gave just
     before the job was started. Files without a position whose last change is older than ``since_wall`` (Unix time)
     belong to an attempt before: what they hold is passed over, what is appended to them from now on is read.
+    ``late``: of files without a position that are there already only the end is read (``LATE_BYTES``).
     """
 
     def __init__(
-        self, sources: Sequence[LogSource], positions: Iterable[Position] = (), since_wall: float | None = None
+        self,
+        sources: Sequence[LogSource],
+        positions: Iterable[Position] = (),
+        since_wall: float | None = None,
+        *,
+        late: bool = False,
     ) -> None:
         self._sources = list(sources)
         self._since_wall = since_wall
@@ -192,6 +205,8 @@ class Follower:
             self._orphans.append(position)
         self.overlooked = 0  # files beyond MAX_FILES that are not followed
         self.behind = False  # the last read left something unread
+        self.ended = False  # nobody writes any more, and what the last lines say is waited for
+        self._late = late
 
     def discover(self) -> None:
         """Look for files that came, moved or went. Costs a glob for each source."""
@@ -207,6 +222,7 @@ class Follower:
         for position in self._orphans:
             self._find_renamed(position, now)
         self._orphans.clear()
+        self._late = False  # what comes from now on is new
         for key, tail in self._tails.items():
             tail.nameless = key not in named
             if not tail.nameless:
@@ -224,7 +240,9 @@ class Follower:
                 self.behind = True
                 break
             try:
-                lines, read_bytes = tail.read(min(left, FILE_BUDGET_BYTES))
+                lines, read_bytes = tail.read(
+                    min(left, FILE_BUDGET_BYTES), RECENT_BYTES if self.ended else BACKLOG_BYTES
+                )
             except OSError:
                 self._drop(tail)  # a stale handle, a bad block: opened again, where it was, by the next discover()
                 continue
@@ -293,6 +311,8 @@ class Follower:
         if position is None and self._is_older(look):
             position = _end(path, fd, look)
         tail = self._tails[look.st_dev, look.st_ino] = Tail(path, fd, look, source, position)
+        if self._late and position is None:
+            tail.end_only(look.st_size)
         return tail
 
     def _is_older(self, look: os.stat_result) -> bool:
