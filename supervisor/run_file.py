@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from supervisor import trust
 from supervisor.errors import ConfigError
+from supervisor.toml_keys import MOST_PARTS, long_key_line
 from supervisor.toml_positions import Key, Position, key_positions
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 LARGEST = 1 << 20  # bytes; a run file has a few thousand
 MOST_MISTAKES = 20
-MOST_DOTS = 2000  # in a line
 DEEPEST = 100
 SECOND_NAMES = {"recover": "recovery"}
 """Sections that people know by another name as well."""
@@ -78,9 +78,8 @@ def parsed(text: str) -> dict[str, Any]:
 
     The time that ``tomllib`` takes for a key grows with the square of its parts: a line of 800 KB of them takes hours.
     """
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > MOST_DOTS:
-            raise ValueError(f"line {number} has more than {MOST_DOTS} dots")
+    if number := long_key_line(text):
+        raise ValueError(f"line {number} has a key of more than {MOST_PARTS} parts")
     data = tomllib.loads(text)
     if _deeper(data, DEEPEST):
         raise ValueError(f"its tables and lists are nested more than {DEEPEST} deep")

@@ -114,6 +114,8 @@ def test_any_value_from_the_store_in_any_setting_is_taken_or_refused(at: tuple[s
 @example(data=b"a" + b".a" * 400_000 + b" = 1\n")
 @example(data=b"a" + b".a" * 3000 + b" = 1\n")
 @example(data=b"a = " + b"9" * 5000)
+@example(data=b"a = {b = '''c'''', a" + b".a" * 400_000 + b" = 1}\n")
+@example(data=b"a = " + b'""' * 400_000 + b".a" * 3000)
 def test_any_text_as_the_trainers_configuration_is_read_or_gives_a_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "rl.toml"
     path.write_bytes(data)
@@ -128,3 +130,20 @@ def test_the_examples_are_run_files() -> None:
         load(path)
     with pytest.raises(ConfigError):
         load(EXAMPLES[0].parent)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"' + "." * 5000 + '"',
+        "'" + "." * 5000 + "'",
+        '"""\n' + "." * 5000 + '\n \\".."""',
+        "'''" + "." * 5000 + "'''''",
+        "[" + "0.1, " * 5000 + "]",
+        "1 # " + "." * 5000,
+    ],
+)
+def test_dots_that_part_no_key_are_free(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "trainer.toml"
+    path.write_text(f"prompt = {value}\n")
+    assert configs.load([configs.Source(path)]).has("prompt")
