@@ -28,11 +28,12 @@ Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVIS
 is copied to FILE.1 and emptied). The daemon is given ``RL_SUPERVISOR_NANNY``: our pid and start time. Where somebody
 else's ``NOTIFY_SOCKET`` is set it speaks to that one, and we do not watch.
 """
-# ruff: noqa: PTH108, PTH116, PTH123, PTH208
+# ruff: noqa: PTH102, PTH106, PTH108, PTH110, PTH116, PTH123, PTH208
 # (pathlib would cost a third of this program's memory and start-up time)
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -225,6 +226,15 @@ def cut(path: str, limit: int = CUT_ABOVE_BYTES) -> bool:
     return True
 
 
+def forget(folder: str) -> None:
+    """Remove the folder of the socket."""
+    try:
+        os.unlink(f"{folder}/notify")
+        os.rmdir(folder)
+    except OSError:
+        pass  # somebody tidied /tmp
+
+
 class Beat:
     """What the daemon says of itself, as a service manager hears it: a socket, and a thread that reads it."""
 
@@ -232,13 +242,24 @@ class Beat:
         """Raises OSError where there are no such sockets."""
         self.limit_s = limit_s
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind("")  # a name that the kernel chooses, in no folder (unix(7), "Autobind")
+        self.address = self.bind()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self.address = "@" + self.socket.getsockname()[1:].decode()
         self.pid = 0  # who is listened to
         self.count = 0  # of its words
         self.allowed_s: float | None = None  # how long it may be silent; None: for ever
         self.seen, self.silent_s, self.looked = 0, 0.0, time.monotonic()
+
+    def bind(self) -> str:
+        """In a folder of our own: who else may send could fill the short queue, and the daemon would seem silent."""
+        folder = f"/tmp/rl-nanny-{os.getuid()}-{os.urandom(6).hex()}"  # noqa: S108
+        try:
+            os.mkdir(folder, 0o700)
+            self.socket.bind(f"{folder}/notify")
+        except OSError:
+            self.socket.bind("")  # a name that the kernel chooses, in no folder (unix(7), "Autobind")
+            return f"@{self.socket.getsockname()[1:].decode()}"
+        atexit.register(forget, folder)
+        return f"{folder}/notify"
 
     def start(self) -> None:
         """Listen from now on; with our signals blocked, which this thread must not take."""
@@ -276,7 +297,8 @@ class Beat:
         """Has it been silent for too long?"""
         now, before, heard = time.monotonic(), self.looked, self.seen
         self.looked, self.seen = now, self.count
-        if self.allowed_s is None or self.seen != heard:
+        # Where somebody tidied /tmp, the daemon cannot be heard.
+        if self.allowed_s is None or self.seen != heard or not (self.address[0] == "@" or os.path.exists(self.address)):
             self.silent_s = 0.0
         else:  # who slept for longer, with the whole container, has not listened either
             self.silent_s += min(now - before, 2 * self.look_s)

@@ -443,7 +443,7 @@ SPEAKS = """
 import socket
 def say(words):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
-        one.sendto(words.encode(), "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+        one.sendto(words.encode(), os.environ["NOTIFY_SOCKET"])
 def turn(seconds):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
