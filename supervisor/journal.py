@@ -169,6 +169,7 @@ class Journal:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA cache_size=-512")
+        database.execute(f"PRAGMA journal_size_limit={WAL_BYTES // 4}")  # else its size tells its longest day
         database.execute(f"PRAGMA wal_autocheckpoint={LATE_PAGES}")
         database.executescript(_SCHEMA + archive.SCHEMA)
         if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":

@@ -24,9 +24,9 @@ def _shorten(scale: float) -> None:
 
 
 def _leak(what: str) -> None:
-    """A descriptor, a sleeping thread and 256 KiB every two seconds: what a small mistake in the product would do."""
+    """A descriptor, a sleeping thread and 256 KiB every half second: what a mistake in the product would do."""
     while True:
-        time.sleep(2.0)
+        time.sleep(0.5)
         if "fds" in what:
             _HELD.append(open(os.devnull, "rb"))  # noqa: PTH123, SIM115
         if "threads" in what:

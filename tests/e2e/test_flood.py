@@ -25,26 +25,6 @@ def waited(count: int, *, up_to_s: float) -> Waits:
     return Waits(count, {bound: count if bound >= up_to_s else 0 for bound in (0.001, 0.05, 0.1, 0.2, 1.0, 10.0)})
 
 
-def judged(row: Row) -> bool | None:
-    """Was the daemon in time? None where nobody can say.
-
-    Other tests run beside it: what a loop with nothing to do, in a process of its own, waited meanwhile is no fault of
-    the daemon's. Where that alone is more than is asked for, the machine is no judge of anything.
-    """
-    noise_ms = row.beside.percentile_ms(0.999)
-    return None if noise_ms > ASKED_MS else row.waits.percentile_ms(0.999) <= ASKED_MS + noise_ms
-
-
-def test_a_machine_that_is_late_itself_judges_nothing_and_excuses_nothing() -> None:
-    late, calm, mad = waited(3000, up_to_s=1.0), waited(3000, up_to_s=0.05), waited(3000, up_to_s=60.0)
-    assert mad.percentile_ms(0.999) == float("inf")
-    assert judged(Row("flood", late, mad)) is None
-    assert judged(Row("flood", mad, mad)) is None
-    assert judged(Row("flood", late, calm)) is False
-    assert judged(Row("flood", calm, calm)) is True
-    assert judged(Row("flood", late, Waits())) is False, "a control loop that told nothing is no excuse"
-
-
 def test_a_bench_that_measured_nothing_has_reached_nothing() -> None:
     calm = Row("flood", waited(3000, up_to_s=0.05))
     assert missed(Measured([calm])) == []
@@ -60,17 +40,15 @@ def test_a_bench_that_measured_nothing_has_reached_nothing() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_flood_a_storm_and_a_long_log_delay_no_decision(tmp_path: Path) -> None:
+def test_a_flood_a_storm_and_a_long_log_cost_no_memory_and_no_restart(tmp_path: Path) -> None:
+    """How long decisions wait meanwhile is measured by `python -m bench.flood`, on a machine that does nothing else."""
     said: list[str] = []
-    found = measure(tmp_path, 12, 1, big=HERE_MB * 10**6, say=said.append)
+    found = measure(tmp_path, 8, 1, big=HERE_MB * 10**6, say=said.append)
     told = "\n".join([found.table(), *said])
     silence, flood, storm, growing, adopted = found.rows
     for row in (flood, storm, growing, adopted):
         assert row.waits.count > 100, told
         assert row.written > row.due / 2, told
-        assert judged(row) is not False, f"{row.name}\n{told}"
         assert row.rss - silence.rss < 48 * MIB, told
     assert found.incidents == 0, told
     assert found.on_disk < 100 * MIB < found.captured, told
-    if any(judged(row) is None for row in (flood, storm, growing, adopted)):
-        pytest.skip(f"the machine itself was later than {ASKED_MS:g} ms:\n{told}")
