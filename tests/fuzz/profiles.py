@@ -18,7 +18,7 @@ _CHECKS: Final = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture, Hea
 settings.register_profile(
     FEW, max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=_CHECKS
 )
-settings.register_profile(MANY, max_examples=400, deadline=None, database=None, suppress_health_check=_CHECKS)
+settings.register_profile(MANY, max_examples=100, deadline=None, database=None, suppress_health_check=_CHECKS)
 
 
 def fuzzed(share: float = 1.0) -> Callable[[Any], Any]:
