@@ -228,7 +228,7 @@ def test_a_run_goes_on_under_other_versions_and_one_that_cannot_start_is_refused
 @pytest.mark.soak
 def test_an_open_incident_is_gone_on_with_by_the_new_program(installed: Installed, living: Living) -> None:
     slow = {"recovery": {"backoff": 12, "backoff_cap": 12}}
-    pod = living(settings=slow, faults=[{"kind": "trainer-crash", "at_step": 5}])
+    pod = living(settings=slow, faults=[{"kind": "trainer-crash", "at_step": 25}])
     pod.wait_for(lambda: pod.sentences("backing-off") or pod.status().get("incident"), "an incident is open")
     pod.wait_for(lambda: len(pod.practice.starts()) == 1 and not pod.practice.alive(), "the job is down")
     number = pod.status()["incident"]["id"]
@@ -324,7 +324,7 @@ def test_a_program_that_dies_right_after_it_took_the_place_leaves_the_job_to_the
 @pytest.mark.soak
 def test_what_would_lose_the_run_is_refused(tmp_path: Path, installed: Installed, living: Living) -> None:
     trial = installed.file("upgrade.py")
-    trial.write_text(trial.read_text().replace("TRIAL_S = 45.0", "TRIAL_S = 6.0"))
+    trial.write_text(trial.read_text().replace("TRIAL_S = 45.0", "TRIAL_S = 15.0"))
     pod = living()
     launcher = pod.status()["pid"]
 
