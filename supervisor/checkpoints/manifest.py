@@ -221,9 +221,9 @@ def check_paths(paths: Sequence[str], where: str) -> None:
     for path in paths:
         problem = name_problem(path)
         if problem:
-            raise StoreError("damaged", f"{where} is refused: the name {path!r} cannot be used, {problem}")
+            raise StoreError("damaged", f"{where} is refused: the name {path[:200]!r} cannot be used, {problem}")
         if path in seen:
-            raise StoreError("damaged", f"{where} is refused: it names {path!r} twice")
+            raise StoreError("damaged", f"{where} is refused: it names {path[:200]!r} twice")
         seen.add(path)
     for path in paths:
         parent = path

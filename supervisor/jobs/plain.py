@@ -185,7 +185,7 @@ class PlainJob(EngineWithJob):
             StepDone(
                 "job",
                 int(step),
-                seconds if seconds is not None and math.isfinite(seconds) else None,
+                seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None,
                 values["reward"],
                 values["loss"],
                 throughput=values["throughput"],

@@ -240,5 +240,6 @@ def _value(value: object) -> float | None:
 
 
 def _finite(value: object) -> float | None:
+    """Seconds that something took; None where it is no such number."""
     number = _value(value)
-    return number if number is not None and math.isfinite(number) else None
+    return number if number is not None and math.isfinite(number) and number >= 0 else None
