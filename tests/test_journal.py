@@ -19,7 +19,7 @@ from supervisor.core import facts as f
 from supervisor.core.decide import Decision, decide
 from supervisor.core.state import State
 from supervisor.errors import TryAgainError
-from supervisor.journal import BALLAST_BYTES, SNAPSHOT_EVERY, Journal
+from supervisor.journal import BALLAST_BYTES, SNAPSHOT_EVERY, WAL_BYTES, Journal
 from tests.core.world import World
 
 
@@ -310,7 +310,7 @@ def test_the_write_ahead_log_is_emptied_beside_the_loop_and_never_by_its_writes(
     assert written > 5_000_000  # beyond SQLite's own thousand pages: no write has waited for the disk
     journal.checkpoint()
     journal.put("one more", "y")
-    assert wal.stat().st_size == written  # it begins anew at its beginning
+    assert wal.stat().st_size <= WAL_BYTES  # it begins anew, and its size tells of what is in it again
     (tmp_path / "alone.db").write_bytes((tmp_path / "journal.db").read_bytes())
     with contextlib.closing(sqlite3.connect(tmp_path / "alone.db")) as alone:
         assert alone.execute("SELECT COUNT(*) FROM meta WHERE key LIKE 'key %'").fetchone()[0] == 1500

@@ -236,7 +236,7 @@ class Container:
     def execute(self, one: int, *words: str) -> tuple[int, str]:
         """`docker exec`."""
         env = [f"{name}={value}" for name, value in self.image.env.items()]
-        entered = ["nsenter", "-t", str(one), "-m", "-p", "-i", "-u", "-r", "--wd=/", "env", "-i", *env, *words]
+        entered = ["nsenter", "-t", str(one), "-m", "-p", "-i", "-u", "-r", "env", "-C", "/", "-i", *env, *words]
         done = subprocess.run(entered, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
