@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak lint bench simulation setup clean
+.PHONY: demo test soak audit lint bench simulation setup clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python -m supervisor.simulator.demo
@@ -13,6 +13,10 @@ test: lint
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m soak
+	FUZZ=soak $(BIN)/python -m pytest tests/fuzz
+
+audit: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.audit
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What a running daemon tells and takes from people: JSON over HTTP on a unix socket, and three pages for Prometheus.
 
 GET  /v1/status /v1/checkpoints /v1/explain /v1/events?after=&limit=&wait= /v1/log?role=&lines=|offset=&inode=
+GET  /v1/incidents?id=|open=
 POST /v1/command {"verb": "stop", "args": []}
 GET  /metrics /healthz /readyz    (these three also on TCP, when the run file asks for it; nothing else ever is)
 """
@@ -25,7 +26,7 @@ from supervisor.api_server import Handler, HttpServer, RefusedError
 from supervisor.errors import SupervisorError
 from supervisor.log_window import NoLogError, last_lines, next_piece
 from supervisor.logs import say
-from supervisor.unix_socket import Claim, peer_name
+from supervisor.unix_socket import Claim, door, peer_name
 
 VERBS: Mapping[str, frozenset[str]] = {
     "start": frozenset({"--take-over"}),
@@ -38,6 +39,7 @@ VERBS: Mapping[str, frozenset[str]] = {
     "unpin": frozenset(),
     "rollback": frozenset(),
     "attach": frozenset(),
+    "upgrade": frozenset(),
 }
 """Each verb with the arguments it knows; ``attach``, of ``rl-supervisor attach``, takes one ``PID:START_TICKS``.
 
@@ -94,6 +96,12 @@ class Desk(Protocol):
         Each is {id, wall (Unix time), level, event, sentence, fields}.
         """
 
+    def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
+        """Incidents as ``supervisor.incidents`` tells them, newest first; one with its story when it is named.
+
+        Raises SupervisorError when there is none of that number.
+        """
+
     def log_files(self) -> dict[str, Path]:
         """Role to its newest log file."""
 
@@ -116,10 +124,13 @@ class Desk(Protocol):
 class Api:
     """Serves one Desk. ``start`` claims the socket, ``close`` gives it back."""
 
-    def __init__(self, desk: Desk, socket_path: Path, mode: int = 0o660, tcp: str | None = None) -> None:
+    def __init__(
+        self, desk: Desk, socket_path: Path, mode: int = 0o600, tcp: str | None = None, group: str | None = None
+    ) -> None:
+        """``mode`` and ``group``: whom the socket answers besides its owner and root (``unix_socket.Door``)."""
         self._desk = desk
         self._path = socket_path
-        self._mode = mode
+        self._mode, self._group = mode, group
         self._tcp = tcp
         self._claim: Claim | None = None
         self._servers: list[HttpServer] = []
@@ -130,8 +141,9 @@ class Api:
 
     def start(self) -> None:
         """Begin to answer. Raises TryAgainError when another daemon serves this run, ConfigError on a bad path."""
-        self._claim = Claim(self._path, self._mode)
-        server = HttpServer(self._claim.socket, _SocketPages, 32, self._desk, self._closing)
+        let_in = door(self._mode, self._group)
+        self._claim = Claim(self._path, let_in)
+        server = HttpServer(self._claim.socket, _SocketPages, 32, self._desk, self._closing, refusal=let_in.refusal)
         self._servers.append(server)
         self._thread("api", lambda: server.serve_forever(poll_interval=_POLL_S))
         if self._tcp:
@@ -203,7 +215,10 @@ class _OpenPages(Handler):
         return desk
 
     def answer(self, method: str) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:  # the address of a host, in brackets that do not fit
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{self.path[:40]!r} is no page's name.") from None
         page = self.pages.get((method, parts.path))
         if page is None:
             methods = sorted(known for known, path in self.pages if path == parts.path)
@@ -241,7 +256,7 @@ class _OpenPages(Handler):
 
 
 class _SocketPages(_OpenPages):
-    """Everything, for those whom the socket's permissions let in."""
+    """Everything, for those who are let in (``unix_socket.Door``)."""
 
     pages: ClassVar[Mapping[tuple[str, str], str]] = {
         **_OpenPages.pages,
@@ -249,6 +264,7 @@ class _SocketPages(_OpenPages):
         ("GET", "/v1/checkpoints"): "checkpoints",
         ("GET", "/v1/explain"): "explain",
         ("GET", "/v1/events"): "events",
+        ("GET", "/v1/incidents"): "incidents",
         ("GET", "/v1/log"): "log",
         ("POST", "/v1/command"): "command",
     }
@@ -263,6 +279,11 @@ class _SocketPages(_OpenPages):
 
     def page_explain(self) -> None:
         self.send_json(self.desk.explain())
+
+    def page_incidents(self) -> None:
+        number = self.integer("id", 0, 1, 10**9) if "id" in self.query else None
+        only_open = self.integer("open", 0, 0, 1) == 1
+        self.send_json({"incidents": self.desk.incidents(number, only_open=only_open)})
 
     def page_events(self) -> None:
         after = self.integer("after", 0, -1, 2**62)

@@ -8,6 +8,7 @@ import socket
 import socketserver
 import threading
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -16,8 +17,10 @@ from supervisor.logs import say
 from supervisor.secrets import masked_all
 
 LARGEST_BODY = 64 << 10
+LONGEST_LENGTH = 20  # digits; Python refuses to read a number of thousands
 REQUEST_S = 10.0  # a request must have arrived whole after this
 EXCHANGE_S = 90.0  # and its answer must be gone after this, the longest poll included
+MOST_REFUSED = 2  # connections at a time of those who are not let in: they only hear that
 
 
 class RefusedError(Exception):
@@ -35,8 +38,19 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     block_on_close = False
 
     def __init__(
-        self, listener: socket.socket, handler: type[Handler], threads: int, desk: Any, closing: threading.Event
+        self,
+        listener: socket.socket,
+        handler: type[Handler],
+        threads: int,
+        desk: Any,
+        closing: threading.Event,
+        *,
+        refusal: Callable[[socket.socket], Callable[[], str] | None] = lambda connection: None,
     ) -> None:
+        """``refusal``: for a connection whose other end is not let in what makes the sentence that it is told.
+
+        It is asked in the loop that accepts, and must not wait for anybody; the sentence is made in a thread.
+        """
         # Not TCPServer's own __init__: it would make a socket of its own.
         socketserver.BaseServer.__init__(self, ("", 0), handler)
         self.socket = listener
@@ -47,9 +61,17 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._waiting = threading.BoundedSemaphore(max(1, threads // 2))
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
+        self._refusal = refusal
+        self._strangers = threading.BoundedSemaphore(MOST_REFUSED)
+        self._refused: dict[socket.socket, Callable[[], str]] = {}
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
+        if refused := self._refusal(request):
+            if not self._strangers.acquire(blocking=False):
+                self.shutdown_request(request)  # no place of the others is spent on him, and no time of this loop
+                return
+            self._refused[request] = refused
+        elif not self._slots.acquire(blocking=False):
             self._send_busy(request)
             return
         self.allow(request, REQUEST_S)
@@ -69,6 +91,11 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """The connection is cut when it is still there after ``seconds``."""
         with self._lock:
             self._deadlines[request] = time.monotonic() + seconds
+
+    def refused(self, request: socket.socket) -> str:
+        """Why this connection gets no answer; "" when it does."""
+        refusal = self._refused.get(request)
+        return refusal() if refusal else ""
 
     def may_wait(self) -> bool:
         """True when one more request may wait for news; ``waited`` gives the place back."""
@@ -96,7 +123,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def _free(self, request: socket.socket) -> None:
         with self._lock:
             self._deadlines.pop(request, None)
-        self._slots.release()
+        (self._slots if self._refused.pop(request, None) is None else self._strangers).release()
 
     def _send_busy(self, request: socket.socket) -> None:
         body = b'{"error": "Too many connections: try again in a moment."}\n'
@@ -137,6 +164,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.allow(self.connection, EXCHANGE_S)
         self.close_connection = True  # no thread is spent on an idle connection
         try:
+            if sentence := self.server.refused(self.connection):
+                raise RefusedError(HTTPStatus.FORBIDDEN, sentence)
             self.answer(method)
         except RefusedError as refused:
             self.send_json({"error": str(refused)}, refused.status)
@@ -153,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit():
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "The request needs a Content-Length.")
-        if int(length) > LARGEST_BODY:
+        if len(length) > LONGEST_LENGTH or int(length) > LARGEST_BODY:
             raise RefusedError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request may have {LARGEST_BODY >> 10} KiB, this one has more."
             )

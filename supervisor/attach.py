@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from supervisor.config import RunFile
-from supervisor.effects.launch import without_secrets
+from supervisor.effects.strangers import without_secrets
 from supervisor.effects.survivors import Identity, Process, ancestors, table
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import Job

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.gpu import GpuSensor, merged
 from supervisor.sensors.growing import GrowthSensor
 from supervisor.sensors.host import HostSensor
-from supervisor.sensors.logs import LogSensor, end_positions
+from supervisor.sensors.logs import CountedLogs, LastLines, end_positions
 from supervisor.sensors.processes import (
     TITLE_LENGTH,
     Identity,
@@ -42,7 +41,6 @@ SCAN_PROCESSES_S = 3.0
 SCANS_WITHOUT_CALL = 4  # the housekeeping calls for scans; should it die, they go on more slowly
 HOST_S = 5.0
 GROWTH_S = 10.0  # what takes long grows for minutes
-LAST_LINES_S = 10.0  # a log on a dead mount must not hide that the job ended
 KNOWN_ROLES = ("inference", "trainer", "shared")
 EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
 
@@ -67,13 +65,14 @@ class Attending:
         self._number: int | None = None
         self._prepared: tuple[int, list[dict[str, str | int]]] = (0, [])
         self._watcher: ProcessWatcher | None = None
-        self._logs: LogSensor | None = None
+        self._logs: CountedLogs | None = None
         self._configs: ConfigWatch | None = None
         self._plan: GpuPlan | None = None
         self._steps: Looker | None = None
         self._last_logs: dict[str, Path] = {}
         self._sources: Sequence[LogSource] = ()
         self._engine: EngineWatch | None = None
+        self._engine_sensor: EngineSensor | None = None
         self._scanner: ProcessScanner | None = None
 
     # ------------------------------------------------------------ the pod
@@ -114,7 +113,8 @@ class Attending:
     ) -> None:
         """Look at the processes, logs and engine of an attempt that runs.
 
-        ``positions``: where the daemon before was in its logs; None when this daemon launched the attempt.
+        ``positions``: where the daemon before was in its logs, none where nobody knows; None when this daemon launched
+        the attempt.
         """
         self.leave(None)
         found = [look(name) for name in components]
@@ -126,12 +126,14 @@ class Attending:
 
         supervision = self._run_file.supervision
         folder = self._attempt_dir(attempt)
+        late = positions is not None and not positions
         if positions is None:
             positions = self._prepared[1] if self._prepared[0] == attempt else []
         engines = str(engine_dir(self._run_file.state_dir, 0).parent)
         positions = [position for position in positions if not str(position.get("path")).startswith(engines)]
         started = min((one.started_wall for one in found if one.started_wall), default=None)
-        logs = _CountedLogs(job.log_sources(folder), job, positions=positions, since_wall=started and started - 1.0)
+        since = started and started - 1.0
+        logs = CountedLogs(job.log_sources(folder), job, positions=positions, since_wall=since, late=late)
         following = self._start(logs, min(LOG_INTERVAL_S, supervision.sample))
         exits = _Exits(attempt, components, look, logs, following)
         watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
@@ -150,6 +152,7 @@ class Attending:
                 canary_timeout_s=self._run_file.deadlines.hang / 2,
                 work_waits=lambda: (work := self._state().work) is not None and work.inflight > 0,
             )
+            self._engine_sensor = sensor
             self._attempt.append(self._start(sensor, supervision.engine_sample))
         growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
         self._attempt.append(self._start(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
@@ -245,6 +248,10 @@ class Attending:
         if self._steps is not None:
             self._steps.wake()
 
+    def engine_page(self) -> tuple[float, bytes] | None:
+        """The engine's /metrics as it was last read (Unix time), whatever has become of the engine since."""
+        return self._engine_sensor.page if self._engine_sensor is not None else None
+
     def look_at_configs(self) -> None:
         """Compare the configuration on disk with the snapshot that runs."""
         watch = self._configs
@@ -288,6 +295,15 @@ class Attending:
         mine = [memory.gpu for memory in state.gpus.values() if memory.gpu.role in (roles or KNOWN_ROLES)]
         return all(gpu.used_bytes < max(EMPTY_BYTES, gpu.total_bytes // 50) for gpu in mine) if mine else None
 
+    def gpu_pids(self) -> list[int]:
+        """Whom the driver lists on the run's GPUs, at the last look; [] where it hides that."""
+        gpus = [memory.gpu for memory in self._state().gpus.values() if memory.gpu.role in KNOWN_ROLES]
+        return sorted({pid for gpu in gpus for pid in gpu.pids or ()})
+
+    def identities(self) -> list[Identity]:
+        """Every process that was seen in the attempt's tree, also those of no role."""
+        return self._scanner.identities() if self._scanner is not None else []
+
     # ------------------------------------------------------------ lookers
 
     def _start(self, sensor: Sensor, interval_s: float, deadline_s: float = 15.0) -> Looker:
@@ -302,16 +318,6 @@ class Attending:
             looker.stop(timeout_s=0.5)
 
 
-class _CountedLogs(LogSensor):
-    """Counts the looks whose facts have been posted."""
-
-    looks = 0
-
-    def posted(self) -> None:
-        super().posted()
-        self.looks += 1
-
-
 class _Exits:
     """The components' ends, each told only after its last lines: they say whether it finished, and why it did not."""
 
@@ -320,7 +326,7 @@ class _Exits:
         attempt: int,
         components: Sequence[str],
         look: Callable[[str], ShimState],
-        logs: _CountedLogs,
+        logs: CountedLogs,
         following: Looker,
     ) -> None:
         self._attempt = attempt
@@ -328,7 +334,7 @@ class _Exits:
         self._look = look
         self._logs = logs
         self._following = following
-        self._wanted: dict[str, tuple[int, float]] = {}
+        self._last: dict[str, LastLines] = {}
 
     def __call__(self) -> list[f.ComponentExited]:
         found = []
@@ -341,9 +347,9 @@ class _Exits:
         return found
 
     def _lines_are_read(self, name: str) -> bool:
-        # The look under way may have begun before the end: the one after it has seen everything.
-        wanted, since = self._wanted.setdefault(name, (self._logs.looks + 2, time.monotonic()))
-        if self._logs.looks >= wanted or time.monotonic() - since > LAST_LINES_S:
+        if name not in self._last:
+            self._last[name] = LastLines(self._logs)
+        if self._last[name].are_read():
             return True
         self._following.wake()
         return False

@@ -181,7 +181,7 @@ def alone(run_file: RunFile, does: str, instead: str = "") -> Iterator[None]:
     folder = run_file.state_dir
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-        opened = (folder / "lock").open("w")
+        opened = (folder / "lock").open("a")  # the holder's name stays in it
     except OSError as error:
         raise SupervisorError(
             f"The state folder {folder} cannot be used: {error.strerror}. See that this user may write there, or name "

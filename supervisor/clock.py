@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -16,8 +17,9 @@ class Clock:
         self.boot_id = boot_id()
         last = journal.last_time()
         kept = journal.get("epoch") if journal.get("boot_id") == self.boot_id else None
-        if kept is not None:
-            self._epoch = float(kept)
+        epoch = _finite(kept)
+        if epoch is not None:
+            self._epoch = epoch
         elif last is not None:
             away = max(0.0, time.time() - last[1])  # wall time is the only witness across a reboot
             self._epoch = last[0] + away - _boottime()
@@ -31,6 +33,15 @@ class Clock:
     def now(self) -> float:
         """Seconds of the journal's clock."""
         return _boottime() + self._epoch
+
+
+def _finite(text: str | None) -> float | None:
+    """The number that was kept; None when somebody made it something else."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _boottime() -> float:

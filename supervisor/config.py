@@ -4,6 +4,8 @@ Secrets are never in it: they come from the environment or from systemd credenti
 ``load`` turns every mistake into one sentence with the line, the key and the nearest known key.
 """
 
+# ruff: noqa: RUF012 - pydantic gives each instance its own copy of a default
+
 from __future__ import annotations
 
 import os
@@ -11,23 +13,18 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from supervisor import secrets, unix_socket
+from supervisor import homes, secrets, unix_socket
+from supervisor.section import Positive, Section
+from supervisor.telling import Evidence, Heartbeat, Leaving, Logging, Logs
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SECRET_NAME = secrets.SECRET_NAME
 STORE_URL = r"^(b2://[A-Za-z0-9-]{6,63}(/.*)?|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?|file:///.+)$"
 
 Seconds = Annotated[float, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 GpuName = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=r"^(GPU|MIG)-[0-9a-fA-F-]+$")]
-
-
-class Section(BaseModel):
-    """A table of the run file; unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Run(Section):
@@ -279,21 +276,13 @@ class Api(Section):
 
     socket: Path | None = None
     """Unix socket. Default /run/rl-supervisor/ID.sock as root, else under XDG_RUNTIME_DIR or the state folder."""
-    mode: Annotated[str, StringConstraints(pattern=r"^0?[0-7]{3}$")] = "660"
-    """Permissions of the socket."""
+    mode: Annotated[str, StringConstraints(pattern=r"^0?[0-7]{3}$")] = "600"
+    """Permissions of the socket. They bind the server as well: its owner and root may always, the socket's group or
+    everybody only with the bits for reading or writing."""
+    group: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,31}$")] | None = None
+    """Group (its name or number) that the socket is given, and whose members are let in. Default: none."""
     tcp: Annotated[str, StringConstraints(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] | None = None
     """`host:port` for /metrics, /healthz and /readyz only; commands stay on the socket. Default: nothing listens."""
-
-
-class Logging(Section):
-    """The daemon's own log."""
-
-    format: Literal["auto", "journal", "pretty", "json"] = "auto"
-    """`auto`: journald fields under systemd, pretty on a terminal, JSON lines elsewhere."""
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe line that is written."""
-    file: Path | None = None
-    """Also write JSON lines here, rotated at 20 MB."""
 
 
 class Report(Section):
@@ -335,7 +324,11 @@ class RunFile(Section):
     hooks: Hooks = Hooks()
     api: Api = Api()
     logging: Logging = Logging()
+    logs: Logs = Logs()
     report: Report = Report()
+    leaving: Leaving = Leaving()
+    heartbeat: Heartbeat = Heartbeat()
+    evidence: Evidence = Evidence()
     supervision: Supervision = Supervision()
 
     @property
@@ -345,8 +338,14 @@ class RunFile(Section):
             return self.run.state_dir.expanduser().absolute()
         if os.geteuid() == 0:
             return Path("/var/lib/rl-supervisor") / self.run.id
-        home = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-        return Path(home) / "rl-supervisor" / self.run.id
+        return homes.state_home() / "rl-supervisor" / self.run.id
+
+    @property
+    def log_file(self) -> Path | None:
+        """Where the daemon's JSON lines go besides stderr (absolute), None under systemd, whose journal keeps them."""
+        if self.logging.file:
+            return self.logging.file.expanduser().absolute()
+        return None if Path("/run/systemd/system").is_dir() else self.state_dir / "daemon.jsonl"  # sd_booted(3)
 
     @property
     def socket(self) -> Path:
@@ -373,4 +372,4 @@ def load(path: Path) -> RunFile:
     """
     from supervisor import run_file  # not needed by processes that only use the models
 
-    return run_file.read(path, RunFile)
+    return run_file.load(path)

@@ -6,49 +6,59 @@ systemd's watchdog. Everything that can hang runs beside this loop.
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
+import faulthandler
 import json
 import os
 import queue
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor import __version__, attach, logs, next_pod, replies, status
-from supervisor.api import VERBS, Api, Reply
+from supervisor import __version__, logs, memory, next_pod, run_lock, status, trust
+from supervisor.api import Api
+from supervisor.attaching import Attaching
 from supervisor.attending import Attending
 from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import fencing
-from supervisor.core.decide import decide
-from supervisor.core.state import State
+from supervisor.core.decide import Decision, decide
+from supervisor.core.state import Mode, State
 from supervisor.core_settings import of_run_file
 from supervisor.effects import aside, attached
 from supervisor.effects.attached import look
-from supervisor.effects.attempts import attempt_dir, forget_old_attempts, last_attempt, take_snapshot
+from supervisor.effects.attempts import attempt_dir, last_attempt
 from supervisor.effects.carry_out import Effects
+from supervisor.effects.evidence.scene import Known
+from supervisor.effects.heartbeat import Heartbeat
 from supervisor.effects.own_engine import last_engine, look_at
-from supervisor.effects.survivors import Identity, alive
-from supervisor.errors import ConfigError, SupervisorError, TryAgainError
+from supervisor.effects.survivors import Identity
+from supervisor.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
+from supervisor.front_desk import FrontDesk
+from supervisor.going import Going
 from supervisor.housekeeping import Housekeeping
+from supervisor.inbox import Inbox
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.run_file import load
 from supervisor.systemd import notifier
+from supervisor.upgrade import Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
 
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
 STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
+SWITCH_S = 0.0005  # the loop gets Python's lock after so long from a thread that parses; 5 ms each time, by default
+OWN_UMASK = 0o027  # whatever the caller's was: logs and evidence are for us and our group; job and hooks have 022
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
@@ -66,70 +76,79 @@ class Daemon:
         take_over: bool = False,
         onstart: bool = False,
         attach_to: Identity | None = None,
+        attached: bool = False,
+        came_from: str = "",
+        orders: Sequence[tuple[f.Fact, str]] = (),
     ) -> None:
         """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
 
         ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed.
+        ``attached``: such a job is watched already. ``came_from``: the version in whose place this process goes on;
+        ``orders``: what people asked it for in its last moment, and who did.
 
         Raises SupervisorError with a sentence when the run cannot be watched at all.
         """
         # First of all, and from the process's own environment: what a child inherits, it would use (systemctl does).
         self.notifier = notifier()
+        if came_from:
+            self.notifier.ping()  # the watchdog's time goes on over the exec
         self.run_file = run_file
         self._environ = dict(environ)
         self._fresh, self._step, self._over = fresh, step, take_over
-        self._attach_to = attach_to
+        self._attach_to, self._attached = attach_to, attached
+        self._came_from, self._orders = came_from, orders
         self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         self._path = path
         self._new_pod = onstart
-        self._setup = onstart and bool(run_file.setup.commands)
+        self._setup = onstart and bool(run_file.setup.commands) and not came_from
         self._state_dir = run_file.state_dir
-        self._inbox: queue.SimpleQueue[tuple[Item, str]] = queue.SimpleQueue()
+        self._inbox: Inbox[tuple[Item, str]] = Inbox()
+        self.waits = self._inbox.waits
         self._first: deque[tuple[Item, str]] = deque()
-        self._began = time.monotonic()
         self._signals = 0
+        self._left = Orders()  # for a program that takes this place
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
-        self._lock_file = self._take_lock()
+        self._lock_file = run_lock.take(self._state_dir, run_file.run.id, environ)
+        self._heir = run_lock.Heir(self._state_dir, environ)
         self.journal = Journal(self._state_dir)
-        self.clock = Clock(self.journal)
         self.state, self._replayed = self.journal.rebuild()
+        self.clock = Clock(self.journal)
         self.attending = Attending(run_file, self.post, self._attempt_dir, lambda: self.state)
         self.effects = Effects(
             run_file,
             self.post,
             environ=environ,
             gpu_free=lambda: self.attending.gpu_free(*(("trainer",) if self._own_engine else ())),
+            gpu_pids=self.attending.gpu_pids,
             wandb_id=self.wandb_id,
             explain=lambda: status.explain(self.state),
-            log_files=self.log_files,
+            log_files=self.attending.log_files,
             known=lambda: self._known(engine=False),
             opened=self._open_late,
             observed=lambda: self.observed,
             engine_gpu_free=lambda: self.attending.gpu_free("inference"),
             engine_known=lambda: self._known(engine=True),
+            seen=self._seen,
         )
         self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(self)
-        self.api = Api(self, run_file.socket, int(run_file.api.mode, 8), run_file.api.tcp)
-
-    def _take_lock(self) -> Any:
-        try:
-            self._state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
-            handle = (self._state_dir / "lock").open("w")
-        except OSError as error:
-            raise ConfigError(
-                f"The state folder {self._state_dir} cannot be written: {error.strerror}. "
-                "Set run.state_dir to a folder on a local disk that this user may write."
-            ) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise TryAgainError(
-                f"Another daemon already watches run {self.run_file.run.id} ({self._state_dir / 'lock'} is held). "
-                "See it with: supervisorctl status"
-            ) from error
-        return handle
+        store = self.effects.store
+        self.going = Going(
+            run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
+        )
+        self.heartbeat = Heartbeat(
+            run_file,
+            self.post,
+            lambda: self.state,
+            self.clock.now,
+            store.put_heartbeat,
+            holds=lambda: store.claiming.holds,
+        )
+        self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
+        self.attaching = Attaching(self)
+        api = run_file.api
+        self.api = Api(FrontDesk(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
 
     def _open_job(self) -> Job:
         if self._new_pod:
@@ -152,7 +171,7 @@ class Daemon:
         self.effects.do(a.Survey())
         self._adopt_engine(self._engine_left())
         if self.state.live and self.state.pid is not None and self.attending.positions() is None:
-            self._attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
+            self.attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
 
     def _attempt_dir(self, attempt: int) -> Path:
         return attempt_dir(self._state_dir, attempt)
@@ -163,16 +182,24 @@ class Daemon:
         """Hand a fact to the core; from any thread."""
         self._inbox.put((fact, source))
 
+    def chore(self, work: Callable[[], None]) -> None:
+        """Have the loop do ``work``, after the facts that were told before; from any thread."""
+        self._inbox.put((work, "daemon"))
+
     def run(self) -> int:
         """Watch the run until the core asks for the end; returns the exit code of the contract."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.going.signals):
             signal.signal(number, self._on_signal)
+        listen()
         self.api.start()
         try:
             self._begin()
-            return self._loop()
+            code = self._loop()
         finally:
             self._end()
+        if self.upgrade.going:
+            self.upgrade.become(self._late_orders)
+        return code
 
     def _begin(self) -> None:
         if self.journal.set_aside:
@@ -183,7 +210,7 @@ class Daemon:
             self.state = replace(self.state, attempt=last_attempt(self._state_dir), own=own)
             # No fact tells this number, and a replay has to begin with it.
             self.journal.snapshot(self.state)
-        if self._attach_to is not None or self._watches_a_persons_job():
+        if self._attach_to is not None or self._attached or self.attaching.watches():
             self.observed = _ATTACHED
         self.effects.job = self._job_or_none()
         if self.effects.job is not None and not self.observed:
@@ -192,7 +219,11 @@ class Daemon:
         self.attending.watch_pod(self.effects.job)
         self._take_over(settings)
         self.housekeeping.start()
+        self.going.start()
+        self.heartbeat.start()
         self.notifier.ready(f"watching {self.run_file.run.id}")
+        if self._came_from:
+            self.post(arrived(self._came_from), "daemon")
 
     def _job_or_none(self) -> Job | None:
         if self._setup:
@@ -215,12 +246,13 @@ class Daemon:
         state = self.state
         adopted = None
         after: list[f.Fact] = []
-        taken = self._claim(self._attach_to) if self._attach_to is not None else None
-        if taken is None and not state.live and attached.living(self._attempt_dir(state.attempt)):
-            taken = state.attempt  # of a journal that was lost
+        taken = self.attaching.claim(self._attach_to) if self._attach_to is not None else None
+        # A job of a journal that was lost: of what any other tells, nothing lives while it looks where to begin.
+        forgotten = state.mode in ("new", "surveying") or attached.living(self._attempt_dir(state.attempt)) is not None
+        if taken is None and not state.live and forgotten and self._pids(state.attempt):
+            taken = state.attempt
         if taken is not None and (taken != state.attempt or not state.live):
-            pid = attached.read(self._attempt_dir(taken))[0].process[0]
-            after.append(f.AttemptAdopted(taken, None, pid))
+            after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
         elif state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
             for component in self._components(state.attempt):
                 found = look(self._attempt_dir(state.attempt), component)
@@ -245,100 +277,50 @@ class Daemon:
         engine = self._engine_left()
         started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal, engine)
         self._first.extend((fact, "daemon") for fact in (started, *after))
+        self._first.extend(self._orders)
         self._adopt_engine(engine)
         if adopted is not None and (lives or not after):
-            self._attend(adopted, adopting=True)
+            self.attend(adopted, adopting=True)
         elif lives and taken is not None:
-            self._inbox.put((lambda: self._attend(taken, adopting=True), "daemon"))
+            self._inbox.put((lambda: self.attend(taken, adopting=True), "daemon"))
 
-    # ------------------------------------------------------------ jobs that a person started
-
-    def _watches_a_persons_job(self) -> bool:
-        """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
-        folder = self._attempt_dir(self.state.attempt)
-        if not attached.read(folder):
-            return False
-        left = any(alive((p.pid, p.start_ticks)) for p in self.state.processes.values())
-        return left or bool(attached.living(folder))
-
-    def _claim(self, process: Identity) -> int:
-        """The attempt under which ``process`` is watched: a new one, unless the present one is this very process.
-
-        Raises SupervisorError when the process has ended, or another job of the run lives.
-        """
-        state, job = self.state, self.effects.job
-        living = attached.living(self._attempt_dir(state.attempt))
-        if living is not None and living.process == process:
-            return state.attempt
-        for component in self._components(state.attempt):
-            found = look(self._attempt_dir(state.attempt), component)
-            if found.state == "running":
-                raise ConfigError(
-                    f"Attempt {state.attempt} of run {self.run_file.run.id} is alive (pid {found.pid}): a run has one "
-                    "job at a time. End that one first."
-                )
-        if job is None:
-            raise ConfigError("The trainer cannot be opened, so its job cannot be watched: see rl-supervisor check.")
-        number = max(state.attempt, last_attempt(self._state_dir)) + 1
-        folder = self._attempt_dir(number)
-        take_snapshot(folder, job.config_files(), None)
-        name = attach.component(job, folder)
-        attached.write(folder, name, process, attach.title(process[0]), attach.output_file(process[0]))
-        return number
-
-    def _attach(self, process: Identity) -> None:
-        """Watch a job that a person started; in the loop, since only the loop's state is the present one."""
-        try:
-            number = self._claim(process)
-        except SupervisorError as error:
-            self.post(f.Remark("attach-failed", str(error)), "daemon")
-            return
-        self.post(f.AttemptAdopted(number, None, process[0]), "daemon")
-        self._inbox.put((lambda: self._attend(number, adopting=True), "daemon"))
-
-    def _asked_to_attach(self, words: list[str]) -> Reply:
-        state, run = self.state, self.run_file.run.id
-        if not self.observed:
-            return Reply(
-                False,
-                f"The daemon of run {run} starts and stops its job itself, and we never stop what we did not start: "
-                'set [recovery] mode = "observe" in the run file, start the daemon anew, then attach.',
-            )
-        pid, _, ticks = words[0].partition(":") if words else ("", "", "")
-        process = (int(pid or 0), int(ticks or 0))
-        if not alive(process):
-            return Reply(False, f"There is no living process {pid}: nothing to attach to.")
-        living = attached.living(self._attempt_dir(state.attempt))
-        if living is not None and living.process == process:
-            return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt}.")
-        if state.live and state.ended is None and state.pid is not None:
-            return Reply(False, f"Run {run} has a living job already (pid {state.pid}), and a run has one at a time.")
-        if state.mode in ("leaving", "finished", "finishing"):
-            return Reply(False, f"The daemon of run {run} is about to end: {status.headline(state)}")
-        self._inbox.put((lambda: self._attach(process), "api"))
-        return Reply(True, f"Process {pid} is watched from now on, and never touched. See: supervisorctl status")
+    def _pids(self, attempt: int) -> list[int]:
+        """The living components of an attempt."""
+        folder = self._attempt_dir(attempt)
+        found = (look(folder, component) for component in self._components(attempt))
+        return [one.pid for one in found if one.state == "running" and one.pid]
 
     def _components(self, attempt: int) -> list[str]:
         return attached.components(self._attempt_dir(attempt))
 
     def _loop(self) -> int:
         deadline = self.clock.now()
-        while True:
+        while not (self.upgrade.due(self.state) or self._heir.due(self._calm)):
             fact, source = self._next(deadline)
             if not isinstance(fact, f.Fact):
                 fact()
                 continue
             before = self.state
-            observation = f.Observation(self.clock.now(), time.time(), fact, source)
-            decision = decide(before, observation)
-            self.state, deadline = decision.state, decision.deadline
-            self._told(self.journal.record(observation, before, self.state, decision.actions))
+            decision = self._decide(fact, source)
+            deadline = decision.deadline
             for action in decision.actions:
                 if isinstance(action, a.Exit):
                     return action.code
                 self._act(action)
             self._follow(before, fact)
+            self.going.follow()
             self._show()
+        return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
+
+    def _calm(self) -> bool:
+        return not self._signals and not busy_with(self.state)
+
+    def _decide(self, fact: f.Fact, source: str) -> Decision:
+        before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
+        decision = decide(before, observation)
+        self.state = decision.state
+        self._told(self.journal.record(observation, before, self.state, decision.actions))
+        return decision
 
     def _next(self, deadline: float) -> tuple[Item, str]:
         if self._first:
@@ -346,7 +328,7 @@ class Daemon:
         wanted = max(0.0, min(deadline - self.clock.now(), 5.0))
         began = self.clock.now()
         try:
-            found = self._inbox.get(timeout=wanted) if wanted > 0 else self._inbox.get_nowait()
+            found = self._inbox.get(wanted)
         except queue.Empty:
             return self._paused(began, wanted) or (f.Tick(), "clock")
         jumped = self._paused(began, wanted)
@@ -384,8 +366,7 @@ class Daemon:
     def _follow(self, before: State, fact: f.Fact) -> None:
         """Keep the sensors in step with the state."""
         if isinstance(fact, f.AttemptStarted):
-            self._attend(fact.attempt, adopting=False)
-            forget_old_attempts(self._state_dir, {self.state.attempt, self.state.snapshot or 0})
+            self.attend(fact.attempt, adopting=False)
         if isinstance(fact, f.AttemptStopped):
             self.attending.leave(fact.attempt)
         if isinstance(fact, f.EngineStarted) and self.effects.job is not None:
@@ -410,7 +391,7 @@ class Daemon:
     def _adopt_engine(self, engine: int | None) -> None:
         if engine is None or self.effects.job is None or self.attending.engine is not None:
             return
-        kept = json.loads(self.journal.get("log_positions") or "{}").get("positions", [])
+        kept = self.journal.kept("log_positions").get("positions", [])
         self.attending.watch_engine(self.effects.job, engine, kept)
         if not self.observed:  # giving weights is acting
             self.effects.engine.adopt()
@@ -419,15 +400,17 @@ class Daemon:
         """Pid and start ticks of the inference server's processes where it is a role of its own, or of all others."""
         known = list(self.state.processes.values())
         mine = [one for one in known if (self._own_engine and one.role == "inference") == engine]
-        return [(one.pid, one.start_ticks) for one in mine]
+        found = [(one.pid, one.start_ticks) for one in mine]
+        # With one tree alone, helpers that no role was found for are its own, too.
+        return found if self._own_engine else [*found, *self.attending.identities()]
 
-    def _attend(self, attempt: int, *, adopting: bool) -> None:
+    def attend(self, attempt: int, *, adopting: bool) -> None:
         job = self.effects.job
         if job is None:
             return
         components = self._components(attempt)
         folder = self._attempt_dir(attempt)
-        kept = json.loads(self.journal.get("log_positions") or "{}") if adopting else {}
+        kept = self.journal.kept("log_positions") if adopting else {}
         positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
         self.attending.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
 
@@ -449,21 +432,53 @@ class Daemon:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             return  # a terminal that went away is no reason to end
-        self._signals += 1
+        if number not in self.going.signals:
+            self._signals += 1
         if self._signals > 1:
             self.effects.hurry()
-        self._inbox.put((f.Command("shutdown", signal.Signals(number).name), "signal"))
+        self._inbox.put((self.going.told_by(number), "signal"))
+
+    def _hand_over(self) -> None:
+        """Another program goes on here: take no further orders, and keep for it those that were taken.
+
+        What sensors and effects have told meanwhile is there to be found again, as after any end of a daemon.
+        """
+        self.notifier.reloading("the installed program takes over")
+        self.api.close()
+        self._late_orders()
+
+    def _late_orders(self) -> Orders:
+        """Empty the inbox for the program that goes on here."""
+        while self._first or not self._inbox.empty():
+            fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
+            if isinstance(fact, f.Fact):
+                self._left.take(fact, source)
+        return self._left
 
     def _end(self) -> None:
-        self.notifier.stopping()
+        if self.upgrade.going:
+            self._hand_over()
+        else:
+            self.notifier.stopping()
+        self.heartbeat.close()
         self.housekeeping.stop()
+        self.effects.close(self.going.left_s(self.clock.now()))
+        self.going.close()
         self.attending.close()
-        self.effects.close()
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
         self.api.close()
         self.journal.snapshot(self.state)
         self.journal.close()
+
+    def _seen(self) -> Known:
+        """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
+        # The verdict has put the mode to "stopping" already: shown is what was judged.
+        mode: Mode = "starting" if self.state.progress.step is None else "running"
+        judged = replace(self.state, mode=mode)
+        processes = {one.pid: (one.role, one.title) for one in judged.processes.values()}
+        identity = self.effects.store.journal
+        return Known(lambda: status.explain(judged), processes, self.attending.engine_page(), identity)
 
     # ------------------------------------------------------------ settings, identity
 
@@ -495,92 +510,6 @@ class Daemon:
             self.journal.put("wandb_id", known)
         return known
 
-    # ------------------------------------------------------------ people (the API's Desk)
-
-    def status(self) -> dict[str, Any]:
-        """Everything that `supervisorctl status` shows."""
-        state = self.state
-        job = self.effects.job
-        transfers = self.effects.store.transfers.moving
-        moving = transfers.get("publish") or transfers.get("restore")
-        facts = job.facts() if job else None
-        return {
-            **status.status(state),
-            "observed": self.observed,
-            "store": self.run_file.store_url,
-            "disk": {
-                "path": str(job.output_dir if job else self.run_file.output_dir),
-                "total_bytes": state.disk_total,
-                "free_bytes": state.disk_free,
-                "reason": state.disk_reason,
-            },
-            "publishing": {
-                "what": "publishing" if moving.what == "publish" else "restoring",
-                "step": state.busy.publish if moving.what == "publish" else state.busy.restore,
-                "phase": moving.phase,
-                "bytes": moving.bytes,
-                "total_bytes": moving.total,
-                "rate": moving.rate,
-                "remaining_s": moving.remaining_s,
-            }
-            if moving
-            else None,
-            "wandb_id": self.run_file.wandb.id or self.journal.get("wandb_id"),
-            "version": __version__,
-            "daemon_pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._began, 1),
-            "job": facts.name if facts else "not installed yet",
-            "notes": [
-                *([note] if (note := fencing.note(state)) else []),
-                *(facts.notes if facts else ()),
-                *([self.journal.failure] if self.journal.failure else []),
-            ],
-        }
-
-    def command(self, verb: str, args: list[str], who: str) -> Reply:
-        """Take a person's command; it is carried out by the loop."""
-        if verb not in VERBS:
-            return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
-        if verb == "attach":
-            return self._asked_to_attach(args)
-        ok, sentence = replies.answer(self.state, verb, args, self.observed)
-        if ok:
-            self.post(f.Command(verb, who, tuple(args)), "api")
-        return Reply(ok, sentence)
-
-    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
-        """What was said, oldest first."""
-        found = self.journal.events(after, limit)
-        return [
-            {
-                "id": event.id,
-                "wall": event.wall,
-                "level": event.level,
-                "event": event.event,
-                "sentence": event.sentence,
-                "fields": event.fields,
-            }
-            for event in found
-        ]
-
-    def log_files(self) -> dict[str, Path]:
-        """Newest log of each role, and of each component's captured output."""
-        return self.attending.log_files()
-
-    def explain(self) -> dict[str, Any]:
-        """Why the core thinks what it thinks."""
-        now = replace(self.state, now=self.clock.now(), wall=time.time())  # ages are told as of now
-        return {**status.explain(now), "observed": self.observed}
-
-    def health(self) -> tuple[bool, str]:
-        """Does the decision loop turn?"""
-        age = self.clock.now() - self.state.now
-        return age < 30, f"the decision loop turned {age:.1f} s ago"
-
-    def ready(self) -> tuple[bool, str]:
-        """Is the job running and making steps?"""
-        return self.state.mode == "running", status.headline(self.state)
-
 
 _OBSERVED = (
     'this run is only observed, because its run file says [recovery] mode = "observe". Set it to "act" and start the '
@@ -600,11 +529,22 @@ def main(
     take_over: bool = False,
     onstart: bool = False,
     attach_to: Identity | None = None,
+    attached: bool = False,
 ) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # a closed stderr
+        faulthandler.enable()  # a watchdog ends a loop that hangs with SIGABRT: then it says where
+    came_from, orders = arrive(os.environ), orders_of(os.environ)
+    if came_from:
+        fresh, step, take_over = False, None, False  # what was asked for at the start has been done
+    os.umask(OWN_UMASK)
     run_file = load(path)
-    logs.configure(run_file.logging.format, run_file.logging.level, run_file.logging.file, run_file.run.id)
+    about = run_file.logging
+    size = int(about.file_mb * 1e6)
+    logs.configure(about.format, about.level, run_file.log_file, run_file.run.id, file_bytes=size, keep=about.keep)
     threading.current_thread().name = "loop"
+    sys.setswitchinterval(SWITCH_S)
+    memory.few_arenas()
     try:
         daemon = Daemon(
             run_file,
@@ -615,7 +555,12 @@ def main(
             take_over=take_over,
             onstart=onstart,
             attach_to=attach_to,
+            attached=attached,
+            came_from=came_from,
+            orders=orders,
         )
+        if warning := trust.accept(path, run_file.state_dir):
+            logs.say("warning", "files", warning)
         return daemon.run()
     except OSError as error:
         raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error

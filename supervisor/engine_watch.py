@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,9 +9,7 @@ from supervisor.core import facts as f
 from supervisor.effects.launch import ShimState
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Looker, Sensor
-from supervisor.sensors.logs import LogSensor, Parser
-
-LAST_LINES_S = 10.0  # a log on a dead mount must not hide that it ended
+from supervisor.sensors.logs import CountedLogs, LastLines, Parser
 
 
 class EngineWatch:
@@ -32,7 +29,7 @@ class EngineWatch:
         self.engine = engine
         self.source = LogSource("inference", str(log))
         mine = [position for position in positions if position.get("path") == str(log)]
-        self._logs = _CountedLogs([self.source], parser, positions=mine)
+        self._logs = _EngineLog([self.source], parser, positions=mine, late=not mine)
         following = start(self._logs)
         self._lookers = [following, start(_End(engine, look, self._logs, following))]
 
@@ -47,13 +44,8 @@ class EngineWatch:
         self._logs.close()
 
 
-class _CountedLogs(LogSensor):
+class _EngineLog(CountedLogs):
     name = "engine-log"
-    looks = 0
-
-    def posted(self) -> None:
-        super().posted()
-        self.looks += 1
 
 
 class _End:
@@ -61,22 +53,20 @@ class _End:
 
     name = "own-engine"
 
-    def __init__(self, engine: int, look: Callable[[], ShimState], logs: _CountedLogs, following: Looker) -> None:
+    def __init__(self, engine: int, look: Callable[[], ShimState], logs: CountedLogs, following: Looker) -> None:
         self._engine = engine
         self._look = look
         self._logs = logs
         self._following = following
-        self._wanted: tuple[int, float] | None = None
+        self._last: LastLines | None = None
         self._told = False
 
     def look(self) -> Sequence[f.Fact]:
         if self._told or (one := self._look()).state not in ("exited", "lost"):
             return ()
-        if self._wanted is None:
-            # The look under way may have begun before the end: the one after it has seen everything.
-            self._wanted = (self._logs.looks + 2, time.monotonic())
-        looks, since = self._wanted
-        if self._logs.looks < looks and time.monotonic() - since < LAST_LINES_S:
+        if self._last is None:
+            self._last = LastLines(self._logs)
+        if not self._last.are_read():
             self._following.wake()
             return ()
         self._told = True

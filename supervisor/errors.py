@@ -19,6 +19,12 @@ class SupervisorError(Exception):
     exit_code = EXIT_PERSON_NEEDED
 
 
+class UsageError(SupervisorError):
+    """The command line does not say enough, too much, or names what is not there."""
+
+    exit_code = EXIT_USAGE
+
+
 class ConfigError(SupervisorError):
     """The run file, or the environment it names, is wrong. Restarting cannot cure it."""
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from supervisor import memory
 from supervisor.config import RunFile
 from supervisor.core.state import State
+from supervisor.journal import Journal
 
 CATALOGUE_S = 900.0
 CATALOGUE_AGAIN_S = 60.0
@@ -21,6 +23,9 @@ CHECK_S = 86_400.0
 CHECK_FIRST_S = 3600.0  # a spot pod may not live a day
 POSITIONS_S = 5.0
 CLAIMS_S = 0.5
+TEND_LOGS_S = 10.0
+TRIM_S = 60.0
+CHECKPOINT_S = 5.0
 
 
 class Household(Protocol):
@@ -30,6 +35,7 @@ class Household(Protocol):
     state: State
     effects: Any
     attending: Any
+    journal: Journal
 
     def keep_positions(self) -> None:
         """Write down how far the logs were read."""
@@ -59,8 +65,11 @@ class Housekeeping:
         self._every(POSITIONS_S, self._house.keep_positions)
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)
+        self._every(min(TEND_LOGS_S, supervision.scan), self._tend_logs)
         self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
         self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
+        self._every(TRIM_S, memory.trim)
+        self._every(CHECKPOINT_S, self._house.journal.checkpoint)
         self._scheduler.start()
 
     def stop(self) -> None:
@@ -88,6 +97,11 @@ class Housekeeping:
         busy = self._house.state.busy
         if not self._house.state.store_reason and busy.publish is None and busy.prune_store is None:
             self._house.effects.store.check()
+
+    def _tend_logs(self) -> None:
+        state = self._house.state
+        incident = state.incident.attempt if state.incident else 0
+        self._house.effects.logs.tend(state.attempt, (state.snapshot or 0, incident))
 
     def _upload_logs(self) -> None:
         if self._house.state.attempt:

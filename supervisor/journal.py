@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 import secrets
 import sqlite3
 import threading
@@ -18,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,24 @@ from supervisor.core.actions import Action, Say
 from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide
 from supervisor.core.evolve import replace
-from supervisor.core.facts import Observation, Tick
+from supervisor.core.facts import Fact, Observation, Tick
 from supervisor.core.state import State
+from supervisor.errors import TryAgainError
 
 SNAPSHOT_EVERY = 500
 KEEP_EVENTS = 100_000
 BALLAST_BYTES = 4 << 20
+LATE_PAGES = 8000  # of 4 KiB: that long the write-ahead log gets only where nobody calls ``checkpoint``
 FORMAT = 1
+_IDENTITY = re.compile(r"[0-9a-f]{8,64}")  # claims and records in the store go by it
+# What a state or a fact of other types than the core's leads to, sooner or later.
+_NO_STATE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# Of SQLite's primary codes those that say that the file is no journal (any more). All others (full disk, no descriptor,
+# an I/O error, locked) may pass, and the file is good.
+_NO_JOURNAL = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_NOTADB)
+WAL_BYTES = 4 << 20
+"""A write-ahead log of this size is moved into the database, beside the loop. Not oftener: the writer that begins the
+log anew after it has to wait for the disk itself."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -60,13 +74,29 @@ class Event:
     fields: dict[str, Any]
 
 
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """A journal for reading, also while its daemon writes. Raises sqlite3.Error.
+
+    On a disk that cannot be written it has no files beside it, and is not being changed: SQLite must be told so.
+    """
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        db.close()
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    return db
+
+
 def identity_in(folder: Path) -> str | None:
     """The identity of the journal in a folder, None where there is none; without writing, also beside a daemon."""
     path = folder / "journal.db"
     if not path.exists():
         return None
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
+        with contextlib.closing(open_read_only(path)) as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
     except sqlite3.Error:
         return None
@@ -77,11 +107,17 @@ class Journal:
     """The journal of one run. Written by the daemon's loop only; ``events`` may be called from any thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the journal in ``folder``. A damaged one is set aside, never deleted."""
+        """Open or create the journal in ``folder``. A damaged one is set aside, never deleted.
+
+        Raises TryAgainError where it can only not be opened at this moment.
+        """
         self.path = folder / "journal.db"
         self._ballast = folder / "journal.ballast"
         self._lock = threading.Lock()
         self._database = threading.RLock()  # the loop writes; effects read and put small values
+        self._beside = threading.Lock()  # of the second connection, which only makes checkpoints
+        self._second: sqlite3.Connection | None = None
+        self._closed = False
         self._since_snapshot = 0
         self._recent: deque[Event] = deque(maxlen=2000)
         self._last_event = 0
@@ -92,21 +128,49 @@ class Journal:
         self.set_aside: Path | None = None
         folder.mkdir(parents=True, exist_ok=True)
         try:
+            self._open_it()
+        except sqlite3.DatabaseError as error:
+            if not _no_journal(error):
+                raise self._not_now(error) from None
+            self._begin_anew()
+        self._make_ballast()
+
+    def _open_it(self) -> None:
+        try:
             self._db = self._open()
-        except sqlite3.DatabaseError:
-            self.set_aside = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
-            self.path.replace(self.set_aside)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        except sqlite3.DatabaseError as error:
+            if _no_journal(error):
+                raise
+            self._ballast.unlink(missing_ok=True)  # the disk may be full
             self._db = self._open()
         self._load_recent()
-        self._make_ballast()
+
+    def _begin_anew(self) -> None:
+        """Set the file aside: nothing in it can be believed. What counts on is found in the folders of the attempts."""
+        self.set_aside = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).replace(f"{self.set_aside}{suffix}")
+        self._recent.clear()
+        self._last_event = 0
+        try:
+            self._open_it()
+        except sqlite3.DatabaseError as error:
+            raise self._not_now(error) from None
+
+    def _not_now(self, error: sqlite3.DatabaseError) -> TryAgainError:
+        return TryAgainError(
+            f"The journal {self.path} cannot be opened: {error}. It is left as it is; is there room on its disk, and "
+            "is its volume there?"
+        )
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=5)
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA cache_size=-512")
+        database.execute(f"PRAGMA journal_size_limit={WAL_BYTES // 4}")  # else its size tells its longest day
+        database.execute(f"PRAGMA wal_autocheckpoint={LATE_PAGES}")
         database.executescript(_SCHEMA + archive.SCHEMA)
         if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             database.close()
@@ -115,9 +179,11 @@ class Journal:
 
     def _load_recent(self) -> None:
         rows = self._db.execute("SELECT * FROM events ORDER BY id DESC LIMIT ?", (self._recent.maxlen,)).fetchall()
-        for number, _, wall, level, event, sentence, fields in reversed(rows):
-            self._recent.append(Event(number, wall, level, event, sentence, json.loads(fields)))
-        self._last_event = self._recent[-1].id if self._recent else 0
+        for number, _, wall, level, event, sentence, text in reversed(rows):
+            fields = _json(text)
+            if isinstance(wall, float) and isinstance(fields, dict):  # a person may have edited the file
+                self._recent.append(Event(number, wall, str(level), str(event), str(sentence), fields))
+        self._last_event = rows[0][0] if rows else 0
 
     def _make_ballast(self) -> None:
         with contextlib.suppress(OSError):
@@ -127,23 +193,51 @@ class Journal:
     # ------------------------------------------------------------ state
 
     def rebuild(self) -> tuple[State, int]:
-        """The core's state from the last readable snapshot and the observations after it, and how many those were."""
-        state, after = State(), 0
-        for number, text in self._states():
-            try:
-                state, after = decode(json.loads(text)), number
-                break
-            except (KeyError, TypeError, ValueError):
-                continue  # of another version: an older snapshot, or all observations, will do
-        count = 0
-        for observation in self.observations(after):
-            state = decide(state, observation).state
-            count += 1
+        """The core's state from the last readable snapshot and the observations after it, and how many those were.
+
+        An observation that the core cannot take is passed over: this version may have a mistake that the one before
+        had not, and the rest is worth more. A journal that leads to no state that the core can go on from is set aside,
+        as a damaged one is. Call it before any other value of the journal is used. Raises TryAgainError like opening.
+        """
+        try:
+            state, count = self._followed()
+        except sqlite3.DatabaseError as error:
+            if not _no_journal(error):
+                raise self._not_now(error) from None
+            state, count = None, 0
+        except _NO_STATE:  # of the compressed rows
+            state, count = None, 0
+        if state is None:
+            self._db.close()
+            self._begin_anew()
+            state, count = State(), 0
         self._state = state
         if self.get("version") != __version__:
-            self._lost = after + count > 0  # this version may have concluded other things from the same rows
+            # This version may have concluded other things from the same rows.
+            self._lost = self._lost or count > 0 or state != State()
             self.put("version", __version__)
         return state, count
+
+    def _followed(self) -> tuple[State | None, int]:
+        """From the newest snapshot from which it can be done; None where no way leads anywhere."""
+        for number, text in chain(self._states(), [(0, _dump(State()))]):
+            try:
+                state = decode(_json(text))
+            except (KeyError, TypeError, ValueError):
+                continue  # of another version: an older snapshot, or all observations, will do
+            if not isinstance(state, State) or _next(state, Observation(state.now, state.wall, Tick())) is None:
+                continue
+            count = passed = 0
+            for observation in self.observations(number):
+                count += 1
+                if (after := _next(state, observation)) is None:
+                    passed += 1
+                else:
+                    state = after
+            if _next(state, Observation(state.now, state.wall, Tick())) is not None:
+                self._lost = passed > 0
+                return state, count
+        return None, 0
 
     def _states(self) -> Iterator[tuple[int, str]]:
         """Snapshots and the number of the observation that each follows, newest first."""
@@ -169,16 +263,16 @@ class Journal:
         if oldest is not None and after >= oldest - 1:
             query = "SELECT t, wall, source, fact FROM observations WHERE id > ? ORDER BY id"
             for t, wall, source, text in self._db.execute(query, (after,)):
-                if (found := _observation(t, wall, source, json.loads(text))) is not None:
+                if (found := _observation(t, wall, source, _json(text))) is not None:
                     yield found
             return
         for piece in self._chunks():
             if piece.first <= after:
                 continue  # states, which name a place to begin, lie between pieces
             for line in piece.lines.splitlines():
-                value = json.loads(line)
-                if "fact" in value:
-                    found = _observation(value["t"], value["wall"], value["source"], value["fact"])
+                value = _json(line)
+                if isinstance(value, dict) and "fact" in value:
+                    found = _observation(value.get("t"), value.get("wall"), value.get("source"), value["fact"])
                     if found is not None:
                         yield found
 
@@ -319,10 +413,15 @@ class Journal:
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
+    def kept(self, key: str) -> dict[str, Any]:
+        """A small JSON object that was ``put``; empty where there is none, or it is none any more."""
+        value = _json(self.get(key))
+        return value if isinstance(value, dict) else {}
+
     def identity(self) -> str:
         """A name of this journal that no other has: hexadecimal, made once."""
         known = self.get("identity")
-        if known is None:
+        if known is None or not _IDENTITY.fullmatch(known):
             known = secrets.token_hex(8)
             self.put("identity", known)
         return known
@@ -334,7 +433,7 @@ class Journal:
     def last_time(self) -> tuple[float, float] | None:
         """``(t, wall)`` of the last observation, None in a new journal."""
         row = self._db.execute("SELECT t, wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
-        return (row[0], row[1]) if row else None
+        return (row[0], row[1]) if row and all(isinstance(one, float) and math.isfinite(one) for one in row) else None
 
     def events(self, after: int, limit: int) -> list[Event]:
         """Events with a number above ``after``, oldest first; a negative ``after`` asks for the newest.
@@ -345,8 +444,30 @@ class Journal:
             known = list(self._recent)
         return known[-limit:] if after < 0 else [event for event in known if event.id > after][:limit]
 
+    def checkpoint(self) -> None:
+        """Move what the write-ahead log holds into the database, and wait for the disk; never in the loop's thread.
+
+        A disk that is busy with gigabytes of the job's can take seconds for that. Writers go on meanwhile.
+        """
+        with self._beside, contextlib.suppress(sqlite3.Error, OSError):
+            if self._second is None and not self._closed:
+                where = f"{self.path.absolute().as_uri()}?mode=rw"
+                self._second = sqlite3.connect(
+                    where, uri=True, check_same_thread=False, isolation_level=None, timeout=1
+                )
+            if self._second is not None and self.path.with_name(f"{self.path.name}-wal").stat().st_size > WAL_BYTES:
+                self._second.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def close(self) -> None:
         """Close the database."""
+        self._closed = True
+        if self._beside.acquire(timeout=1):  # else a checkpoint waits for the disk, and ends with the process
+            try:
+                if self._second is not None:
+                    self._second.close()
+                    self._second = None
+            finally:
+                self._beside.release()
         self._db.close()
 
 
@@ -354,11 +475,34 @@ def _dump(value: Any) -> str:
     return json.dumps(encode(value), separators=(",", ":"))
 
 
-def _observation(t: float, wall: float, source: str, fact: Any) -> Observation | None:
+def _json(text: Any) -> Any:
+    """The value of a text that we wrote; None when it is none any more (a person may edit the file)."""
     try:
-        return Observation(t, wall, decode(fact), source)
+        return json.loads(text)
+    except (RecursionError, TypeError, ValueError):
+        return None
+
+
+def _observation(t: Any, wall: Any, source: Any, fact: Any) -> Observation | None:
+    try:
+        found = decode(fact)
     except (KeyError, TypeError, ValueError):
         return None
+    times = isinstance(t, float | int) and isinstance(wall, float | int) and math.isfinite(t) and math.isfinite(wall)
+    return Observation(t, wall, found, str(source)) if times and isinstance(found, Fact) else None
+
+
+def _next(state: State, observation: Observation) -> State | None:
+    try:
+        return decide(state, observation).state
+    except _NO_STATE:
+        return None
+
+
+def _no_journal(error: sqlite3.DatabaseError) -> bool:
+    """Is the file itself at fault? What Python's module finds by itself has no code, and is the file's fault, too."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF in _NO_JOURNAL
 
 
 def _same(before: State, after: State) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
 import re
 import select
+import shutil
 import socket
+import stat
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -169,9 +173,11 @@ def _journal_field(name: str, value: str) -> bytes:
 
 
 class RotatedFile:
-    """JSON lines in a file of at most ``limit_bytes``; older ones move to FILE.1 ... FILE.5.
+    """JSON lines in a file of at most ``limit_bytes``; ``keep`` older ones are FILE.1, FILE.2.gz ... FILE.keep.gz.
 
-    Not logging.handlers.RotatingFileHandler: it buffers, so that a full disk comes back as an error much later.
+    Not logging.handlers.RotatingFileHandler: it buffers, so that a full disk comes back as an error much later. Several
+    processes may append to one file; only the one that holds its lock rotates, and the others follow. A file that
+    somebody has deleted or moved away is made anew. What is no plain file (/dev/null) is never rotated.
     """
 
     def __init__(self, path: Path, limit_bytes: int = 20_000_000, keep: int = 5) -> None:
@@ -179,9 +185,12 @@ class RotatedFile:
         self._limit = limit_bytes
         self._keep = keep
         self._fd: int | None = None
+        self._file = (0, 0)  # device and inode of what is open
         self._size = 0
+        self._plain = False
         self._torn = False
         self._lost = 0
+        self._packer: threading.Thread | None = None
 
     def write(self, record: Record) -> None:
         text = json_line(record) + "\n"
@@ -189,11 +198,8 @@ class RotatedFile:
             text = json_line(_lost_record(record, self._lost)) + "\n" + text
         data = (("\n" if self._torn else "") + text).encode("utf-8", "replace")
         try:
-            if self._fd is not None and self._size + len(data) > self._limit and self._size:
-                self._rotate()
-            if self._fd is None:
-                self._fd = self._open()
-            written = os.write(self._fd, data)
+            fd = self._ready(len(data))
+            written = os.write(fd, data)
         except OSError:
             self._lost += 1
             return
@@ -206,16 +212,92 @@ class RotatedFile:
             os.close(self._fd)
             self._fd = None
 
+    def _ready(self, length: int) -> int:
+        """The open file, with room for so many bytes."""
+        if self._fd is not None and not self._is_there():
+            self.close()  # deleted, moved away, or rotated by another process
+        if self._fd is not None and self._plain and self._size and self._size + length > self._limit:
+            try:
+                if _locked(self._fd):
+                    self._rotate()
+            except OSError:
+                pass  # a folder that takes no new names: the file grows on, which loses less than to say nothing
+        if self._fd is None:
+            self._fd = self._open()
+        return self._fd
+
+    def _is_there(self) -> bool:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # cannot be told; what is open still takes lines
+        if (found.st_dev, found.st_ino) != self._file:
+            return False
+        self._size = found.st_size  # also what others wrote
+        return True
+
     def _open(self) -> int:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
-        self._size = os.fstat(fd).st_size
+        found = os.fstat(fd)
+        self._size, self._file = found.st_size, (found.st_dev, found.st_ino)
+        self._plain = stat.S_ISREG(found.st_mode)
+        if self._plain:
+            _locked(fd)  # from now on the one that rotates is us, if it is nobody yet
         return fd
 
     def _rotate(self) -> None:
+        """FILE becomes FILE.1, the older ones move up, and what was FILE.1 is compressed beside the loop."""
+        if self._packer is not None and self._packer.is_alive():
+            return  # it holds a name that would have to move; the file grows for a moment
+        if self._keep == 0:
+            os.truncate(self._path, 0)
+            self._size = 0
+            return
+        for number in range(self._keep, 0, -1):
+            for ending in ("", ".gz"):
+                older = self._old(number, ending)
+                if not older.exists():
+                    continue
+                if number == self._keep:
+                    older.unlink()
+                else:
+                    older.replace(self._old(number + 1, ending))
+        self._path.replace(self._old(1))
         self.close()
-        for number in range(self._keep - 1, 0, -1):
-            older = self._path.with_name(f"{self._path.name}.{number}")
-            if older.exists():
-                older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
-        self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        second = self._old(2)
+        if second.exists():
+            self._packer = threading.Thread(target=_pack, args=(second,), name="pack-log", daemon=True)
+            self._packer.start()
+
+    def _old(self, number: int, ending: str = "") -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}{ending}")
+
+
+def _locked(fd: int) -> bool:
+    """Take the file's lock; False while another process has it. Where no locks exist (some networks), it is ours."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _pack(path: Path) -> None:
+    """Replace ``path`` by ``path.gz``; where the disk is full it stays as it is."""
+    packed, making = path.with_name(f"{path.name}.gz"), path.with_name(f"{path.name}.gz.tmp")
+    try:
+        with path.open("rb") as source, making.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw) as target:
+            shutil.copyfileobj(source, target, 1 << 16)
+        making.chmod(path.stat().st_mode & 0o777)
+        making.replace(packed)
+        path.unlink()
+    except OSError:
+        try:
+            making.unlink(missing_ok=True)
+        except OSError:
+            return

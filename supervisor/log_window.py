@@ -45,12 +45,22 @@ def next_piece(path: Path, offset: int, inode: int) -> Window:
     """
     with _opened(path) as (fd, found):
         anew = found.st_ino != inode or found.st_size < offset
-        start = 0 if anew else offset
+        start = _behind_hole(fd, 0 if anew else offset)
         data = _read(fd, start, min(LARGEST, found.st_size - start))
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r
         if len(data) < LARGEST or end:
             data = data[:end]
         return Window(data.decode("utf-8", "replace"), start + len(data), found.st_ino, found.st_size, anew)
+
+
+def _behind_hole(fd: int, start: int) -> int:
+    """``start``, or where the data goes on: the older part of a long log is compressed, and a hole in its place."""
+    try:
+        found = os.lseek(fd, start, os.SEEK_DATA)
+    except OSError:
+        return start
+    block = os.pread(fd, LARGEST, found) if found > start else b""
+    return found + len(block) - len(block.lstrip(b"\0"))
 
 
 @contextmanager

@@ -64,12 +64,15 @@ def configure(
     file: Path | None = None,
     run_id: str = "",
     *,
+    file_bytes: int = 20_000_000,
+    keep: int = 5,
     journal_socket: Path = Path("/run/systemd/journal/socket"),
 ) -> None:
     """Decide where the sentences of this process go. May be called again; the last call counts.
 
     ``auto`` means journald's own protocol when stderr is the journal (systemd.exec(5), $JOURNAL_STREAM), text for
-    people on a terminal, JSON lines elsewhere. ``file`` also gets JSON lines and is rotated at 20 MB, five kept.
+    people on a terminal, JSON lines elsewhere. ``file`` also gets JSON lines and is rotated at
+    ``file_bytes``; ``keep`` older ones stay.
     """
     global _outlets
     remember_environment()
@@ -83,7 +86,7 @@ def configure(
     else:
         outlets = [StreamOutlet(json_line)]
     if file is not None:
-        outlets.append(RotatedFile(file))
+        outlets.append(RotatedFile(file, file_bytes, keep))
     old, _outlets = _outlets, Outlets(outlets)
     old.close()
     structlog.configure(

@@ -89,7 +89,21 @@ def render(status: Mapping[str, Any]) -> str:
     family("engine_requests_waiting", "gauge", "Requests that wait in the engine.", [({}, engine.get("waiting"))])
     family("publish_bytes", "gauge", "Bytes sent of the step that is being published.", [({}, publishing.get("bytes"))])
     family("publish_total_bytes", "gauge", "Size of that step.", [({}, publishing.get("total_bytes"))])
+    lines.extend(_waits(run, status.get("loop_waits") or {}))
     return "\n".join(lines) + "\n"
+
+
+def _waits(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:
+    """The loop's waits as a histogram (``supervisor.inbox``)."""
+    if not waits:
+        return
+    name = "rl_supervisor_loop_wait_seconds"
+    yield f"# HELP {name} How long facts and due moments waited for the decision loop."
+    yield f"# TYPE {name} histogram"
+    for bound, count in {**waits["at_most"], "+Inf": waits["count"]}.items():
+        yield f"{name}_bucket{_labels({**run, 'le': bound})} {count}"
+    yield f"{name}_sum{_labels(run)} {_value(waits['sum_s'])}"
+    yield f"{name}_count{_labels(run)} {waits['count']}"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> Labels:

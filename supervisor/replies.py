@@ -22,6 +22,9 @@ _OBSERVED_ANSWERS = {
 }
 
 
+_ONCE_RESUMED = "once the supervisor, which is paused, acts again: supervisorctl resume"
+
+
 def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple[bool, str]:
     """Is the order taken, and the sentence for the person. ``observed``: why the run is only looked at, or ""."""
     if observed and verb in ("start", "stop", "restart", "rollback"):
@@ -39,7 +42,24 @@ def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple
         )
     if verb == "start" and "--take-over" in args:
         return True, "The run is taken from the pod that holds it, and started from its last good step."
-    return True, _OBSERVED_ANSWERS.get(verb, _ANSWERS[verb]) if observed else _ANSWERS[verb]
+    if observed and verb in _OBSERVED_ANSWERS:
+        return True, _OBSERVED_ANSWERS[verb]
+    return True, _as_it_is(state, verb) or _ANSWERS[verb]
+
+
+def _as_it_is(state: State, verb: str) -> str:
+    """Where the usual answer would promise what does not happen: it runs already, it is stopped, nothing may start."""
+    if verb == "start" and state.live:
+        return "The job runs already; it is wanted."
+    if verb == "stop" and not state.live and state.mode != "stopping":
+        return "No job runs, and none is started until: supervisorctl start"
+    if verb == "start" and state.paused:
+        return f"The run will be started from its last good step, {_ONCE_RESUMED}"
+    if verb == "restart" and state.paused:
+        return f"The job is being stopped. It is started from its last good step {_ONCE_RESUMED}"
+    if verb == "pause" and state.paused:
+        return "Paused already: nothing is started or stopped; publishing goes on."
+    return ""
 
 
 def _rollback(state: State, step: int) -> tuple[bool, str]:
@@ -53,7 +73,7 @@ def _rollback(state: State, step: int) -> tuple[bool, str]:
         )
     return True, (
         f"The job is being stopped and goes on at step {step}. What is above it is left, also for the next pod; no "
-        "file of it is deleted."
+        "file of it is deleted." + (f" It is started {_ONCE_RESUMED}" if state.paused else "")
     )
 
 

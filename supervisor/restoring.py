@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from supervisor.config import RunFile
 from supervisor.core.words import numbers, size
+from supervisor.effects.aside import make_for_job
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError
 from supervisor.storage.base import StoreError
@@ -139,7 +140,7 @@ def _to_the_job(
     with alone(run_file, "restores by itself", "restore to another folder with --to"):
         job = open_job(run_file, os.environ)
         try:
-            job.output_dir.mkdir(parents=True, exist_ok=True)
+            make_for_job(job.output_dir)
         except OSError as error:
             raise SupervisorError(
                 f"The folder {job.output_dir} cannot be made: {error.strerror}. Mend job.output_dir, or restore to "

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from supervisor import trust
 from supervisor.errors import ConfigError
+from supervisor.toml_keys import MOST_PARTS, long_key_line
 from supervisor.toml_positions import Key, Position, key_positions
 
 if TYPE_CHECKING:
@@ -25,15 +27,22 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 LARGEST = 1 << 20  # bytes; a run file has a few thousand
 MOST_MISTAKES = 20
+DEEPEST = 100
 SECOND_NAMES = {"recover": "recovery"}
 """Sections that people know by another name as well."""
 
 
 def read(path: Path, model: type[Model]) -> Model:
     """The validated content of ``path``. Raises ConfigError: one line of text for each mistake."""
-    text = _text(path)
+    return _read(path, model)[0]
+
+
+def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
+    """The same, and what was read."""
+    raw = _bytes(path)
+    text = _text(path, raw)
     try:
-        data = tomllib.loads(text)
+        data = parsed(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_not_toml(path, text, error)) from None
     except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
@@ -53,7 +62,7 @@ def read(path: Path, model: type[Model]) -> Model:
     if not mistakes:
         try:
             # JSON's strict mode: a path may be a string, but "10" is no number and true is not 1.
-            return model.model_validate_json(json.dumps(data), strict=True)
+            return model.model_validate_json(json.dumps(data), strict=True), raw
         except ValidationError as error:
             mistakes = _sentences(path, model, data, positions, error)
     for name, first in renamed.items():
@@ -64,18 +73,39 @@ def read(path: Path, model: type[Model]) -> Model:
     raise ConfigError("\n".join(shown))
 
 
+def parsed(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises ValueError, and RecursionError for values that are nested too deep.
+
+    The time that ``tomllib`` takes for a key grows with the square of its parts: a line of 800 KB of them takes hours.
+    """
+    if number := long_key_line(text):
+        raise ValueError(f"line {number} has a key of more than {MOST_PARTS} parts")
+    data = tomllib.loads(text)
+    if _deeper(data, DEEPEST):
+        raise ValueError(f"its tables and lists are nested more than {DEEPEST} deep")
+    return data
+
+
+def _deeper(value: object, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_deeper(one, levels - 1) for one in inner)
+
+
 def load(path: Path) -> RunFile:
-    """``read`` for the supervisor's own run file."""
+    """``read`` for the supervisor's own run file. Raises ConfigError also when others can write it (``trust``)."""
     from supervisor.config import RunFile
 
-    return read(path, RunFile)
+    found, raw = _read(path, RunFile)
+    if complaint := trust.complaint(path, found.state_dir, raw):
+        raise ConfigError(complaint)
+    return found
 
 
 # ---------------------------------------------------------------- the file itself
 
 
-def _text(path: Path) -> str:
-    """The file's text, or a ConfigError that says what is there instead."""
+def _bytes(path: Path) -> bytes:
+    """What the file holds, or a ConfigError that says what is there instead."""
     try:
         if path.is_dir():
             raise ConfigError(f"{path} is a folder, and a run file is wanted: name the .toml file in it.")
@@ -94,6 +124,11 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error}.") from None
     if len(data) > LARGEST:
         raise ConfigError(f"{path} has more than {LARGEST >> 20} MiB: that is not a run file.")
+    return data
+
+
+def _text(path: Path, data: bytes) -> str:
+    """It as text; a ConfigError names the line that is none."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -107,8 +142,8 @@ def _neighbours(path: Path) -> str:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml"]
     except OSError:
         return ""
-    near = difflib.get_close_matches(path.name, names, 1, 0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = difflib.get_close_matches(path.stem, [name.removesuffix(".toml") for name in names], 1, 0.6)
+    return f" (did you mean {near[0]}.toml?)" if near else ""
 
 
 def _not_toml(path: Path, text: str, error: tomllib.TOMLDecodeError) -> str:

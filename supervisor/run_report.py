@@ -26,6 +26,7 @@ from supervisor.core.state import Incident, State
 from supervisor.effects import run_records
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError
+from supervisor.journal import open_read_only
 from supervisor.storage.base import StoreError
 
 PERSON_EVERY_H = 8.0
@@ -94,7 +95,7 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
 
 def _journal(path: Path, run: str) -> Found:
     """The present state out of a journal that a daemon may be writing at this moment."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+    db = open_read_only(path)
     try:
         state = _state(db)
         identity = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()

@@ -10,14 +10,20 @@ from pathlib import Path
 
 SECRET_NAME = re.compile(
     # "token" but not TOKENIZERS_PARALLELISM or MAX_TOKENS, which trainers really set.
-    r"(?i)(secret|token(?!iz|s$|s_)|passw|api_?key|application_?key|credential|_key$|_key_id$|private)"
+    r"(?i)(secret|token(?!iz|s$|s_)|passw|passphrase|_pwd$|api[_-]?key|application_?key|credential|_key$|_key_id$|private)"
 )
 """Names of variables whose value is a secret."""
 
 MASK = "***"
 _POINTER = re.compile(r"(?i)_(path|file|dir|sock|url)$")  # HF_TOKEN_PATH names a place, not a secret
 _SHORTEST = 8  # masking "true" or "1" wherever they stand would make logs unreadable
+_KEY_LENGTH = 16  # a part of a path that is as long is a key, and not a word
 _LARGEST_CREDENTIAL = 64 << 10
+
+_DAEMONS_OWN = (
+    *("B2_", "AWS_", "RL_HEARTBEAT_URL", "RL_SUPERVISOR_NANNY"),
+    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_"),
+)
 
 _SHAPES = (
     # B2: application keys are 31 characters that start with K and the cluster, their ids 25 digits and letters, the
@@ -35,13 +41,17 @@ _SHAPES = (
         re.compile(
             r"""(?ix)
             ( ["']? \b [\w-]{0,40}
-              (?: secret | (?:api|application)_?key | passw(?:or)?d | auth(?:orization)?_?token | access_?token )
+              (?: secret | (?:api|application)[_-]?key | _pwd | passphrase
+              | passw(?:or)?d | auth(?:orization)?_?token | access_?token )
               \w{0,40} (?<!_var) ["']? \s{0,4} [=:] \s{0,4} ["']? )
             (?! \*\*\* ) [^\s"',}]{8,}"""
         ),
         r"\1" + MASK,
     ),
 )
+
+CREDSTORES = tuple(Path(folder, "credstore") for folder in ("/etc", "/run", "/usr/lib"))
+"""Where systemd looks for the credentials that the unit names, as NAME.CREDENTIAL (systemd.exec(5))."""
 
 _lock = threading.Lock()
 _known: frozenset[str] = frozenset()
@@ -82,6 +92,13 @@ def remember(*values: str) -> None:
             _known = known
 
 
+def remember_url(url: str) -> str:
+    """Mask this address from now on, and what of it is a key by its length; a short word stays readable elsewhere."""
+    _, _, rest = url.partition("://")
+    remember(url, *(part for part in re.split(r"[/?&=#]", rest)[1:] if len(part) >= _KEY_LENGTH))
+    return url
+
+
 def remember_environment(env: Mapping[str, str] = os.environ) -> None:
     """Mask the values of all variables of ``env`` whose name tells a secret, and every systemd credential."""
     remember(*(value for name, value in env.items() if SECRET_NAME.search(name) and not _POINTER.search(name)))
@@ -92,6 +109,13 @@ def remember_environment(env: Mapping[str, str] = os.environ) -> None:
         except OSError:
             return
         remember(*(value for name in names if (value := _credential(name))))
+
+
+def withheld_from_commands(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that a person named in the run file: without the store's keys, the heartbeat's
+    address, and what a service manager says to the daemon.
+    """
+    return {name: value for name, value in environ.items() if not name.startswith(_DAEMONS_OWN)}
 
 
 def masked(text: str) -> str:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         run_id: str
         how: str
         unit: str | None
+        cgroup: str | None  # folder of a control group that the child alone is put into
         reply: str  # path of the answer to the launching daemon
 
     class Answer(TypedDict, total=False):
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
         nofile: int
         how: str
         unit: str | None
+        cgroup: str | None
+        forks: int | None
+        init_start_ticks: int | None  # of process 1: a container that is started again counts its pids anew
         notes: list[str]
         error: str
         kind: str
@@ -88,6 +92,18 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def forks() -> int | None:
+    """Processes and threads that the machine has made since boot (proc(5), /proc/stat); None where that is hidden."""
+    try:
+        with open("/proc/stat", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("processes "):
+                    return int(line.split()[1]) or None  # some sandboxes always say 0
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
 
 
 def stat_fields(pid: int) -> tuple[str, list[str]] | None:
@@ -300,6 +316,7 @@ class Shim:
             become_the_job(self.spec, output, go_read, failed_write)
         for fd in (output, go_read, failed_write):
             os.close(fd)
+        cgroup = self.enter_cgroup()
 
         record: Answer = {
             "shim_pid": os.getpid(),
@@ -313,6 +330,9 @@ class Shim:
             "nofile": nofile,
             "how": self.spec["how"],
             "unit": self.spec["unit"],
+            "cgroup": cgroup,
+            "forks": forks(),
+            "init_start_ticks": start_ticks(1),
             "notes": self.notes,
         }
         self.save("shim.json", record)
@@ -328,6 +348,22 @@ class Shim:
             self.ended(os.waitpid(self.child, 0)[1])
             raise explain(self.spec, step, number, text)
         return record
+
+    def enter_cgroup(self) -> str | None:
+        """Put the child, which has not begun yet, into its control group; returns the folder, None without one.
+
+        The shim stays outside: a kill of the whole group leaves somebody to write down how the child ended.
+        """
+        folder = self.spec.get("cgroup")
+        if not folder:
+            return None
+        try:
+            with open(f"{folder}/cgroup.procs", "w") as file:
+                file.write(str(self.child))
+        except OSError as error:
+            self.notes.append(f"the job has no control group of its own: {folder} does not take it ({error.strerror})")
+            return None
+        return folder
 
     def watch(self) -> int:
         """Until the child has ended and nothing is left; returns the child's code."""
@@ -443,6 +479,7 @@ def main(words: list[str]) -> int:
     if not words:
         sys.stderr.write("usage: shim.py [--detach] SPEC.json [LABEL]\n")
         return 2
+    os.umask(0o027)  # for our records and the captured output; the job gets its own
     with open(words[0], encoding="utf-8") as file:
         spec: Spec = json.load(file)
     os.unlink(words[0])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Protocol
+
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier(Protocol):
@@ -14,6 +16,8 @@ class Notifier(Protocol):
 
     watchdog_s: float | None
     """systemd wants a ping at least this often, in seconds; None when it does not watch."""
+    variables: Mapping[str, str]
+    """What was taken out of the environment: a program that goes on in this process is given it again."""
 
     def ready(self, status: str = "") -> None:
         """The service is up."""
@@ -30,28 +34,30 @@ class Notifier(Protocol):
     def stopping(self, status: str = "") -> None:
         """The service goes down."""
 
-    def extend(self, seconds: float) -> None:
-        """Starting or stopping takes this much longer."""
-
 
 class NoManager:
     """No systemd above us: everything is said to nobody."""
 
     watchdog_s: float | None = None
 
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        self.variables: Mapping[str, str] = dict(variables or {})
+
     def ready(self, status: str = "") -> None: ...
     def status(self, sentence: str) -> None: ...
     def ping(self) -> None: ...
     def reloading(self, status: str = "") -> None: ...
     def stopping(self, status: str = "") -> None: ...
-    def extend(self, seconds: float) -> None: ...
 
 
 class Systemd:
     """Datagrams to ``$NOTIFY_SOCKET``. A message that cannot be sent is lost: nobody waits for a manager."""
 
-    def __init__(self, address: str, watchdog_s: float | None = None) -> None:
+    def __init__(
+        self, address: str, watchdog_s: float | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.watchdog_s = watchdog_s
+        self.variables: Mapping[str, str] = dict(variables or {})
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
@@ -72,9 +78,6 @@ class Systemd:
     def stopping(self, status: str = "") -> None:
         self._send("STOPPING=1", status)
 
-    def extend(self, seconds: float) -> None:
-        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}", "")
-
     def _send(self, words: str, status: str) -> None:
         one_line = " ".join(status.split())
         message = "\n".join(part for part in (words, f"STATUS={one_line}" if one_line else "") if part)
@@ -86,9 +89,10 @@ class Systemd:
 
 def notifier(env: MutableMapping[str, str] = os.environ) -> Notifier:
     """The service manager of this process. Takes its variables out of ``env``: no child may speak for the daemon."""
-    address = env.pop("NOTIFY_SOCKET", "")
-    microseconds, pid = env.pop("WATCHDOG_USEC", ""), env.pop("WATCHDOG_PID", "")
+    taken = {name: env.pop(name) for name in VARIABLES if name in env}
+    address = taken.get("NOTIFY_SOCKET", "")
+    microseconds, pid = taken.get("WATCHDOG_USEC", ""), taken.get("WATCHDOG_PID", "")
     if not address.startswith(("/", "@")):  # empty, or vsock: which only a container manager on another machine uses
-        return NoManager()
+        return NoManager(taken)
     watched = microseconds.isdigit() and int(microseconds) > 0 and pid in ("", str(os.getpid()))
-    return Systemd(address, int(microseconds) / 1e6 if watched else None)
+    return Systemd(address, int(microseconds) / 1e6 if watched else None, taken)

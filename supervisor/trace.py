@@ -25,6 +25,7 @@ from supervisor.core.actions import Action
 from supervisor.core.codec import CLASSES, decode, encode
 from supervisor.core.state import State
 from supervisor.errors import SupervisorError
+from supervisor.journal import open_read_only
 
 FORMAT = "rl-supervisor-trace"
 VERSION = 1
@@ -312,7 +313,7 @@ def journal_lines(path: Path, incident: int | None = None) -> list[str]:
     Of one incident: from the newest state that is at least ten minutes older than it. Raises TraceError.
     """
     try:
-        db = _open(path)
+        db = open_read_only(path)
         try:
             db.execute("BEGIN")
             spans = _span(db, path, incident)
@@ -347,19 +348,6 @@ def _trace_lines(found: list[archive.Piece], path: Path) -> Iterator[str]:
             continue
         yield from piece.lines.splitlines(keepends=True)
         before = piece.last
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """Read-only. A journal on a disk that cannot be written has no files beside it, and is not being changed."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
-    try:
-        db.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        db.close()
-        if path.with_name(path.name + "-wal").exists():
-            raise
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-    return db
 
 
 def _span(db: sqlite3.Connection, path: Path, incident: int | None) -> list[tuple[float, float]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,10 +13,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from supervisor.core import facts as f
-from supervisor.core.decide import decide
+from supervisor.core.decide import Decision, decide
 from supervisor.core.state import State
-from supervisor.journal import BALLAST_BYTES, SNAPSHOT_EVERY, Journal
+from supervisor.errors import TryAgainError
+from supervisor.journal import BALLAST_BYTES, SNAPSHOT_EVERY, WAL_BYTES, Journal
 from tests.core.world import World
 
 
@@ -79,6 +85,70 @@ def test_a_damaged_journal_is_set_aside_and_never_deleted(tmp_path: Path) -> Non
     assert again.set_aside is not None
     assert again.set_aside.read_bytes().startswith(b"not a database")
     assert again.rebuild()[0] == State()
+
+
+def test_what_the_log_of_a_damaged_journal_still_holds_is_set_aside_with_it(tmp_path: Path) -> None:
+    world = _long_run()
+    living = Journal(tmp_path / "living")
+    _replayed(world, living)
+    dead = tmp_path / "dead"
+    shutil.copytree(living.path.parent, dead)  # as kill -9 leaves it: all rows are in the write-ahead log
+    living.close()
+    log = (dead / "journal.db-wal").read_bytes()
+    assert log
+    log = bytes(4096) + log[4096:]  # damaged as well: from a whole one SQLite makes the database again
+    (dead / "journal.db-wal").write_bytes(log)
+    (dead / "journal.db").write_bytes(b"not a database" * 100)
+    again = Journal(dead)
+    assert again.set_aside is not None
+    assert Path(f"{again.set_aside}-wal").read_bytes() == log
+    again.close()
+
+
+def test_a_journal_that_cannot_be_opened_for_a_moment_is_not_set_aside(tmp_path: Path) -> None:
+    world = _long_run()
+    journal = Journal(tmp_path)
+    expected = _replayed(world, journal)
+    journal.close()
+    before = journal.path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.open("/dev/null", os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        with pytest.raises(TryAgainError, match="It is left as it is"):
+            Journal(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert journal.path.read_bytes() == before
+    again = Journal(tmp_path)
+    assert again.set_aside is None
+    assert again.rebuild()[0] == expected
+    again.close()
+
+
+def test_an_observation_that_this_version_cannot_take_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = _long_run()
+    journal = Journal(tmp_path)
+    expected = _replayed(world, journal)
+    journal.close()
+    asked = 0
+
+    def mistaken(state: State, observation: f.Observation) -> Decision:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            raise KeyError("a mistake of this version")
+        return decide(state, observation)
+
+    monkeypatch.setattr("supervisor.journal.decide", mistaken)
+    again = Journal(tmp_path)
+    state, count = again.rebuild()
+    assert again.set_aside is None
+    assert (state.attempt, state.mode) == (expected.attempt, expected.mode)
+    assert count > 5, "what came after it was followed"
+    again.close()
 
 
 def test_events_keep_their_numbers_across_daemons(tmp_path: Path) -> None:
@@ -229,3 +299,20 @@ def test_a_full_disk_releases_the_ballast_and_never_raises(tmp_path: Path) -> No
     state = Journal(tmp_path).rebuild()[0]
     assert state.progress.reward_step == 50
     assert state.work is not None, "what could not be written is in the snapshot that follows"
+
+
+def test_the_write_ahead_log_is_emptied_beside_the_loop_and_never_by_its_writes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    wal = tmp_path / "journal.db-wal"
+    for number in range(1500):
+        journal.put(f"key {number}", "x" * 4000)
+    written = wal.stat().st_size
+    assert written > 5_000_000  # beyond SQLite's own thousand pages: no write has waited for the disk
+    journal.checkpoint()
+    journal.put("one more", "y")
+    assert wal.stat().st_size <= WAL_BYTES  # it begins anew, and its size tells of what is in it again
+    (tmp_path / "alone.db").write_bytes((tmp_path / "journal.db").read_bytes())
+    with contextlib.closing(sqlite3.connect(tmp_path / "alone.db")) as alone:
+        assert alone.execute("SELECT COUNT(*) FROM meta WHERE key LIKE 'key %'").fetchone()[0] == 1500
+    journal.close()
+    journal.checkpoint()  # one that comes late opens nothing any more

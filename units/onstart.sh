@@ -2,23 +2,38 @@
 # Start rl-supervisor in a container that has no systemd (Vast.ai's on-start script, RunPod, plain docker).
 #
 #   onstart.sh [--foreground] [NAME]
+#   onstart.sh [NAME] -- COMMAND [WORD ...]
 #
 # Runs /etc/rl-supervisor/NAME.toml. It may be called at every container start, twice at once and by hand: exactly one
-# daemon runs. Without --foreground it returns at once and writes to a log. It obeys the daemon's exit codes: 0 (finished),
-# 93 (a person is needed) and 94 (this pod is unfit) end it; 75 and crashes are tried again, with back-off.
+# daemon runs. Without --foreground it returns at once and writes to a log. It turns into `rl-supervisor onstart --restart`,
+# which obeys the daemon's exit codes: 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it; 75 and
+# crashes are tried again, with back-off.
+#
+# A provider's SIGTERM goes to process 1 of the container, and to nobody else: where that is the provider's own script, the
+# daemon in the background hears nothing of it. So, where notice is given (RunPod), be process 1: `--foreground` as the
+# container's command, or `-- COMMAND` with what it started until now (`onstart.sh my-run -- /start.sh`). COMMAND then runs
+# beside the daemon. SIGTERM is handed to the daemon, and once that has left well, to COMMAND. When the daemon ends by
+# itself, COMMAND goes on, so that ssh still works; the end of all is the end of COMMAND then.
 #
 # Environment, all optional:
 #   RL_SUPERVISOR_RUN           NAME, when it is not the argument; default: the only run file there is
 #   RL_SUPERVISOR_RUN_FILE_B64  the run file itself, base64, written when /etc/rl-supervisor/NAME.toml does not exist
 #   RL_SUPERVISOR_PACKAGE       what pip installs when rl-supervisor is missing: a git URL, a wheel, a folder
 #   RL_SUPERVISOR_VENV          where; default /opt/rl-supervisor (as another user: ~/.local/share/rl-supervisor)
-#   RL_SUPERVISOR_ETC           folder of run files; default /etc/rl-supervisor
-#   RL_SUPERVISOR_LOG           log file; default /var/log/rl-supervisor/NAME.log
+#   RL_SUPERVISOR_ETC           folder of run files; default /etc/rl-supervisor (as another user: ~/.config/rl-supervisor
+#                               where a run file is, or none is in /etc/rl-supervisor)
+#   RL_SUPERVISOR_LOG           log file; default /var/log/rl-supervisor/NAME.log (as another user: below ~/.local/state)
 #   RL_SUPERVISOR_LOCKS         folder of the locks; default /run/rl-supervisor (as another user: /tmp/rl-supervisor-UID)
 #   RL_SUPERVISOR_BACKOFF       first wait in seconds, doubled up to 300; default 5
+#   RL_SUPERVISOR_TRUST_FILES   1: obey files that others can write, for volumes that show every file so (SECURITY.md)
 # Keys (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY, WANDB_API_KEY ...) come from NAME.env beside the run file, else from this
-# script's environment, else from the container's (process 1), else from /etc/environment.
+# script's environment, else from the container's (process 1), else from /etc/environment (Vast.ai's images write it for
+# ssh), else from /etc/rp_environment (RunPod's start.sh writes it). No key is ever on a command line.
+# As another user than root XDG_CONFIG_HOME, XDG_STATE_HOME and XDG_DATA_HOME count; without a home, or with one that is
+# read-only, everything goes below /var/tmp/rl-supervisor-UID.
 set -uo pipefail
+shopt -s execfail # a program that cannot be started is tried again
+umask 022         # whatever the caller's is: nobody else may change what is installed and written here
 
 say() { printf '%s rl-supervisor onstart: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2; }
 need_person() {
@@ -33,25 +48,71 @@ take_over() {
   value=${line#*=}
   [[ $line == *=* && $key =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || return 0
   case $key in BASH* | SHELLOPTS | EUID | UID | PPID | PWD | OLDPWD | SHLVL | _ | IFS) return 0 ;; esac
+  # What is assigned to one of these is reckoned out, and a command in brackets run with it.
+  case $key in HISTCMD | LINENO | OPTIND | RANDOM | SECONDS | SRANDOM) return 0 ;; esac
   if [[ $value =~ ^\"(.*)\"$ || $value =~ ^\'(.*)\'$ ]]; then value=${BASH_REMATCH[1]}; fi
   [[ -n ${2:-} || -z ${!key+set} ]] && export "$key=$value"
   return 0
 }
 
+# others_can_write FILE: prints who else can change or swap it and succeeds, or fails. As supervisor/trust.py, which is not
+# installed yet when this is asked: each folder, link and file on the way belongs to root or us, and only they may write.
+others_can_write() {
+  local left=$1 at='' word target links=0 uid gid mode
+  [[ ${RL_SUPERVISOR_TRUST_FILES:-} == 1 ]] && return 1
+  [[ $left == /* ]] || left=$PWD/$left
+  while [[ -n $left ]]; do
+    word=${left%%/*}
+    if [[ $left == */* ]]; then left=${left#*/}; else left=''; fi
+    case $word in '' | .) continue ;; ..) at=${at%/*} && continue ;; esac
+    at=$at/$word
+    read -r uid gid mode < <(stat -c '%u %g %a' -- "$at" 2>/dev/null) || return 1
+    if [[ $uid -ne 0 && $uid -ne $(id -u) ]] && ! [[ $(id -u) -eq 0 && $uid == "${SUDO_UID:-}" ]]; then
+      echo "$at belongs to user $uid" && return 0
+    fi
+    if [[ -L $at ]]; then
+      [[ $((++links)) -le 40 ]] && target=$(readlink -- "$at") || return 1
+      if [[ $target == /* ]]; then at=''; else at=${at%/*}; fi
+      left=$target${left:+/$left}
+    elif [[ -n $left && -d $at && $((8#$mode & 8#1000)) -ne 0 ]]; then
+      continue # sticky: what lies in it is its owner's, who is judged himself
+    elif [[ $((8#$mode & 8#002)) -ne 0 ]] || { [[ $((8#$mode & 8#020)) -ne 0 ]] && ! private_group "$uid" "$gid"; }; then
+      echo "others can write $at (mode $mode): chmod go-w $at" && return 0
+    fi
+  done
+  return 1
+}
+
+# private_group UID GID: the group of that user alone.
+private_group() {
+  [[ $2 -eq 0 ]] || awk -F: -v u="$1" -v g="$2" '
+    FILENAME == "/etc/passwd" { if ($3 == u) name = $1; else if ($4 == g) shared = 1 }
+    FILENAME == "/etc/group" && $3 == g { alone = name != "" && $1 == name && ($4 == "" || $4 == name) }
+    END { exit !(alone && !shared) }' /etc/passwd /etc/group
+}
+
 # From ssh the variables that were given to the container are missing: its process 1 has them.
 read_container_environment() {
-  local line
+  local line file why
   if [[ -r /proc/1/environ ]]; then
     while IFS= read -r -d '' line; do take_over "$line"; done </proc/1/environ
   fi
-  if [[ -r /etc/environment ]]; then
-    while IFS= read -r line || [[ -n $line ]]; do take_over "$line"; done </etc/environment
-  fi
+  for file in /etc/environment /etc/rp_environment; do
+    if [[ -r $file ]] && why=$(others_can_write "$file"); then
+      say "$file is not read: $why"
+    elif [[ -r $file ]]; then
+      while IFS= read -r line || [[ -n $line ]]; do take_over "$line"; done <"$file"
+    fi
+  done
 }
 
 read_own_environment() {
-  local line
+  local line why
   [[ -r $etc/$name.env ]] || return 0
+  if why=$(others_can_write "$etc/$name.env"); then
+    need_person "$etc/$name.env is not obeyed, since others could change it: $why. Where a volume shows every file so, move" \
+      "it to /etc/rl-supervisor (RL_SUPERVISOR_ETC), or set RL_SUPERVISOR_TRUST_FILES=1 if you trust all who can write there"
+  fi
   while IFS= read -r line || [[ -n $line ]]; do take_over "$line" force; done <"$etc/$name.env"
 }
 
@@ -71,7 +132,7 @@ write_run_file() {
   [[ -e $etc/$name.toml ]] && return 0
   [[ -n ${RL_SUPERVISOR_RUN_FILE_B64:-} ]] ||
     need_person "$etc/$name.toml does not exist: write it (rl-supervisor init), or set RL_SUPERVISOR_RUN_FILE_B64"
-  mkdir -p "$etc"
+  mkdir -p "$etc" || need_person "cannot make $etc: set RL_SUPERVISOR_ETC to a folder that this user may write"
   if ! base64 -d <<<"$RL_SUPERVISOR_RUN_FILE_B64" >"$etc/.$name.$$" || ! mv "$etc/.$name.$$" "$etc/$name.toml"; then
     rm -f "$etc/.$name.$$"
     need_person "RL_SUPERVISOR_RUN_FILE_B64 could not be written to $etc/$name.toml: is it base64, is there room?"
@@ -81,6 +142,7 @@ write_run_file() {
 # Prints the program; installs it in an environment of its own when it is nowhere. Fails when that may work later.
 program() {
   local python
+  umask 022
   if [[ -x $venv/bin/rl-supervisor ]]; then
     echo "$venv/bin/rl-supervisor"
     return 0
@@ -110,72 +172,96 @@ program() {
 pause() {
   sleep "$1" 9>&- &
   waiting=$!
+  if [[ -n $stopping ]]; then kill "$waiting" 2>/dev/null; fi # it came before there was anything to end
   wait "$waiting"
-}
-
-cut_log() {
-  local size
-  size=$(stat -c %s "$log" 2>/dev/null) || return 0
-  ((size < 50000000)) || { cp "$log" "$log.1" && : >"$log"; }
-}
-
-# Runs $daemon to its end, also when a signal ends the waiting; sets $code.
-run_daemon() {
-  # The lock is not for the daemon, nor for the job that outlives it.
-  "$daemon" onstart "$etc/$name.toml" 9>&- &
-  child=$!
-  while :; do
-    interrupted=''
-    wait "$child"
-    code=$?
-    [[ -n $interrupted ]] || break
-  done
-  child=''
+  waiting=''
 }
 
 on_signal() {
   stopping=1
-  interrupted=1
-  if [[ -n $child ]]; then kill -TERM "$child" 2>/dev/null; fi
   if [[ -n $waiting ]]; then kill "$waiting" 2>/dev/null; fi
 }
 
+# Becomes the daemon's parent, with the same pid and the lock; comes back only when that cannot be. Until it is installed,
+# that is tried again with back-off: the network of a fresh pod may need its time.
 supervise() {
-  local first=${RL_SUPERVISOR_BACKOFF:-5} wait_s began
-  wait_s=$first
-  child='' waiting='' stopping='' interrupted='' code=0 daemon=''
+  local wait_s=${RL_SUPERVISOR_BACKOFF:-5} code daemon
+  waiting='' stopping=''
   trap on_signal TERM INT
   while :; do
-    began=$SECONDS
-    [[ -z $foreground ]] && cut_log
     daemon=$(program 9>&-) # need_person inside ends only the $( ): its code is looked at below
     code=$?
-    [[ $code -eq 0 && -z $stopping ]] && run_daemon
-    case $code in
-      0)
-        say "done"
-        return 0
-        ;;
-      93)
-        say "a person is needed, see the lines above; not started again"
-        return 93
-        ;;
-      94)
-        say "this pod is unfit for the run; not started again"
-        return 94
-        ;;
-    esac
+    [[ $code -eq 93 ]] && return 93
+    if [[ $code -eq 0 && -z $stopping ]]; then
+      export RL_SUPERVISOR_PID_FILE=$pid_file RL_SUPERVISOR_CUT_LOG=$cut_log
+      exec "$daemon" onstart "$etc/$name.toml" --restart
+      code=75
+    fi
     if [[ -z $stopping ]]; then
-      ((SECONDS - began > 600)) && wait_s=$first
-      say "rl-supervisor ended with $code; again in $wait_s s"
+      say "rl-supervisor could not be installed or started ($code); again in $wait_s s"
       pause "$wait_s"
-      wait_s=$(awk -v s="$wait_s" 'BEGIN { s *= 2; print (s > 300 ? 300 : s) }')
+      wait_s=$(awk -v s="$wait_s" 'BEGIN { s *= 2; print (s > 300 ? 300 : s < 0.1 ? 0.1 : s) }')
     fi
     if [[ -n $stopping ]]; then
       say "stopped"
-      return "$code"
+      return 0
     fi
   done
+}
+
+# The daemon first; COMMAND only when there is no daemon any more.
+on_stop() {
+  interrupted=1 stopping=1
+  if [[ -n $run ]]; then
+    kill -TERM "$run" 2>/dev/null
+  elif [[ -n $command ]]; then
+    kill -TERM -- "-$command" 2>/dev/null
+  fi
+}
+
+# Process 1 in the provider's place: the daemon and COMMAND side by side, each in a process group of its own.
+beside() {
+  local name=$1 code
+  shift
+  run='' command='' interrupted='' stopping=''
+  trap on_stop TERM INT
+  set -m # else they would ignore Ctrl-C, and with them whoever logs in
+  "$@" &
+  command=$!
+  bash "${BASH_SOURCE[0]}" --foreground ${name:+"$name"} &
+  run=$!
+  if [[ -n $stopping ]]; then kill -TERM "$run"; fi # it came before there was a daemon to tell
+  while :; do
+    interrupted=''
+    wait "$run"
+    code=$?
+    [[ -n $interrupted ]] || break
+  done
+  run=''
+  if [[ -z $stopping ]]; then
+    say "the supervision of ${name:-the run} has ended with $code; $1 goes on"
+    wait "$command"
+  fi
+  kill -TERM -- "-$command" 2>/dev/null
+  return "$code"
+}
+
+# The folders of a user who is not root.
+own_folders() {
+  local there=${HOME:-}
+  if [[ $there != /* || ! -d $there || ! -w $there ]]; then
+    there=/var/tmp/rl-supervisor-$(id -u)
+    # shellcheck disable=SC2174 # /var/tmp itself is there
+    mkdir -p -m 700 "$there" && [[ -O $there ]] ||
+      need_person "has no home folder, and $there belongs to somebody else: set HOME to a folder that this user may write"
+  fi
+  locks=/tmp/rl-supervisor-$(id -u)
+  logs=${XDG_STATE_HOME:-$there/.local/state}/rl-supervisor
+  venv=${XDG_DATA_HOME:-$there/.local/share}/rl-supervisor
+  etc=${XDG_CONFIG_HOME:-$there/.config}/rl-supervisor
+  if ! compgen -G "$etc/*.toml" >/dev/null && compgen -G '/etc/rl-supervisor/*.toml' >/dev/null; then
+    etc=/etc/rl-supervisor
+  fi
 }
 
 foreground=''
@@ -183,22 +269,33 @@ if [[ ${1:-} == --foreground ]]; then
   foreground=1
   shift
 fi
+given=''
+if [[ $# -gt 0 && $1 != -- ]]; then
+  given=$1
+  shift
+fi
+if [[ ${1:-} == -- ]]; then
+  shift
+  [[ $# -gt 0 ]] || need_person "which command is to run beside the daemon? onstart.sh [NAME] -- COMMAND [WORD ...]"
+  beside "$given" "$@"
+  exit
+fi
 read_container_environment
 if [[ $(id -u) -eq 0 ]]; then
-  locks=/run/rl-supervisor logs=/var/log/rl-supervisor venv=/opt/rl-supervisor
+  locks=/run/rl-supervisor logs=/var/log/rl-supervisor venv=/opt/rl-supervisor etc=/etc/rl-supervisor
 else
-  locks=/tmp/rl-supervisor-$(id -u) logs=${HOME:-/tmp}/.local/state/rl-supervisor venv=${HOME:-/tmp}/.local/share/rl-supervisor
+  own_folders
 fi
-etc=${RL_SUPERVISOR_ETC:-/etc/rl-supervisor}
+etc=${RL_SUPERVISOR_ETC:-$etc}
 name=''
-find_name "${1:-}"
+find_name "$given"
 read_own_environment
 locks=${RL_SUPERVISOR_LOCKS:-$locks}
 venv=${RL_SUPERVISOR_VENV:-$venv}
 log=${RL_SUPERVISOR_LOG:-$logs/$name.log}
 write_run_file
 command -v flock >/dev/null || need_person "needs flock: apt-get install util-linux"
-mkdir -p "$locks" "$(dirname "$log")" || need_person "cannot make $locks and $(dirname "$log")"
+mkdir -p "$locks" || need_person "cannot make $locks: set RL_SUPERVISOR_LOCKS to a folder of yours"
 [[ -O $locks ]] || need_person "$locks belongs to somebody else: set RL_SUPERVISOR_LOCKS to a folder of yours"
 exec 9>>"$locks/onstart-$name.lock" || need_person "cannot write $locks/onstart-$name.lock"
 if ! flock -n 9; then
@@ -206,18 +303,22 @@ if ! flock -n 9; then
   exit 0
 fi
 
+pid_file='' cut_log=''
 if [[ -n $foreground ]]; then
   supervise
   exit
 fi
-say "supervising $name; log: $log; stop with: kill \$(cat $locks/onstart-$name.pid)"
+umask 027 # of the log: others need not read it
+mkdir -p "$(dirname "$log")" || need_person "cannot make $(dirname "$log"): set RL_SUPERVISOR_LOG"
+pid_file=$locks/onstart-$name.pid cut_log=$log
+say "supervising $name; log: $log; stop with: kill \$(cat $pid_file)"
 set -m # a process group of its own, so that the end of the caller's terminal or session does not reach it
 (
   trap '' HUP
-  echo "$BASHPID" >"$locks/onstart-$name.pid"
+  echo "$BASHPID" >"$pid_file"
   supervise
   code=$?
-  rm -f "$locks/onstart-$name.pid"
+  rm -f "$pid_file"
   exit "$code"
 ) </dev/null >>"$log" 2>&1 &
 disown

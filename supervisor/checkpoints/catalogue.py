@@ -10,16 +10,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.checkpoints.keeping import refuse_to_delete
 from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
 from supervisor.checkpoints.lineage import read as read_lineage
-from supervisor.checkpoints.manifest import (
-    LATEST,
-    MANIFEST,
-    STEP,
-    Latest,
-    now,
-    run_folder,
-    sha256,
-    step_folder,
-)
+from supervisor.checkpoints.manifest import LATEST, MANIFEST, STEP, Latest, now, run_folder, sha256, step_folder
 from supervisor.checkpoints.records import (
     delete_hidden,
     delete_versions,
@@ -179,16 +170,16 @@ def keep_lineage(
     least = latest.lineage if latest else 0
     known = keep(store, run_id, happened, generation=generation, writer=writer, least=least, fence=fence)
     found = list_steps(store, run_id, known)
-    latest = last_pointer(store, run_id)
+    latest = found.latest or last_pointer(store, run_id)  # the newest may be junk
     good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
     named = found.steps.get(latest.step) if latest else None
-    if latest is not None and named is not None and named.left and not good and not latest.legacy:
-        name = f"{run_folder(run_id)}{LATEST}"
-        delete_versions(store, name, {name}, fence)
-        return known, None
-    if latest is None or named is None or not named.left or not good:
+    name = f"{run_folder(run_id)}{LATEST}"
+    if latest is None or named is None or not named.left or (not good and latest.legacy):
         fence()
         settle_pointer(store, run_id)  # a try that was killed had not come to it
+        return known, None
+    if not good:
+        delete_versions(store, name, {name}, fence)
         return known, None
     versions = store.list_versions(f"{step_folder(run_id, max(good))}{MANIFEST}")
     file, _, data = newest_manifest(store, run_id, max(good), versions)
@@ -203,7 +194,7 @@ def keep_lineage(
         manifest_sha256=sha256(data),
     )
     fence()
-    until_listed(store, store.put_bytes(f"{run_folder(run_id)}{LATEST}", back.to_bytes()), fence)
+    until_listed(store, store.put_bytes(name, back.to_bytes()), fence)
     if read_latest(store, run_id) != back:
         raise StoreError("transient", f"{store.url} does not show that the pointer went back to step {back.step}")
     fence()

@@ -1,7 +1,8 @@
 """Which pod holds a run: generations that are claimed in the store, so that of two pods only one writes.
 
 ``{run}/writers/gen_00007.json`` is the claim of generation 7, ``gen_00007.beat.json`` its holder's heartbeat,
-``gen_00007.end.json`` its release. The highest generation that was ever claimed is the one that counts.
+``gen_00007.leave.json`` its word that its pod is about to go, ``gen_00007.end.json`` its release. The highest
+generation that was ever claimed is the one that counts.
 
 Where the store can make an object only if there is none (``Store.claim``), the first one has it. Elsewhere (B2 has no
 conditional write) it is settled by time: whoever finds the run free writes its claim within half the settle time, waits
@@ -20,14 +21,14 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, read_latest
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 WRITERS = "writers/"
-NAME = re.compile(r"gen_(\d{5,15})(\.beat|\.end)?\.json")
+NAME = re.compile(r"gen_([0-9]{5,15})(\.beat|\.leave|\.end)?\.json")
 WRITER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})/([0-9a-f]{8,64})/([0-9a-f]{4,64})")
 CLAIM_LIMIT = 4 << 10  # bytes
 LONGEST_SETTLE_S = 8.0
@@ -55,6 +56,7 @@ class Standing:
     writer: str = ""  # "" when its claim cannot be read
     released: bool = False
     mark: str = ""  # changes with each heartbeat, and means nothing else
+    leaving: bool = False  # its pod is about to go: it still writes, and beats often until it is gone
 
     @property
     def free(self) -> bool:
@@ -106,10 +108,11 @@ def _look(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
         owner = [file for file in of_it if _kind(file) == ""][-1]  # newest first: the last is the oldest
         beats = [file for file in of_it if _kind(file) == ".beat"]
         released = any(_kind(file) == ".end" for file in of_it)
+        leaving = any(_kind(file) == ".leave" for file in of_it)
         mark = beats[0].file_id if beats else owner.file_id
         writer = _writer_of(store, owner)
         if writer is not None:
-            return Standing(highest, writer, released, mark), versions
+            return Standing(highest, writer, released, mark, leaving), versions
     raise StoreError("transient", f"the claims of run {run_id} in {store.url} change while they are read; try again")
 
 
@@ -258,11 +261,22 @@ def _check(store: Store, run_id: str, generation: int, writer: str) -> tuple[Sta
 
 def beat(store: Store, run_id: str, generation: int, writer: str, count: int) -> Standing:
     """Tell that the holder lives. ``count`` differs from the beat before. Raises FencedError when it holds no more."""
-    _, versions = _check(store, run_id, generation, writer)
+    held, versions = _check(store, run_id, generation, writer)
     earlier = [file for file in versions if _generation(file) == generation and _kind(file) == ".beat"]
     put = store.put_bytes(_name(run_id, generation, ".beat"), _dump(writer, generation, count))
     delete_old(store, earlier)
-    return Standing(generation, writer, released=False, mark=put.file_id)
+    return replace(held, mark=put.file_id)
+
+
+def mark_leaving(store: Store, run_id: str, generation: int, writer: str) -> Standing:
+    """Tell that this pod is about to go. Nobody else may claim the run for that; whoever waits waits shorter.
+
+    Raises FencedError when it was not ours any more.
+    """
+    held, _ = _check(store, run_id, generation, writer)
+    if not held.leaving:
+        store.put_bytes(_name(run_id, generation, ".leave"), _dump(writer, generation))
+    return replace(held, leaving=True)
 
 
 def release(store: Store, run_id: str, generation: int, writer: str) -> None:

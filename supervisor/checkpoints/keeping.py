@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
-from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until
+from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until, versions_of
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 PINS = "pins.json"
 PINS_LIMIT = 64 << 10  # bytes
 MOST_PINS = 1000
 READERS = "readers/"
-READER = re.compile(r"step_(\d{1,9})\.[0-9a-f]{16}\.json")
+READER = re.compile(r"step_([0-9]{1,9})\.[0-9a-f]{16}\.json")
 READING_S = 12 * 3600.0
 LEAST_GOOD = 2
 FORMAT = 1
@@ -76,7 +76,7 @@ def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
 def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int, ...]:
     """Pin or unpin a step; returns all pins. A file that cannot be read is replaced by pinning, not by unpinning."""
     name = run_folder(run_id) + PINS
-    earlier = [file for file in store.list_versions(name) if file.name == name]
+    earlier = versions_of(store, name)
     try:
         before = read_pins(store, run_id)
     except StoreError as error:
@@ -173,7 +173,7 @@ def _committed(store: Store, run_id: str) -> set[int]:
     for file in store.list(folder):
         first, _, rest = file.name.removeprefix(folder).partition("/")
         match = STEP.fullmatch(first)
-        if match and rest == MANIFEST:
+        if match and rest == MANIFEST and str(int(match[1])) == match[1]:
             found.add(int(match[1]))
     return found
 

@@ -27,7 +27,7 @@ BLOCKS_LIMIT = 64 << 20  # of all block hashes of a step: those of 4 TB
 LATEST_LIMIT = 64 << 10
 MOST_FILES = 200_000
 LARGEST = 1 << 50  # bytes of one file
-STEP = re.compile(r"step_(\d{1,9})")
+STEP = re.compile(r"step_([0-9]{1,9})")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 _XXH3 = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -221,9 +221,9 @@ def check_paths(paths: Sequence[str], where: str) -> None:
     for path in paths:
         problem = name_problem(path)
         if problem:
-            raise StoreError("damaged", f"{where} is refused: the name {path!r} cannot be used, {problem}")
+            raise StoreError("damaged", f"{where} is refused: the name {path[:200]!r} cannot be used, {problem}")
         if path in seen:
-            raise StoreError("damaged", f"{where} is refused: it names {path!r} twice")
+            raise StoreError("damaged", f"{where} is refused: it names {path[:200]!r} twice")
         seen.add(path)
     for path in paths:
         parent = path

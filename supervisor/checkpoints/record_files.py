@@ -5,7 +5,9 @@ Bytes only: what is in them, and how little of it is believed, is in ``superviso
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from supervisor.checkpoints.manifest import run_folder
@@ -13,6 +15,7 @@ from supervisor.checkpoints.records import delete_old, get_listed
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 FOLDER = "records/"
+HEARTBEAT = "heartbeat.json"
 JOURNAL = re.compile(r"[0-9a-f]{8,64}")
 RECORD_LIMIT = 64 << 10  # bytes
 MOST_RECORDS = 500  # the newest; a run on spot pods may have many
@@ -29,6 +32,14 @@ def put_record(store: Store, run_id: str, journal: str, data: bytes) -> None:
     name = f"{folder}{journal}.json"
     earlier = [file for file in store.list(folder) if file.name == name]
     store.put_bytes(name, data)
+    delete_old(store, earlier)
+
+
+def put_heartbeat(store: Store, run_id: str, value: Mapping[str, object]) -> None:
+    """Replace the sign of life that others may look at beside the run's steps. Raises StoreError."""
+    name = run_folder(run_id) + HEARTBEAT
+    earlier = [file for file in store.list(name) if file.name == name]
+    store.put_bytes(name, json.dumps(value).encode() + b"\n")
     delete_old(store, earlier)
 
 

@@ -28,6 +28,11 @@ MOST_POINTERS = 20  # versions of the pointer that are looked at, newest first
 T = TypeVar("T")
 
 
+def versions_of(store: Store, name: str) -> list[StoredFile]:
+    """Every version of this object, newest first; a listing goes by the beginning of names."""
+    return [file for file in store.list_versions(name) if file.name == name]
+
+
 def get_listed(store: Store, name: str, limit: int, file_id: str | None = None) -> bytes:
     """A record's bytes. Raises kind "missing" only when no listing shows it (or this version of it) either.
 
@@ -42,8 +47,7 @@ def get_listed(store: Store, name: str, limit: int, file_id: str | None = None) 
         except StoreError as error:
             if error.kind != "missing":
                 raise
-            listed = (file for file in store.list_versions(name) if file.name == name)
-            if not any(file_id in (None, file.file_id) for file in listed):
+            if not any(file_id in (None, file.file_id) for file in versions_of(store, name)):
                 raise
     raise _listed_and_missing(store, name)
 
@@ -68,7 +72,7 @@ def read_versions(
     for number in range(LISTED_TRIES):
         time.sleep(SETTLE_S * number)
         if versions is None:
-            versions = [file for file in store.list_versions(name) if file.name == name]
+            versions = versions_of(store, name)
         try:
             return [(file, read(file)) for file in versions[:MOST_POINTERS]]
         except StoreError as error:
@@ -177,7 +181,7 @@ def read_manifest(store: Store, run_id: str, step: int, file_id: str | None = No
     """A step's manifest and its bytes. Raises kind "missing" when the step is not committed, or "damaged"."""
     name = f"{step_folder(run_id, step)}{MANIFEST}"
     if file_id is None:
-        versions = [file for file in store.list_versions(name) if file.name == name]
+        versions = versions_of(store, name)
         if len(versions) > 1:
             _, manifest, data = newest_manifest(store, run_id, step, versions)
             return manifest, data

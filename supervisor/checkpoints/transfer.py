@@ -38,10 +38,12 @@ Request
                                                                     steps [{"step", "committed", "problems" [], "files",
                                                                     "size_bytes", "read_bytes"}]
     pin             step, pinned, generation?, writer?              pinned [step]
-    standing        -                                               generation, writer, released, mark
-    claim           writer, settle_s, take_over?, over? {as         generation, writer, released, mark
+    standing        -                                               generation, writer, released, mark, leaving
+    claim           writer, settle_s, take_over?, over? {as         as "standing"
                     "standing" answers}
-    beat            generation, writer, count                       generation, writer, released, mark
+    beat            generation, writer, count, urgent?              as "standing"
+    leave           generation, writer, urgent?                     as "standing"
+    put-heartbeat   heartbeat {...}, generation?, writer?           -
     release         generation, writer                              -
     lineage         happened [{"kind", "step", "wall", "why"}],     lineage, pointer (the step that it was moved to)
                     generation?, writer?                            | null
@@ -99,6 +101,8 @@ from supervisor.storage.base import Store, StoreError
 PROGRESS_EVERY_S = 0.5
 PR_SET_PDEATHSIG = 1
 NICE = 10
+URGENT = ("leave", "release")
+"""These are asked for when a pod goes, perhaps in seconds: training does not come first then."""
 EXTRA = ("dialect", "revision", "config_sha256", "step_base", "reward")
 
 Answer = dict[str, Any]
@@ -278,6 +282,17 @@ def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
     return asdict(held)
 
 
+def _leave(store: Store, request: _Request, lines: _Lines) -> Answer:
+    run_id, writer = request.get("run_id", str), request.get("writer", str)
+    return asdict(claims.mark_leaving(store, run_id, request.get("generation", int), writer))
+
+
+def _put_heartbeat(store: Store, request: _Request, lines: _Lines) -> Answer:
+    _fence(store, request)()
+    record_files.put_heartbeat(store, request.get("run_id", str), request.get("heartbeat", dict))
+    return {}
+
+
 def _release(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, writer = request.get("run_id", str), request.get("writer", str)
     claims.release(store, run_id, request.get("generation", int), writer)
@@ -350,6 +365,8 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "standing": _standing,
     "claim": _claim,
     "beat": _beat,
+    "leave": _leave,
+    "put-heartbeat": _put_heartbeat,
     "release": _release,
     "lineage": _lineage,
     "put-run-files": _put_run_files,
@@ -419,12 +436,15 @@ def _read_request() -> dict[str, Any]:
 def main() -> None:
     """Read the request, answer, and leave without waiting for threads that may still be sending."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is lost, so nothing needs to be said
+    os.umask(0o022)  # a restored step has the modes with which the job would have written it
     die_with_parent()
-    step_back()
     lines = _Lines()
     code = 0
     try:
-        lines.write({"ok": serve(_read_request(), os.environ, lines)})
+        request = _read_request()
+        if request.get("do") not in URGENT and request.get("urgent") is not True:
+            step_back()
+        lines.write({"ok": serve(request, os.environ, lines)})
     except StoreError as error:
         by = {"by": error.by, "generation": error.generation} if isinstance(error, claims.FencedError) else {}
         lines.write({"error": {"kind": error.kind, "sentence": str(error), **by}})

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from supervisor import attach as finding
-from supervisor import daemon
+from supervisor import daemon, upgrade
 from supervisor.cli.client import Client, NotThereError
 from supervisor.config import load
 from supervisor.primerl import open_job
@@ -20,11 +20,13 @@ def attach(path: Path, pid: int | None) -> int:
     Raises SupervisorError with the candidates when it is not clear which process is meant.
     """
     remember_environment(os.environ)
+    if upgrade.VARIABLE in os.environ:  # the program before, in this very process, had found the job
+        return daemon.main(path, attached=True)
     run_file = load(path)
     found = finding.find(run_file, open_job(run_file, os.environ), pid)
     number, ticks = found.process
     try:
-        taken, sentence = Client(run_file.socket).command("attach", [f"{number}:{ticks}"])
+        taken, sentence = Client(run_file.socket, run=run_file.run.id).command("attach", [f"{number}:{ticks}"])
     except NotThereError:
         print(f"Attaching to process {number}: {found.title} ({found.why}). It is never touched.", file=sys.stderr)
         return daemon.main(path, attach_to=found.process)

@@ -11,10 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from supervisor import env_file
 from supervisor.config import RunFile, load
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.secrets import masked, masked_all, remember_environment
+from supervisor.storage import keys
 from supervisor.storage.base import Store
 
 
@@ -28,16 +30,52 @@ def check(path: Path, *, as_json: bool = False, online: bool = False, environ: M
         report["problems"] = str(error).splitlines()
         return _print(report, as_json)
     report |= _places(run_file)
+    beside = env_file.beside(path)
+    if beside is not None:
+        report["notes"] += beside.notes
+    own, environ = environ, {**environ, **(beside.values if beside is not None else {})}
+    remember_environment(environ)
+    report["notes"] += _keys(run_file, path, own, environ)
+    usable = _examine(run_file, environ, report)
+    if online and run_file.store.url and usable:  # the embedded default is made when the daemon starts
+        report["store_reachable"] = _reach(run_file, environ, report)
+    report["ok"] = not report["problems"]
+    return _print(report, as_json)
+
+
+def problems(run_file: RunFile, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Why ``check`` refuses this run file, as far as can be said without the network; empty when it does not."""
+    report: dict[str, Any] = {"problems": [], "notes": []}
+    _examine(run_file, environ, report)
+    return [masked(problem) for problem in report["problems"]]
+
+
+def _examine(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
+    """Fill in what the job says of itself. Whether what its store needs is installed here."""
     try:
         _describe_job(run_file, environ, report)
     except (ConfigError, UnknownDialectError) as error:
         report["problems"] += str(error).splitlines()
     missing = _missing_library(run_file.store_url)
     report["problems"] += missing
-    if online and run_file.store.url and not missing:  # the embedded default is made when the daemon starts
-        report["store_reachable"] = _reach(run_file, environ, report)
-    report["ok"] = not report["problems"]
-    return _print(report, as_json)
+    return not missing
+
+
+def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
+    file = path.with_suffix(".env")
+    told = ""
+    if missing := keys.missing(run_file.store_url, path.stem, environ):
+        told = (
+            f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor {file} "
+            "has: the run would stop and ask for it."
+        )
+    elif theirs := keys.missing(run_file.store_url, path.stem, own):
+        told = (
+            f"{' and '.join(theirs)} stand{'s' if len(theirs) == 1 else ''} in {file}, which systemd and onstart.sh "
+            "read; `rl-supervisor run` by hand wants them in its environment."
+        )
+    return [told] if told else []
 
 
 def _places(run_file: RunFile) -> dict[str, Any]:

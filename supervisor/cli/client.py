@@ -7,13 +7,12 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from supervisor.errors import SupervisorError
-from supervisor.unix_socket import SYSTEM_DIR, socket_dir
+from supervisor.unix_socket import socket_dirs, user_name
 
 TIMEOUT_S = 15.0
 
@@ -33,9 +32,12 @@ class RefusedError(SupervisorError):
 class Client:
     """One daemon. Each call is a connection of its own."""
 
-    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S, *, run: str = "", advice: str = "") -> None:
+        """``run``: id of the run, for sentences; ``advice``: what to do when nobody answers."""
         self.path = path
-        self.name = path.name.removesuffix(".sock")
+        self.run = run or (path.stem if path.suffix == ".sock" else "")
+        self._who = self.run or "the daemon"
+        self._advice = f" {advice}" if advice else ""
         self._timeout_s = timeout_s
 
     def get(self, page: str, **query: object) -> dict[str, Any]:
@@ -58,14 +60,15 @@ class Client:
             response = connection.getresponse()
             status, data = response.status, response.read()
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            raise NotThereError(f"No daemon answers for {self.name} ({self.path}).") from None
+            whose = f"for {self.run} ({self.path})" if self.run else f"at {self.path}"
+            raise NotThereError(f"No daemon answers {whose}.{self._advice}") from None
         except PermissionError:
-            raise UnclearError(f"You may not talk to {self.name}: {self.path} is not open to you. Try sudo.") from None
+            raise UnclearError(_not_let_in(self._who, self.path)) from None
         except TimeoutError:
-            raise UnclearError(f"{self.name} gave no answer in {timeout_s:g} s ({self.path}).") from None
+            raise UnclearError(f"{self.run or 'The daemon'} gave no answer in {timeout_s:g} s ({self.path}).") from None
         except (OSError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
-            raise UnclearError(f"The connection to {self.name} broke ({self.path}): {reason}.") from None
+            raise UnclearError(f"The connection to {self._who} broke ({self.path}): {reason}.") from None
         finally:
             connection.close()
         try:
@@ -75,10 +78,23 @@ class Client:
         if not isinstance(answer, dict):
             raise UnclearError(f"{self.path} answered, but not as rl-supervisor does.")
         if status >= 500:
-            raise UnclearError(f"{self.name} could not answer: {answer.get('error', status)}")
+            raise UnclearError(f"{self.run or 'The daemon'} could not answer: {answer.get('error', status)}")
         if status >= 400 and "error" in answer:
             raise RefusedError(str(answer["error"]))
         return answer
+
+
+def _not_let_in(name: str, path: Path) -> str:
+    """The file's mode refuses us before the daemon can."""
+    try:
+        owner = user_name(path.lstat().st_uid)
+    except OSError:  # not even its folder can be entered
+        owner = ""
+    whose = "root" if owner == "root" else f"its owner {owner} and root" if owner else "its owner and root"
+    return (
+        f"{user_name(os.geteuid())} may not talk to {name}: {path} is open to {whose}. Try sudo, or ask for a group of "
+        'yours to be let in: [api] group = "NAME" in the run file.'
+    )
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -104,23 +120,12 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def sockets() -> dict[str, Path]:
-    """The runs of this machine that we can see: name to socket, in alphabetical order."""
+    """The sockets of this machine that we can see, by their names, in alphabetical order."""
     found: dict[str, Path] = {}
-    for folder in (SYSTEM_DIR, socket_dir()) if "RL_SUPERVISOR_SOCKET_DIR" not in os.environ else (socket_dir(),):
+    for folder in socket_dirs():
         try:
-            entries = sorted(folder.glob("*.sock"))
-        except OSError:
+            entries = [entry for entry in folder.glob("*.sock") if entry.is_socket()]
+        except OSError:  # a folder that this user may not enter
             continue
-        found.update({entry.name.removesuffix(".sock"): entry for entry in entries if entry.is_socket()})
+        found.update({entry.stem: entry for entry in entries})
     return dict(sorted(found.items()))
-
-
-def known_run(name: str, env: Mapping[str, str] = os.environ) -> bool:
-    """Has a run of this name ever lived on this machine?"""
-    home = env.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    places = (
-        Path("/etc/rl-supervisor") / f"{name}.toml",
-        Path("/var/lib/rl-supervisor") / name,
-        Path(home) / "rl-supervisor" / name,
-    )
-    return "/" not in name and any(os.path.lexists(place) for place in places)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
+from supervisor import homes
 from supervisor.cli.machine import ConfigFound, Machine, look
 from supervisor.config import load
 from supervisor.core.words import size
+from supervisor.effects import transient
 from supervisor.errors import ConfigError
+from supervisor.storage.keys import KEYS
 
 
 def init(output: Path, job_dir: Path | None) -> int:
@@ -30,16 +34,33 @@ def init(output: Path, job_dir: Path | None) -> int:
     print(f"{output} is written, for the run {run}.")
     for note in machine.notes:
         print(f"  note: {note}")
-    print(f"Next: read it, then `rl-supervisor check {output}`, then `rl-supervisor run {output}`.")
-    print(f"Under systemd: move it to /etc/rl-supervisor/{run}.toml and `systemctl enable --now rl-supervisor@{run}`.")
+    named = shlex.quote(str(output))
+    print("Next, in this order:")
+    print("  1. Read it, and set what it says about itself: the store above all.")
+    if transient.BOOTED.is_dir():
+        print(f"  2. rl-supervisor install --run {named}   makes the unit, and an .env beside the run file's copy")
+        print("  3. Put the store's key into that .env: it is never written anywhere else.")
+        print(f"  4. rl-supervisor check --online {_installed(run)}")
+        print(f"  5. systemctl {'' if os.geteuid() == 0 else '--user '}enable --now rl-supervisor@{run}")
+    else:
+        b2, s3 = (" and ".join(KEYS[kind]) for kind in ("b2", "s3"))
+        print(f"  2. Put the store's key into the environment: {b2}; for s3:// {s3}.")
+        print(f"  3. rl-supervisor check --online {named}")
+        print(f"  4. rl-supervisor run {named}")
     return 0
+
+
+def _installed(run: str) -> Path:
+    """Where `install` puts the run file."""
+    own = homes.config_home() if os.geteuid() != 0 else None
+    return (own / "rl-supervisor" if own else homes.SYSTEM_CONFIG) / f"{run}.toml"
 
 
 def run_file_text(machine: Machine, stem: str = "run") -> str:
     """The run file ``stem``.toml. Every value is written with TOML's own quoting, whatever the folder's name is."""
     config = machine.configs[0] if machine.configs else None
     lines = [
-        "# A run of rl-supervisor. All settings and their defaults are in the README.",
+        "# A run of rl-supervisor. All settings and their defaults are in docs/settings.md of its repository.",
         "# Secrets (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY, WANDB_API_KEY, ...) never stand here: put them into the",
         "# daemon's environment, or into systemd credentials.",
         "",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from supervisor import __version__
 from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
+from supervisor.errors import ConfigError
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(verb=function, contract=contract)
         if name in OF_THE_STORE:
             where.add_options(sub)
-        elif name not in ("init", "version", "replay", "trace", "simulate"):
+        elif name not in ("init", "install", "uninstall", "version", "replay", "trace", "simulate"):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
@@ -57,16 +57,27 @@ def _parser() -> argparse.ArgumentParser:
     take_over = "take the run from the pod that holds it now; that one stops publishing"
     run.add_argument("--take-over", action="store_true", help=take_over)
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
+    restart = "start the daemon again after a crash, and collect orphans; the default for process 1 of a container"
+    run.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
     onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
     onstart.add_argument("--take-over", action="store_true", help=take_over)
+    onstart.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
+    verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
     check = verb("check", "load the run file and say what would be done with it", _check)
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--online", action="store_true", help="also ask the store: its key, its bucket, its steps")
     init = verb("init", "write a run file for this machine", _init)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
+    install = verb("install", "put the systemd unit, its folders and a run file in place", _install)
+    install.add_argument("--run", type=Path, metavar="RUN.toml", help="copy it under its run.id, and an .env beside it")
+    install.add_argument("--now", action="store_true", help="also enable and start it (systemctl enable --now)")
+    uninstall = verb("uninstall", "remove what install put there; runs, state and keys stay", _uninstall)
+    for sub in (install, uninstall):
+        sub.add_argument("--dry-run", action="store_true", help="only list what would be done, with a diff")
+        sub.add_argument("--prefix", type=Path, metavar="ROOT", help="another root than /; no systemd is spoken to")
     for name, about in (
         ("restore", "fetch a step from the store, every byte verified"),
         ("publish", "send a complete step to the store"),
@@ -93,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--json", action="store_true", help="print JSON")
     logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _logs)
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
+    logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
@@ -130,6 +142,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
     verb("version", "print the version", _version)
+    # Asked by a daemon that may be of another version (supervisor.upgrade); no command for people.
+    trial = verbs.add_parser("upgrade-check")
+    trial.set_defaults(verb=_upgrade_check, contract=False)
+    trial.add_argument("run_file", type=Path)
+    trial.add_argument("folder", type=Path)
+    trial.add_argument("started", choices=("run", "onstart"))
     return parser
 
 
@@ -184,6 +202,7 @@ def _percent(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _nanny(options, "run")
     from supervisor import daemon
 
     return daemon.main(
@@ -192,9 +211,29 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _onstart(options: argparse.Namespace) -> int:
+    _nanny(options, "onstart")
     from supervisor import daemon
 
     return daemon.main(options.run_file, fresh=False, step=None, take_over=options.take_over, onstart=True)
+
+
+def _nanny(options: argparse.Namespace, verb: str) -> None:
+    """Become the daemon's nanny where that is wanted; the daemon is then its child, started without --restart."""
+    import os
+
+    if options.restart is False or (options.restart is None and os.getpid() != 1):
+        return
+    if os.getpid() != 1 and os.environ.get("NOTIFY_SOCKET"):
+        raise ConfigError("systemd starts this daemon again by itself: leave --restart out of the unit.")
+    from supervisor import nanny
+
+    once = ["--fresh"] if getattr(options, "fresh", False) else []
+    step = getattr(options, "step", None)
+    once += ["--step", str(step)] if step is not None else []
+    once += ["--take-over"] if options.take_over else []
+    # How this very program was started: the interpreter's words, then those that are parsed here.
+    program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
+    nanny.turn_into([*program, verb, str(options.run_file), "--no-restart"], once)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -215,83 +254,34 @@ def _init(options: argparse.Namespace) -> int:
     return init.init(options.output, options.job)
 
 
+def _install(options: argparse.Namespace) -> int:
+    from supervisor.cli import install
+
+    return install.install(options.run, now=options.now, dry_run=options.dry_run, prefix=options.prefix)
+
+
+def _uninstall(options: argparse.Namespace) -> int:
+    from supervisor.cli import install
+
+    return install.uninstall(dry_run=options.dry_run, prefix=options.prefix)
+
+
 def _verify(options: argparse.Namespace) -> int:
-    import os
-    import secrets
+    from supervisor.cli import steps
 
-    from supervisor import byhand
-    from supervisor.cli.moving import shown
-    from supervisor.effects.transfers import Transfers
-
-    run_file = where.run_file_of(options)
-    seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
-    transfers = Transfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.json):
-        found, told = byhand.verify(run_file, options.step, options.deep, seed, transfers)
-    _print(found | {"seed": seed}, told, as_json=options.json)
-    return 1 if found["damaged"] else 0
+    return steps.verify(options)
 
 
 def _logs(options: argparse.Namespace) -> int:
-    import json
-    from datetime import UTC, datetime
+    from supervisor.cli import store_logs
 
-    from supervisor import byhand
-    from supervisor.cli.render import log_text, safe, table, without_colours
-
-    found = byhand.logs(where.run_file_of(options), options.attempt)["logs"]
-    if options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-    elif options.attempt is None:
-        rows = [("ATTEMPT", "LOG", "SENT", "POD")]
-        for log in found:
-            when = datetime.fromtimestamp(log["uploaded_at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
-            rows.append((str(log["attempt"]), safe(log["name"]), when, log["journal"][:8]))
-        print("\n".join(table(rows)) if found else "No attempt has left a log in the store yet.")
-    else:
-        for name, text in found.items():
-            print(f"==> {safe(name)} <==")
-            print(log_text(text) if sys.stdout.isatty() else without_colours(text))
-    return 0
+    return store_logs.logs(options)
 
 
 def _by_hand(options: argparse.Namespace) -> int:
-    import os
+    from supervisor.cli import steps
 
-    from supervisor import byhand, restoring
-    from supervisor.cli.moving import shown
-    from supervisor.config import load
-    from supervisor.effects.transfers import Transfers
-
-    dry_run = options.dry_run
-    if options.by_hand != "restore":
-        run_file = load(options.run_file)
-    else:
-        run_file = where.run_file_of(options)
-        if options.to is None and not where.has_run_file(options):
-            raise where.UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
-    transfers = Transfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.json):
-        if options.by_hand == "restore":
-            step: restoring.Wanted = "latest" if options.step is None else options.step
-            done, told = restoring.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
-        elif options.by_hand == "publish":
-            done, told = byhand.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
-        else:
-            done, told = byhand.prune(run_file, dry_run=dry_run)
-    _print(done, told, as_json=options.json)
-    return 0
-
-
-def _print(found: Mapping[str, Any], told: Sequence[str], *, as_json: bool) -> None:
-    import json
-
-    from supervisor.cli.render import safe
-
-    if as_json:
-        print(json.dumps({**found, "sentences": told}, indent=2, ensure_ascii=False))
-    else:
-        print("\n".join(map(safe, told)))
+    return steps.by_hand(options)
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -320,6 +310,22 @@ def _simulate(options: argparse.Namespace) -> int:
     from supervisor.cli import simulate
 
     return simulate.run(options)
+
+
+def _upgrade(options: argparse.Namespace) -> int:
+    from supervisor.cli import upgrading, which
+
+    return upgrading.upgrade(which.of_file(options.run_file), as_json=False)
+
+
+def _upgrade_check(options: argparse.Namespace) -> int:
+    import os
+
+    from supervisor import upgrade
+
+    onstart = options.started == "onstart"
+    upgrade.prove(options.run_file, options.folder, onstart=onstart, environ=os.environ)
+    return 0
 
 
 def _version(options: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ def shown(transfers: Transfers, *, quiet: bool = False) -> Iterator[None]:
     def tell() -> None:
         said = False
         while not over.wait(LOOK_S):
-            moving = next(iter(transfers.moving.values()), None)
+            moving = next((one for one in list(transfers.moving.values()) if one.what != "heartbeat"), None)
             if moving is not None:
                 how = {
                     "phase": moving.phase,

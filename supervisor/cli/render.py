@@ -73,6 +73,11 @@ def without_colours(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", log_text(text))
 
 
+def log_for_stdout(text: str) -> str:
+    """What suits this process's output."""
+    return log_text(text) if sys.stdout.isatty() else without_colours(text)
+
+
 # ---------------------------------------------------------------- status
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import tempfile
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.cli.render import safe
 from supervisor.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
 from supervisor.secrets import masked, remember_environment
 from supervisor.storage.base import StoreError
@@ -21,6 +23,7 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     The exit code of both is 1 (2 for wrong usage); with ``contract`` it is that of ``supervisor.errors``: the error's
     own, and "try again" for a crash.
     """
+    os.umask(os.umask(0o022) | 0o022)  # what a command writes is the caller's, and nobody else's to change
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a sentence may hold what the terminal's encoding does not
             stream.reconfigure(errors="replace")
@@ -37,6 +40,16 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     except Exception as error:  # the outermost edge: a person gets a sentence, the file gets the rest
         _tell(f"{program} failed in a way it does not know: {crash_note(program, error)}")
         return EXIT_TRY_AGAIN if contract else 1
+
+
+def reply(run: str, done: bool, sentence: str, *, as_json: bool) -> int:
+    """What a daemon answered to an order, for a person or as JSON; returns the exit code."""
+    if as_json:
+        print(json.dumps({"run": run, "ok": done, "sentence": sentence}, ensure_ascii=False))
+    else:
+        told = safe(sentence)
+        print(f"{run}: {told}" if run else told, file=sys.stdout if done else sys.stderr, flush=True)
+    return 0 if done else 1
 
 
 def _run(command: Callable[[], int]) -> int:

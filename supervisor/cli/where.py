@@ -8,13 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from supervisor.config import RunFile, load
-from supervisor.errors import EXIT_USAGE, SupervisorError
-
-
-class UsageError(SupervisorError):
-    """The command line does not say enough, or too much."""
-
-    exit_code = EXIT_USAGE
+from supervisor.errors import UsageError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -44,6 +44,12 @@ class Stop(Action):
     attempt: int
     reason: str
     budget_s: float
+    brief: bool = False  # this pod is about to go: nobody waits for its GPUs
+
+
+@dataclass(frozen=True)
+class Hurry(Action):
+    """What is being stopped is ended now: there is less time than was thought."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,18 @@ class Claim(Action):
 
 @dataclass(frozen=True)
 class Release(Action):
-    """Give the run back in the store, so that the next pod need not wait: nothing of it runs here any more."""
+    """Give the run back in the store, so that the next pod need not wait: nothing of it runs here any more.
+
+    ``brief``: this pod's time is over, so that nothing else is waited for before.
+    """
+
+    generation: int
+    brief: bool = False
+
+
+@dataclass(frozen=True)
+class MarkLeaving(Action):
+    """Tell in the store that this pod is about to go, and beat often until it is gone (see ``Release``)."""
 
     generation: int
 

@@ -49,7 +49,7 @@ def decide(state: State, observation: Observation) -> Decision:
     actions = (*acts, *kept, *more)  # the daemon ends at ``Exit``, which comes last
     acted = seen.mode != state.mode or any(not isinstance(action, Say) for action in actions)
     deadline = _deadline(seen, watch, acted=acted)
-    until = deadline if seen.live and not acted and not seen.suspicion else 0.0
+    until = deadline if seen.live and not acted and not seen.suspicion and not seen.leave.asked else 0.0
     settle(seen, calm_until=until)
     return Decision(seen, actions, deadline)
 

@@ -318,12 +318,16 @@ class StartFailed(Fact):
 
 @dataclass(frozen=True)
 class AttemptStopped(Fact):
-    """Nothing of the attempt is alive any more, or ``survivors`` names what is (then ``unfit`` is likely)."""
+    """Nothing of the attempt is alive any more, or ``survivors`` names what is (then ``unfit`` is likely).
+
+    ``gpu_holders``: where the GPUs' memory is not back, the processes on them that are not the run's.
+    """
 
     attempt: int
     seconds: float
     survivors: tuple[str, ...] = ()
     gpu_free: bool | None = None  # None: unknown
+    gpu_holders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -497,6 +501,25 @@ class Fenced(Fact):
 
 
 @dataclass(frozen=True)
+class LeaveSoon(Fact):
+    """This pod is about to go: a signal, or a trigger of ``[leaving]``. ``within_s`` None: nobody said how soon."""
+
+    within_s: float | None
+    why: str  # who says so, for people: "SIGTERM", "/run/preempted appeared"
+
+
+@dataclass(frozen=True)
+class PublishMoves(Fact):
+    """How far the publish under way is. Looked at only while this pod is about to go."""
+
+    step: int
+    phase: str  # "hashing", "sending", "checking"; "" before the first word
+    moved_bytes: int
+    total_bytes: int
+    rate: float  # bytes a second over about the last half minute; 0 while unknown
+
+
+@dataclass(frozen=True)
 class LineageKept(Fact):
     """What left steps of the run is written down in the store; ``pointer`` is where latest.json was moved back to."""
 
@@ -524,6 +547,7 @@ class Remark(Fact):
 
     event: str
     sentence: str
+    level: str = "info"  # or "warning": somebody has to mend it
 
 
 @dataclass(frozen=True)

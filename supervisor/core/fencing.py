@@ -33,6 +33,8 @@ def may_write(state: State) -> bool:
 def held_back(state: State) -> Choice | None:
     """Why nothing is started here although it may be known where to resume; None when nothing is in the way."""
     fence = state.fence
+    if state.leave.stays_at is not None and state.settings.mode != "observe":
+        return Choice("wait", None, "This pod was about to go. Should it stay, the run goes on here in a minute or so.")
     if may_write(state) or state.settings.mode == "observe":
         return None  # observing starts and restores nothing anyway
     if fence.lost:
@@ -84,8 +86,12 @@ def _asking(state: State) -> Fence:
 
 
 def begin(state: State) -> tuple[State, Actions]:
-    """A daemon begins. One that only observes starts nothing, so it asks once it has a step to publish."""
-    if state.settings.mode == "observe" and not state.settings.take_over:
+    """A daemon begins. One that only observes starts nothing, so it asks once it has a step to publish.
+
+    Nor is the run asked for on a pod that was to go by now, and has given it back: the next pod would wait minutes for
+    a holder that is dead.
+    """
+    if state.leave.stays_at is not None or (state.settings.mode == "observe" and not state.settings.take_over):
         return state, []
     return ask(state, take_over=state.settings.take_over)
 
@@ -110,7 +116,7 @@ def release(state: State) -> Actions:
     """The daemon ends, and nothing of the run goes on here. (Beside an observer a person's job goes on.)"""
     if not state.settings.fencing or not may_write(state) or state.settings.mode == "observe":
         return []
-    return [a.Release(state.fence.generation or 0)]
+    return [a.Release(state.fence.generation or 0, brief=state.leave.exit_at is not None)]
 
 
 # ---------------------------------------------------------------- facts

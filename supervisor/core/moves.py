@@ -9,7 +9,7 @@ from supervisor.core.records import Happened
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.words import span
 
-EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
+EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
 WARM = "The inference server ran on and is taken over warm."
 NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
 LONGEST_WHY = 300  # characters that are kept in the store
@@ -47,7 +47,16 @@ def stop(state: State, after: Next, reason: str, *, keep_engine: bool = False) -
         stop_reason=reason,
         busy=replace(state.busy, stop=state.attempt, start=None),
     )
-    return state, [a.Stop(state.attempt, reason, state.settings.stop_budget_s)]
+    return state, [a.Stop(state.attempt, reason, stop_budget(state), brief=state.leave.exit_at is not None)]
+
+
+def stop_budget(state: State) -> float:
+    """Seconds that a stop may take; on a pod that is about to go a publish has to fit in after it, if that can be."""
+    if state.leave.exit_at is None:
+        return state.settings.stop_budget_s
+    left, publish_s = state.leave.exit_at - state.now, state.publish_took_s
+    patience = left - publish_s if publish_s is not None and publish_s < left else left / 2
+    return min(state.settings.stop_budget_s, max(1.0, patience))
 
 
 def want_engine(state: State) -> tuple[State, Actions]:
@@ -72,7 +81,8 @@ def restart_engine(state: State, reason: str) -> tuple[State, Actions]:
 
 def incident_stop(state: State, cause: str, after: Next, sentence: str) -> tuple[State, Actions]:
     state, told = open_incident(state, cause, sentence)
-    return with_first(told, stop(state, after, sentence))
+    evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, sentence)
+    return with_all([told, evidence], stop(state, after, sentence))
 
 
 def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say]:

@@ -18,10 +18,12 @@ from supervisor.core.state import (
     Fence,
     Gone,
     GpuMemory,
+    Leave,
     State,
 )
 from supervisor.core.watch import NEVER
 
+STAYS_S = 60.0  # after the moment at which a pod was to be gone
 CRASH_PAUSE_S = 60.0  # before an effect that crashed is asked for again
 OF_THE_ENGINE = ("engine-dead", "engine-stalled", "connection-error")  # what its end leaves in the logs
 SUPPRESSED_AGAIN_S = 3600.0
@@ -251,8 +253,22 @@ def _store_records(state: State, fact: f.StoreRecords) -> State:
     return replace(state, learned=learned, ledgers=fact.ledgers)
 
 
+def _publish_moves(state: State, fact: f.PublishMoves) -> State:
+    return replace(state, leave=replace(state.leave, moves=fact))
+
+
 def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
     return suspend(state, abs(fact.seconds))
+
+
+def _stays_at(state: State) -> float | None:
+    """The daemon before left a pod that was about to go, in the midst of a stop: when that pod, if it is still there,
+    counts as one that stays. None: there is nothing to wait for.
+    """
+    until, at = state.leave.until, state.leave.stays_at
+    if state.mode == "stopping" and state.exit_said and until is not None:
+        at = until + STAYS_S
+    return at if at is not None and at > state.now else None
 
 
 def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
@@ -269,6 +285,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             setup_pending=fact.setup,
             setup_reason="",
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
+            leave=Leave(stays_at=_stays_at(state)),
         )
     )
 
@@ -288,5 +305,6 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.EffectCrashed: _effect_crashed,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
+    f.PublishMoves: _publish_moves,
     f.DaemonStarted: _daemon_started,
 }

@@ -33,6 +33,7 @@ KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 GROWS_S = 120.0  # a download that has not grown for so long does not grow
 TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what waits for the engine now
 MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
+IN_A_ROW = 3  # numbers that are believed whatever the clock says
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
 # failure, fallen off the bus, NVLink, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
 FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120})
@@ -195,7 +196,9 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     if progress.step is not None and fact.step <= progress.step:
         return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
     if not _possible(state, fact.step):
-        return replace(state, progress=progress)
+        progress = _refused(progress, fact.step, state.now)
+        if not _confirmed(state, progress):
+            return replace(state, progress=progress)
     timed = progress.step is not None and fact.step == progress.step + 1
     # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says, and
     # no longer than there has been an attempt.
@@ -223,13 +226,36 @@ def _step_done(state: State, fact: f.StepDone) -> State:
 
 def _possible(state: State, step: int) -> bool:
     """Can the run be at ``step`` now? A garbled number, once believed, makes the true ones old news."""
-    progress, times = state.progress, state.learned.phases.get(STEP)
+    progress = state.progress
     if step < 0:
         return False
-    if progress.step is None or not progress.timed or times is None or times.count < WARM:
+    if progress.step is None or not progress.timed:
         return True
-    fastest = min(times.seconds) / FASTER
-    return (step - progress.step - MISSED_STEPS) * fastest <= state.now - progress.t
+    return (step - progress.step - MISSED_STEPS) * _fastest(state) <= state.now - progress.t
+
+
+def _fastest(state: State) -> float:
+    """Seconds that any step of this run takes; 0.0 while nobody knows."""
+    times = state.learned.phases.get(STEP)
+    return 0.0 if times is None or times.count < WARM else min(times.seconds) / FASTER
+
+
+def _refused(progress: Progress, step: int, now: float) -> Progress:
+    """With a number that cannot be; one that does not follow the last of them begins a new row."""
+    if step in progress.refused:
+        return progress  # from a second file
+    if progress.refused and step == progress.refused[-1] + 1:
+        return replace(progress, refused=(*progress.refused, step))
+    return replace(progress, refused=(step,), refused_t=now)
+
+
+def _confirmed(state: State, progress: Progress) -> bool:
+    """Did the next lines say the same: lines were lost, and the run is really that far?
+
+    The next step's line, at the pace of a run; or the next two, where all were read in one go.
+    """
+    row = len(progress.refused)
+    return row >= IN_A_ROW or (row > 1 and state.now - progress.refused_t >= _fastest(state))
 
 
 def _phase_seen(state: State, fact: f.PhaseSeen) -> State:

@@ -126,6 +126,7 @@ def _published(state: State, fact: f.Published) -> State:
         busy=replace(state.busy, publish=None),
         publish_failures=0,
         publish_reason="",
+        publish_took_s=fact.seconds if fact.sent_bytes else state.publish_took_s,
         publish_after=state.now,
         prune_nothing_said=False,
     )

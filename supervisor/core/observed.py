@@ -1,4 +1,4 @@
-"""A job that a person started and attached: from now on it is the run's attempt, watched and never touched."""
+"""A living job that the core has not heard of: a person's, which was attached, or ours after a lost journal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from supervisor.core.words import span
 
 
 def newly_attached(state: State, fact: f.AttemptAdopted) -> bool:
-    """Is it a job that the core has not heard of? Only attaching gives an attempt a number that no ``Start`` gave."""
+    """Is it a job that the core has not heard of? Attaching, or a journal before this one, gave it its number."""
     if fact.attempt != state.attempt:
         return fact.attempt > state.attempt
     return state.busy.start is not None or not (state.live or state.mode == "stopping")
 
 
 def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
-    """Watch it as attempt ``fact.attempt``, whatever was begun before the person started it."""
+    """Watch it as attempt ``fact.attempt``, whatever was begun before."""
+    ours = state.settings.mode == "act"  # a job of a person is only observed
     state = fresh_attempt(replace(state, attempt=fact.attempt, wanted=True, exit_code=None, exit_said=False))
     state = replace(
-        enter(state, "starting", "A job that a person started is watched."),
+        enter(state, "starting", "A job of before is watched." if ours else "A job that a person started is watched."),
         resume_step=fact.step,
         started=state.now,
         pid=fact.pid,
@@ -34,5 +35,8 @@ def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
         last = state.would[-1]
         outcome = f"a job of a person was attached {span(state.wall - last.wall)} later"
         state = replace(state, would=(*state.would[:-1], replace(last, outcome=outcome, outcome_wall=state.wall)))
+    if ours:
+        sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}), which no journal tells of."
+        return state, [say("adopted", sentence, attempt=fact.attempt)]
     sentence = f"Attached to the job of a person (pid {fact.pid}) as attempt {fact.attempt}; it is not touched."
     return state, [say("attached", sentence, attempt=fact.attempt)]

@@ -8,7 +8,7 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing
+from supervisor.core import fencing, leaving
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
@@ -70,11 +70,13 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
         case "publishing":
             state, acts = _publishing(state)
     state, more = upkeep(state, watch)
-    state, last = leave(state)
+    state, last = leave(state, watch)
     return state, acts + more + last
 
 
 def _live(state: State, watch: Watch) -> tuple[State, Actions]:
+    if state.leave.asked:
+        return leaving.live(state, watch)
     verdict = judge(state, watch)
     if verdict.act and state.paused:
         return _suspect(state, replace(verdict, sentence=f"Paused, so nothing is done about it: {verdict.sentence}"))

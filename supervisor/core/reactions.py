@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import fencing, keeping, observed
+from supervisor.core import fencing, keeping, leaving, observed
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
@@ -28,7 +28,7 @@ from supervisor.core.moves import (
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.phases import RESUME, learn
-from supervisor.core.state import BEING_LISTED, ENDED, Mode, Next, State
+from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import size, span
@@ -113,7 +113,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             )
             return state, [say("restored", sentence, step=fact.step, bytes=fact.size_bytes)]
         case f.Remark():
-            return state, [say(fact.event, fact.sentence)]
+            return state, [say(fact.event, fact.sentence, fact.level)]
         case f.EffectCrashed():
             return _effect_crashed(before, state, fact)
         case f.RestoreFailed():
@@ -129,6 +129,10 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
         case f.ClockJumped():
             sentence = f"The host slept or its clock jumped by {span(abs(fact.seconds))}: no deadline counts that."
             return state, [say("clock-jumped", sentence, "warning")]
+        case f.LeaveSoon():
+            return leaving.soon(state, fact)
+        case f.PublishMoves():
+            return leaving.moved(state)
         case f.StoreSteps() if fact.reason and fact.reason != before.store_reason:
             return state, [say("store-unknown", f"The store cannot be listed: {fact.reason}", "warning")]
         case f.HookDone() if state.mode == "finishing":
@@ -182,7 +186,8 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
     told = say("command", f"{fact.verb}{' ' + ' '.join(fact.args) if fact.args else ''} was asked for{by}.")
     match fact.verb:
         case "pause":
-            return replace(state, paused=True), [told]
+            since = state.paused_t if state.paused else state.now
+            return replace(state, paused=True, paused_t=since), [told]
         case "resume":
             # What was seen meanwhile stays seen. Only the step gets its time anew: a person may have held it up.
             progress = replace(state.progress, t=state.now, timed=False)
@@ -192,6 +197,8 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state = replace(state, wanted=False)
             if state.mode == "stopping" and state.after_stop == "shutdown":
                 return state, [told]  # the daemon ends, and the next one leaves the run stopped
+            if state.live and state.leave.asked:
+                return with_first(told, stop(state, "shutdown", f"Stopped{by}."))
             if state.live or state.mode == "stopping":
                 return with_first(told, stop(state, "stop", f"Stopped{by}."))
             if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
@@ -201,6 +208,8 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state = replace(state, wanted=True)
             if state.mode == "stopping" and state.after_stop == "stop":
                 state = replace(state, after_stop="restart")  # the person changed their mind while it was being stopped
+            if state.leave.asked:
+                return state, [told]  # the next daemon starts it
             state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
                 state = replace(forgiven(state), exit_code=None, exit_said=False)
@@ -208,7 +217,7 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             return state, [told, *claim]
         case "restart":
             state = replace(state, wanted=True, new_config="--new-config" in fact.args, config_changed=())
-            if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
+            if _ending(state):
                 return state, [told]  # the next daemon starts it
             state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.live or state.mode == "stopping":
@@ -218,13 +227,8 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
         case "rollback":
             return with_first(told, _rollback(state, fact, by))
         case "shutdown":
-            if state.live or state.mode == "stopping":
-                return with_first(told, stop(state, "shutdown", f"The daemon is shut down{by}."))
-            # The next daemon has to know that training is over.
-            after: Next = "finish" if state.mode in ("publishing", "finishing") else "shutdown"
-            state = replace(state, after_stop=after)
-            state = replace(enter(state, "leaving", f"The daemon is shut down{by}."), exit_code=EXIT_OK)
-            return state, [told]
+            state, marked = leaving.asked(state)
+            return with_all([told, *marked], leaving.end_of_the_run_here(state, f"The daemon is shut down{by}."))
         case "pin" | "unpin":
             return with_first(told, keeping.pin(state, fact))
     return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]
@@ -238,7 +242,7 @@ def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
     if step not in here and step not in there:
         known = f"complete here {_numbers(here)}, stored {_numbers(there)}"
         return state, [say("rollback", f"Step {step} is not to be had: {known}. Nothing was changed.", "error")]
-    if state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown"):
+    if _ending(state):
         return state, [say("rollback", "The daemon is about to end: nothing was changed.", "error")]
     state = replace(forgiven(state), override=True, asked_step=step, wanted=True, exit_code=None, exit_said=False)
     state = replace(state, left_higher=False)
@@ -246,6 +250,11 @@ def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
     if state.live or state.mode == "stopping":
         return with_all(claim, stop(state, "restart", f"Going back to step {step}{by}."))
     return survey(state, claim, f"Going back to step {step}{by}; looking for it.")
+
+
+def _ending(state: State) -> bool:
+    going = state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown")
+    return going or state.leave.asked
 
 
 def _numbers(steps: list[int]) -> str:
@@ -278,6 +287,11 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             "The job is gone and its GPU memory is not: no living process of the run holds it, so the driver does. "
             "The pod has to be replaced."
         )
+        if fact.gpu_holders:
+            sentence = (
+                "The job is gone and its GPU memory is not back. Not the run's, and so left alone, but on its GPUs: "
+                f"{'; '.join(fact.gpu_holders)}. End that, or replace the pod."
+            )
         return end(state, "unfit", EXIT_UNFIT, sentence)
     match state.after_stop:
         case "stop":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, Role, Settings, StoredStep
+from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
 from supervisor.core.records import Happened, Learned
 from supervisor.core.worth import Worth
@@ -193,6 +193,8 @@ class Progress:
     rewards: tuple[tuple[int, float], ...] = ()  # (step, reward) of the newest: they come ahead of the trainer's steps
     loss: float | None = None
     duration_s: float | None = None
+    refused: tuple[int, ...] = ()  # numbers in a row that cannot be: too far ahead for the time that has passed
+    refused_t: float = 0.0  # when the first of them came
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,21 @@ class Fence:
 
 
 @dataclass(frozen=True)
+class Leave:
+    """This pod is about to go. ``until`` is when, ``exit_at`` when the daemon has to be through; None: nobody said."""
+
+    asked: bool = False
+    why: str = ""
+    since: float = 0.0
+    until: float | None = None
+    exit_at: float | None = None
+    save: int | None = None  # the step that was just being saved then
+    moves: PublishMoves | None = None  # how far the publish under way is
+    told: str = ""  # what was said of that publish: "in time", "late", "hopeless"
+    stays_at: float | None = None  # from when on a pod that was left in the midst of a stop counts as one that stays
+
+
+@dataclass(frozen=True)
 class Busy:
     """Effects under way, one of a kind. Values are step or attempt numbers."""
 
@@ -274,6 +291,7 @@ class State:
     now: float = 0.0
     wall: float = 0.0
     paused: bool = False
+    paused_t: float = 0.0  # since when
     wanted: bool = True
     why: str = ""  # the sentence of the present mode
     suspicion: str = ""  # the last suspect sentence that was said
@@ -337,12 +355,14 @@ class State:
     pins_reason: str = ""  # why the store's pins cannot be read
     verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
     fence: Fence = field(default_factory=Fence)
+    leave: Leave = field(default_factory=Leave)
     lineage: tuple[Happened, ...] = ()  # what left steps of the run, as the store tells it
     happened: tuple[Happened, ...] = ()  # what is not written down in the store yet
     lineage_after: float = 0.0
     publish_after: float = 0.0
     publish_failures: int = 0
     publish_reason: str = ""
+    publish_took_s: float | None = None  # the last one that had something to send
     survey_asked: float | None = None
     setup_pending: bool = False
     setup_reason: str = ""
@@ -400,7 +420,11 @@ class State:
         return {
             s.step: s.problem or "its files are not those of its manifest"
             for s in self.store
-            if s.manifest and not s.committed and not s.left and str(s.step) not in {*self.damaged, *self.quarantined}
+            if s.manifest
+            and not s.committed
+            and not s.left
+            and str(s.step) not in self.quarantined
+            and str(s.step) not in self.damaged
         }
 
     def good_stored(self) -> list[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing
+from supervisor.core import fencing, leaving
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
-from supervisor.core.moves import Actions, say
+from supervisor.core.moves import EXIT_TRY_AGAIN, Actions, say, stop_budget
 from supervisor.core.observe_steps import begun
 from supervisor.core.retention import (
     disk_critical,
@@ -22,7 +22,8 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import size
 
 RECORDS_S = 1800.0
-LEAVE_S = 60.0  # what SIGTERM leaves for the publish in flight, after the job is stopped
+LEAVE_S = 60.0  # what a shutdown leaves at least for the last publish, after the job is stopped
+ENDED_WITHIN_S = 400.0  # of a plain SIGTERM: what sent it kills after 420 s (the unit, `docker stop -t 420`)
 STALE_AGAIN_S = 600.0
 STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
 NEEDS_ENGINE = ("starting", "running", "stopping", "surveying", "restoring", "backing-off")
@@ -32,8 +33,11 @@ LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to re
 def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     """Publish, prune, keep the store small: one effect of a kind at a time."""
     state, acts = _engine(state, watch)
+    state, claim = _stays(state, watch)
+    acts += claim
     busy = state.busy
     may_publish = watch.over(state.publish_after, 0.0) and fencing.may_write(state)
+    going = state.leave.exit_at is not None  # nothing is tidied up on a pod that is about to go
     state, lineage = fencing.keep_lineage(state, watch)
     acts += lineage
     if not fencing.may_write(state) and not state.store_reason:
@@ -41,7 +45,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         acts += claim
     if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
         step = next_to_publish(state)
-        if step is not None and not state.exit_said:
+        if step is not None and not state.exit_said and leaving.time_to_publish(state):
             skipped = [s for s in state.good_local() if _skipped(state, s, step)]
             if skipped:
                 steps = ", ".join(map(str, skipped))
@@ -49,7 +53,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
             acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
             state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
-    full = disk_over(state) or disk_critical(state) or disk_short(state)
+    full = not going and (disk_over(state) or disk_critical(state) or disk_short(state))
     if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
@@ -57,7 +61,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     # another without a pause, and a store in which nothing is ever deleted grows until its cap is reached.
     if state.settings.has_store and busy.prune_store is None and not state.store_reason and busy.publish is None:
         victims = victims_in_store(state)
-        if victims and may_publish and watch.over(state.prune_store_after, 0.0):
+        if victims and may_publish and not going and watch.over(state.prune_store_after, 0.0):
             acts.append(a.PruneStore(victims[0]))
             state = replace(state, busy=replace(state.busy, prune_store=victims[0]))
     return state, acts
@@ -71,7 +75,15 @@ def _engine(state: State, watch: Watch) -> tuple[State, Actions]:
     if not watch.over(own.stop_after, 0.0):
         return state, []
     state = replace(state, own=replace(own, asked="stop", wanted=False))
-    return state, [a.StopEngine(own.number, state.why, state.settings.stop_budget_s)]
+    return state, [a.StopEngine(own.number, state.why, stop_budget(state))]
+
+
+def _stays(state: State, watch: Watch) -> tuple[State, Actions]:
+    """A pod that was to go is still there: its run is asked for anew, and goes on here."""
+    stays_at = state.leave.stays_at
+    if stays_at is None or state.leave.asked or not watch.over(stays_at, 0.0):
+        return state, []
+    return fencing.begin(replace(state, leave=replace(state.leave, stays_at=None)))
 
 
 def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
@@ -126,27 +138,46 @@ def _why_nothing(state: State) -> str:
     return f"the {state.settings.keep_local} newest complete steps stay"
 
 
-def leave(state: State) -> tuple[State, Actions]:
+def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     """End the daemon once nothing is left to publish, or the time for it is over."""
-    if state.exit_code is None or state.exit_said:
+    if state.exit_said:
+        return state, []
+    if leaving.over(state, watch):
+        # Perhaps in the midst of a stop. Another daemon ends that, and goes on only on a pod that stays after all.
+        code = EXIT_TRY_AGAIN if state.exit_code is None else state.exit_code
+        state = replace(state, exit_said=True, exit_code=code)
+        return state, [*fencing.release(state), a.Exit(code, "This pod's time is up.")]
+    if state.exit_code is None:
         return state, []
     listing = state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
-    waiting = (
-        state.busy.publish is not None
+    publishing = (
+        (state.busy.publish is not None and not leaving.hopeless(state))
         or listing
-        or engine
         or (
-            next_to_publish(state) is not None
+            state.busy.publish is None
+            and next_to_publish(state) is not None
             and state.publish_failures == 0
+            and leaving.time_to_publish(state)
             and not state.store_reason
             and fencing.may_write(state)
         )
     )
-    limit = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
-    if waiting and (state.settings.has_store or engine) and state.now - state.since < limit:
+    publishing = publishing and state.settings.has_store and state.now < _publish_until(state)
+    patience_s = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
+    engine = engine and (state.leave.exit_at is not None or state.now < state.since + patience_s)
+    if publishing or engine:
         return state, []
     return replace(state, exit_said=True), [*fencing.release(state), a.Exit(state.exit_code, state.why)]
+
+
+def _publish_until(state: State) -> float:
+    """When the last publish is waited for no longer. One that moves no byte fails before, in the store's patience."""
+    if state.leave.exit_at is not None:
+        return state.leave.exit_at
+    if state.mode != "leaving" or state.leave.why:  # nobody kills by a clock that is known
+        return state.since + LAST_PUBLISH_S
+    return max(state.since + LEAVE_S, state.leave.since + ENDED_WITHIN_S)
 
 
 def can_free(state: State) -> bool:

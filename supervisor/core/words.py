@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 
 def span(seconds: float) -> str:
     """A duration for people: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if not math.isfinite(seconds):
+        return "an unknown time"  # of records that somebody edited
     if seconds < 0:
         return "0 s"
     if seconds < 10:

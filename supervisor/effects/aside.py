@@ -135,13 +135,21 @@ def _numbered(label: str) -> Iterator[str]:
         number += 1
 
 
+def make_for_job(folder: Path) -> None:
+    """Make a folder of the job's, and those above it, with the mode that the job would give it. Raises OSError."""
+    for path in reversed((folder, *folder.parents)):
+        if not path.is_dir():
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)  # our own umask is narrower
+
+
 def _make_folders(folder: Path, top: Path) -> None:
     missing = []
     while folder != top and not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)
+        make_for_job(path)
         _sync(path.parent)
 
 

@@ -68,7 +68,7 @@ def read(folder: Path) -> list[Attached]:
     """The records in an attempt's folder; one that is damaged is left out, for it names no process any more."""
     found = []
     for path in sorted(folder.glob(f"*{ENDING}")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             data = json.loads(path.read_bytes())
             process = (int(data["pid"]), int(data["start_ticks"]))
             component = path.name.removesuffix(ENDING)

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from supervisor.errors import ConfigError
 
-KEEP_ATTEMPTS = 20
-
 
 def attempt_dir(state_dir: Path, attempt: int) -> Path:
     """Folder of attempt ``attempt``."""
@@ -56,9 +54,10 @@ def read_snapshot(folder: Path) -> dict[Path, Path]:
     """Original path -> copy of an attempt's snapshot; empty when it has none."""
     try:
         index = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    found = {Path(path): folder / "config" / name for path, name in index.items()}
+    names = index.items() if isinstance(index, dict) else ()
+    found = {Path(path): folder / "config" / name for path, name in names if isinstance(name, str) and "/" not in name}
     return {path: copy for path, copy in found.items() if copy.is_file()}
 
 
@@ -68,12 +67,3 @@ def digest(files: Mapping[Path, Path]) -> str:
     for path in sorted(files):
         total.update(str(path.name).encode() + b"\0" + files[path].read_bytes() + b"\0")
     return total.hexdigest()
-
-
-def forget_old_attempts(state_dir: Path, keep: set[int]) -> None:
-    """Remove the folders of the oldest attempts; the newest twenty and ``keep`` stay."""
-    folder = state_dir / "attempts"
-    numbers = sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit())
-    for number in numbers[:-KEEP_ATTEMPTS]:
-        if number not in keep:
-            shutil.rmtree(attempt_dir(state_dir, number), ignore_errors=True)

@@ -7,35 +7,36 @@ and what was done already is found done.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import aside, observing
+from supervisor.effects import aside, kept_logs, observing
 from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
-from supervisor.effects.evidence import collect, trace_command
+from supervisor.effects.evidence.scene import Known
+from supervisor.effects.incident_evidence import IncidentEvidence
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
+from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.stop import stop_attempt
 from supervisor.effects.store_work import StoreWork
-from supervisor.effects.survivors import Belongings, Identity, records
+from supervisor.effects.survivors import Belongings, Identity, Process, look_at, records
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.secrets import withheld_from_commands
 
 Post = Callable[[f.Fact], None]
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
-NO_SECRETS = ("B2_", "AWS_", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
 
 class Effects:
@@ -48,6 +49,7 @@ class Effects:
         *,
         environ: Mapping[str, str],
         gpu_free: Callable[[], bool | None],
+        gpu_pids: Callable[[], list[int]] = list,
         wandb_id: Callable[[], str],
         explain: Callable[[], dict[str, Any]],
         log_files: Callable[[], dict[str, Path]],
@@ -56,9 +58,11 @@ class Effects:
         observed: Callable[[], str] = lambda: "",
         engine_gpu_free: Callable[[], bool | None] = lambda: None,
         engine_known: Callable[[], list[Identity]] = list,
+        seen: Callable[[], Known] | None = None,
     ) -> None:
         """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError;
-        ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree; ``observed``
+        ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree; ``gpu_pids``
+        whom the driver lists on the run's GPUs; ``observed``
         says why the run is only looked at, "" where it is acted upon.
         """
         self.run_file = run_file
@@ -66,14 +70,15 @@ class Effects:
         self._post = post
         self._environ = dict(environ)
         self._gpu_free = gpu_free
+        self._gpu_pids = gpu_pids
         self._wandb_id = wandb_id
-        self._explain = explain
         self._log_files = log_files
         self._known = known
         self._opened = opened
         self._observed = observed
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
+        self._unwanted = threading.Event()  # set: the start that is under way is followed by a stop
         self._opening = threading.Lock()
         self._setup_runs = False
         self._state_dir = run_file.state_dir
@@ -87,6 +92,10 @@ class Effects:
             wandb_id=wandb_id,
             log_files=log_files,
         )
+        kept, quiet_s = run_file.logs, run_file.supervision.quiet
+        self.logs = LogUpkeep(
+            self._state_dir, kept.keep_attempts, kept.max_mb, quiet_s, lambda told: post(f.Remark("logs", told))
+        )
         self.engine = OwnEngine(
             lambda: self.run_file,
             post,
@@ -94,6 +103,18 @@ class Effects:
             gpu_free=engine_gpu_free,
             wandb_id=wandb_id,
             known=engine_known,
+            hurry=self._hurry,
+        )
+
+        self.evidence = IncidentEvidence(
+            lambda: self.run_file,
+            post,
+            environ=environ,
+            job=lambda: self.job,
+            known=seen or (lambda: Known(explain)),
+            log_files=log_files,
+            living=self._evidence_of,
+            shims=lambda attempt: Belongings(attempt_dir(self._state_dir, attempt), (), self.run_file.run.id).shims,
             hurry=self._hurry,
         )
 
@@ -111,21 +132,29 @@ class Effects:
                 self.store.catalogue()
             case a.Start():
                 self.engine.forget_weights()  # the job hands them over itself, once it is up
+                self._unwanted.clear()
                 self._lanes.put("job", lambda: self._start(action))
             case a.StartEngine():
                 alone = self._job_runs()  # before a Start that follows has launched anything
+                self.engine.unwanted.clear()
                 self._lanes.put("engine", lambda: self.engine.start(action, alone=alone))
             case a.StopEngine():
-                self._lanes.put("engine", lambda: self.engine.stop(action))
+                self.engine.unwanted.set()
+                self._lanes.put("engine", lambda: self._stop_engine(action))
             case a.Stop():
                 self._hurry.clear()
+                self._unwanted.set()
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
-                self._lanes.put("job", lambda: self._evidence(action))
+                self._lanes.put("job", self.evidence.ordered(action))
             case a.Claim():
                 self.store.claim(action)
             case a.Release():
-                self.store.release()
+                self.store.release(brief=action.brief)
+            case a.MarkLeaving():
+                self.store.claiming.leave()
+            case a.Hurry():
+                self.hurry()
             case a.Sweep():
                 self._lanes.put("publish", self.store.sweep)  # no upload of our own is under way on this lane
             case a.KeepLineage():
@@ -159,10 +188,14 @@ class Effects:
         """A second request to stop: no more patience."""
         self._hurry.set()
 
-    def close(self) -> None:
-        """End transfers (they resume where they were) and let each lane finish what it does."""
-        self.store.close()
-        self._lanes.close(timeout_s=2.0)
+    def close(self, within_s: float | None = None) -> None:
+        """End transfers (they resume where they were) and let each lane finish what it does.
+
+        ``within_s``: so many seconds are left for all of it.
+        """
+        self.store.close(within_s)
+        self.logs.close()
+        self._lanes.close(timeout_s=2.0 if within_s is None else 0.0)
 
     def _crashed(self, lane: str, error: BaseException) -> None:
         self._post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
@@ -213,10 +246,12 @@ class Effects:
             raise ConfigError(" ".join(problems))
         folder = attempt_dir(self._state_dir, action.attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-        left = Belongings(folder, (), self.run_file.run.id).living()
-        if left:
+        earlier_ones = [path for path in self._state_dir.glob("attempts/[0-9]*") if path != folder]
+        if Belongings(folder, (), self.run_file.run.id, also=earlier_ones).living():
             # A journal that was lost, or a start that died half-way: what runs is the run's own, and in the way.
-            self._stop_processes(action.attempt)
+            stopped = self._stop_processes(action.attempt, also=earlier_ones)
+            if stopped.survivors:
+                raise PodUnfitError(f"Something of an earlier attempt cannot be ended: {'; '.join(stopped.survivors)}")
         if action.step is not None:
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
@@ -226,14 +261,18 @@ class Effects:
                 "A fresh start needs a fresh inference server: the one that runs has been given the weights of an "
                 "attempt before this one, and not every version of prime-rl takes them back"
             )
+        for problem in kept_logs.keep_earlier(self._state_dir, action.attempt, job.above_trees(action.step)):
+            self._post(f.Remark("logs", problem))
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self._state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
         request = StartRequest(self.run_file.run.id, action.attempt, action.step, configs, self._wandb_id(), folder)
+        kept_logs.begin(folder, job.log_sources(folder))
         first: tuple[int, str] | None = None
         for component in job.components(request):
             try:
-                launched = launch(component, folder, self.run_file.supervision.shim, self.run_file.run.id)
+                how, run_id = self.run_file.supervision.shim, self.run_file.run.id
+                launched = launch(component, folder, how, run_id, self._unwanted)
             except (SupervisorError, OSError):
                 if first is not None:
                     self._stop_processes(action.attempt)  # half a job would hold the GPUs that the next start needs
@@ -265,11 +304,13 @@ class Effects:
         return [*moved, *aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop(self, action: a.Stop) -> None:
-        stopped = self._stop_processes(action.attempt, action.budget_s)
+        stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief)
         self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
         self._post(stopped)
 
-    def _stop_processes(self, attempt: int, budget_s: float = 60.0) -> f.AttemptStopped:
+    def _stop_processes(
+        self, attempt: int, budget_s: float = 60.0, also: Iterable[Path] = (), *, brief: bool = False
+    ) -> f.AttemptStopped:
         folder = attempt_dir(self._state_dir, attempt)
         job = self._need_job()
         report = stop_attempt(
@@ -279,21 +320,24 @@ class Effects:
             job.stop_rules(),
             budget_s,
             self._gpu_free,
-            self.run_file.supervision.gpu_free,
+            0.0 if brief else self.run_file.supervision.gpu_free,
             hurry=self._hurry,
             known=self._known(),
+            also=also,
+            gpu_pids=self._gpu_pids,
+            brief=brief,
         )
-        return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free)
+        return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free, report.gpu_holders)
 
-    def _evidence(self, action: a.CollectEvidence) -> None:
-        folder = attempt_dir(self._state_dir, action.attempt)
-        pids = [process.pid for process in Belongings(folder, (), self.run_file.run.id).living()]
-        pids += sorted(pid for pid, _ in self.engine.living())
-        target = folder / f"incident-{action.incident}"
-        with contextlib.suppress(OSError):  # a full disk must not keep a dead job from its restart
-            how = trace_command(self._state_dir / "journal.db", action.incident)
-            collect(target, action.reason, self._log_files(), self._explain(), pids, trace=how)
-            self._post(f.Remark("evidence", f"What the job said and did until then is kept in {target}."))
+    def _evidence_of(self, attempt: int) -> list[Process]:
+        """The attempt's living processes, and those of an inference server of our own."""
+        mine = Belongings(attempt_dir(self._state_dir, attempt), (), self.run_file.run.id, self._known()).living()
+        server = [look_at(pid) for pid, _ in sorted(self.engine.living())]
+        return [*mine, *(process for process in server if process is not None)]
+
+    def _stop_engine(self, action: a.StopEngine) -> None:
+        self.evidence.wait()  # which is collected on the job's lane
+        self.engine.stop(action)
 
     # ------------------------------------------------------------ local checkpoints
 
@@ -326,7 +370,7 @@ class Effects:
         self._post(f.HookDone(action.hook, reason))
 
     def _setup(self) -> None:
-        env = {name: value for name, value in self._environ.items() if not name.startswith(NO_SECRETS)}
+        env = withheld_from_commands(self._environ)
         deadline = time.monotonic() + self.run_file.setup.timeout
         reason = ""
         for command in self.run_file.setup.commands:
@@ -357,6 +401,7 @@ class Effects:
                 env=env,
                 cwd=home if Path(home).is_dir() else "/",
                 start_new_session=True,
+                umask=0o022,  # what it installs is for everybody to read, unlike what we write
             )
             try:
                 code = child.wait(timeout_s)

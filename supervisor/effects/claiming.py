@@ -23,6 +23,12 @@ LONGEST_BEAT_S = 60.0
 SHORTEST_BEAT_S = 2.0
 LONGEST_LOOK_S = 15.0
 SHORTEST_LOOK_S = 0.5
+LEAVING_BEAT_S = 3.0
+LEAVING_LOOK_S = 2.0
+LEAVING_STALL_S = 8.0
+LEAVING_PATIENCE_S = 30.0
+"""For so long the heartbeat of a holder whose pod is about to go may stand still: three requests that each hang for
+LEAVING_STALL_S. Should it take longer, and that holder still write, then it is fenced like any other."""
 
 Answer = dict[str, Any]
 Run = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -47,22 +53,25 @@ class Claiming:
         needed: bool = True,
         listed: Callable[[], None] = lambda: None,
         lost: Callable[[StoreError], None] = lambda error: None,
+        cancel: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``lost`` is called
-        when another pod holds the run; ``patience_s``: for so long another pod's heartbeat may stand still.
-        ``needed``: other pods reach the store, too.
+        when another pod holds the run; ``cancel`` ends the heartbeat that is under way; ``patience_s``: for so long
+        another pod's heartbeat may stand still. ``needed``: other pods reach the store, too.
         """
         self._run, self._post, self._queue = run, post, queue
         self._patience_s = patience_s
         self._needed = needed
         self._listed = listed
-        self._lost = lost
+        self._lost, self._cancel = lost, cancel
         self._clock = clock
         self._lock = threading.Lock()
         self._session = secrets.token_hex(4)
         self._wanted = False
         self._take_over = False
+        self._leaving = False  # this pod is about to go
+        self._marked = False  # and the store knows it
         self._under_way = False
         self._due = 0.0
         self._seen: dict[str, Any] | None = None  # another pod's standing, and since when it is this one
@@ -76,6 +85,11 @@ class Claiming:
     def writer(self) -> str:
         """Who this daemon is in the store's records."""
         return writer_name(socket.gethostname(), self.journal, self._session)
+
+    @property
+    def holds(self) -> bool:
+        """May this daemon write to the store: has it claimed the run, where that is needed?"""
+        return self.generation is not None or not self._needed
 
     def signed(self) -> dict[str, Any]:
         """What a request that writes or deletes says of its writer: it is looked whether it still holds the run.
@@ -110,7 +124,26 @@ class Claiming:
             if self.generation is not None:
                 self._session = secrets.token_hex(4)  # it was lost: this is another claim than that one
             self._wanted, self._take_over, self.generation, self._due = True, take_over, None, 0.0
+            self._leaving = self._marked = False
         self.tick()
+
+    def leave(self) -> None:
+        """Tell in the store that this pod is about to go, and let the heartbeat come often from now on.
+
+        The run stays ours until it is given back: a step that is nearly published still gets its manifest.
+        """
+        with self._lock:
+            if self.generation is None or self._leaving:
+                return
+            self._leaving, self._due = True, 0.0
+        self._cancel()  # a heartbeat that hangs would be waited for first
+        self.tick()
+
+    def rest(self) -> None:
+        """No heartbeat from now on, and none that is waited for: the run is about to be given back."""
+        with self._lock:
+            self._wanted = False
+        self._cancel()
 
     def give_back(self) -> None:
         """Give the run back, if it is ours; blocks for one request. ``unreturned`` says why that came to nothing."""
@@ -126,7 +159,8 @@ class Claiming:
             self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
 
     def _cost(self, reason: str) -> str:
-        waits = f"another pod waits {self._patience_s:.0f} s for its heartbeat before it goes on with the run"
+        patience_s = self._patience_with(leaving=self._marked)
+        waits = f"another pod waits {patience_s:.0f} s for its heartbeat before it goes on with the run"
         return f"The run could not be given back in the store, so {waits}: {reason.rstrip('.')}."
 
     def fenced(self, error: StoreError, signed: int | None = None) -> None:
@@ -154,24 +188,33 @@ class Claiming:
     def _again_in(self, seconds: float) -> None:
         with self._lock:
             self._under_way = False
+            if self._leaving:
+                seconds = min(seconds, LEAVING_BEAT_S if self._marked else SHORTEST_BEAT_S)
             self._due = self._clock() + seconds
 
+    def _patience_with(self, *, leaving: bool) -> float:
+        return min(self._patience_s, LEAVING_PATIENCE_S) if leaving else self._patience_s
+
     def _claim(self) -> None:
-        pause = min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, self._patience_s / 10))
         try:
             self._try_to_claim()
         except StoreError as error:
             self._post(f.ClaimFailed(str(error), permanent=error.kind == "permanent"))
         finally:
             holding = self.generation is not None
+            soon = self._seen is not None and self._seen.get("leaving")
+            longest = LEAVING_LOOK_S if soon else LONGEST_LOOK_S
+            pause = min(longest, max(SHORTEST_LOOK_S, self._patience_s / 10))
             self._again_in(beat_time(self._patience_s) if holding else pause)
 
     def _try_to_claim(self) -> None:
         asked: dict[str, Any] = {"writer": self.writer, "settle_s": settle_time(self._patience_s)}
         if self._take_over:
             asked["take_over"] = True
-        elif self._seen is not None and self._clock() - self._since >= self._patience_s:
-            asked["over"] = self._seen
+        elif self._seen is not None:
+            patience_s = self._patience_with(leaving=bool(self._seen.get("leaving")))
+            if self._clock() - self._since >= patience_s:
+                asked["over"] = self._seen
         found = self._run("claim", asked)
         with self._lock:
             if not self._wanted:
@@ -185,17 +228,26 @@ class Claiming:
             self._post(f.Claimed(generation))
             self._listed()
         else:
-            self._post(f.ClaimHeld(host_of(str(found["writer"])), int(found["generation"]), age, self._patience_s))
+            patience_s = self._patience_with(leaving=bool(found.get("leaving")))
+            self._post(f.ClaimHeld(host_of(str(found["writer"])), int(found["generation"]), age, patience_s))
 
     def _beat(self) -> None:
+        with self._lock:
+            generation, leaving = self.generation if self._wanted else None, self._leaving
         self._count += 1
+        more: dict[str, Any] = {"urgent": True} if leaving else {}
         try:
-            generation = self.generation
-            if generation is not None:
-                self._run("beat", {"generation": generation, "writer": self.writer, "count": self._count})
+            if generation is not None and leaving and not self._marked:
+                self._run("leave", {"generation": generation, "writer": self.writer, **more})
+                self._marked = True
+                told = "The store knows that this pod is about to go: another pod need not wait long after that."
+                self._post(f.Remark("preempted", told))
+            elif generation is not None:
+                self._run("beat", {"generation": generation, "writer": self.writer, "count": self._count, **more})
         except StoreError as error:
             if error.kind == "fenced":
                 self.fenced(error)
             # Else the store is away: the publish tells so, and another pod may take the run over meanwhile.
         finally:
-            self._again_in(beat_time(self._patience_s))
+            told_since = self._leaving and not leaving  # the mark waits for nothing
+            self._again_in(0.0 if told_since else beat_time(self._patience_s))

@@ -18,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import IO, Literal
 
 from supervisor import shim
-from supervisor.config import SECRET_NAME
-from supervisor.effects import transient
+from supervisor.effects import own_cgroup, ports, transient
+from supervisor.effects.strangers import without_secrets
 from supervisor.effects.survivors import (
     ATTEMPT_MARKER,
     RUN_MARKER,
@@ -44,6 +44,7 @@ COMPONENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 HANDSHAKE_S = 30.0  # a shim answers within 0.1 s; a pod that swaps may take its time
 MEMORY = Path("/dev/shm")  # noqa: S108
 SHIM_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+KNOWN_BY = ("RL_SUPERVISOR_NANNY",)  # by it the nanny knows the shims of its own run; the job is not given it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +84,23 @@ class ShimState:
     notes: tuple[str, ...] = ()
 
 
-def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> Launched:
+def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwanted: Event | None = None) -> Launched:
     """Start ``component`` under a shim of its own; returns once it runs.
 
-    The markers ``RL_SUPERVISOR_RUN`` and ``RL_SUPERVISOR_ATTEMPT`` are added to its environment.
+    The markers ``RL_SUPERVISOR_RUN`` and ``RL_SUPERVISOR_ATTEMPT`` are added to its environment. ``unwanted``: when
+    set, a stop waits behind this start, which waits for no port any more.
 
-    Raises ConfigError (a person has to act), TryAgainError (no memory, no process slots) and PodUnfitError (the shim
-    cannot run here). After any of them nothing of the component is alive.
+    Raises ConfigError (a person has to act), TryAgainError (no memory, no process slots, a port that it needs is
+    somebody's) and PodUnfitError (the shim cannot run here). After any of them nothing of the component is alive.
     """
     attempt_dir = attempt_dir.absolute()
     check(component)
     way = choose(how)
     attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
     forget_earlier(attempt_dir, component.name, run_id)
+    ports.wait_until_free(component.name, component.ports, hosts=component.hosts, unwanted=unwanted)
     unit = transient.unit_name(run_id, attempt_dir.name, component.name) if way == "systemd" else None
+    group = own_cgroup.make(run_id, attempt_dir, component.name) if way == "fork" else None
     spec: shim.Spec = {
         "name": component.name,
         "argv": list(component.argv),
@@ -108,6 +112,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> La
         "run_id": run_id,
         "how": way,
         "unit": unit,
+        "cgroup": str(group) if group else None,
         "reply": "",
     }
     path = write_spec(spec, attempt_dir)
@@ -127,11 +132,15 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str) -> La
                 )
             answer = wait_for_answer(reply, complaints)
             if answer is None:
+                if group is not None:
+                    own_cgroup.kill(group)
                 abandon(component, attempt_dir, run_id, unit)
                 raise PodUnfitError(no_answer(component, complaints, unit))
     finally:
         path.unlink(missing_ok=True)
         reply.unlink(missing_ok=True)
+        if group is not None:
+            own_cgroup.remove(group)  # stays where the job is in it
     if "error" in answer:
         raise (TryAgainError if answer["kind"] == "try-again" else ConfigError)(answer["error"])
     return Launched(
@@ -252,24 +261,6 @@ def markers(attempt_dir: Path, run_id: str) -> dict[str, str]:
     return {RUN_MARKER: run_id, ATTEMPT_MARKER: str(attempt_dir)}
 
 
-def without_secrets(argv: Sequence[str]) -> list[str]:
-    """``argv`` for people. No command should hold a secret; a person's ``job.args`` may."""
-
-    def secret(name: str) -> bool:
-        return SECRET_NAME.search(name.replace("-", "_")) is not None
-
-    shown: list[str] = []
-    for before, word in zip(("", *argv), argv, strict=False):
-        key, equals, _ = word.partition("=")
-        if equals and secret(key):
-            shown.append(f"{key}=***")
-        elif before.startswith("-") and "=" not in before and secret(before) and not word.startswith("-"):
-            shown.append("***")
-        else:
-            shown.append(word)
-    return shown
-
-
 def write_spec(spec: shim.Spec, attempt_dir: Path) -> Path:
     """Put the spec where only our user and the shim can read it: in memory, else (no /dev/shm) beside the records."""
     problem: OSError | None = None
@@ -307,7 +298,11 @@ def start_forked(spec: Path, label: str, environment: dict[str, str], complaints
             stdin=subprocess.DEVNULL,
             stdout=complaints,
             stderr=complaints,
-            env={**SHIM_ENVIRONMENT, **environment},
+            env={
+                **SHIM_ENVIRONMENT,
+                **environment,
+                **{name: os.environ[name] for name in KNOWN_BY if name in os.environ},
+            },
             cwd="/",
             start_new_session=True,
         )
@@ -371,16 +366,16 @@ def read_end(attempt_dir: Path, component: str, record: Record | None) -> ShimSt
     """The exit record, None when there is none or it belongs to another start."""
     try:
         data = json.loads((attempt_dir / f"{component}.exit.json").read_bytes())
-        code, signum, wall = data["exit_code"], data["signal"], float(data["wall"])
-        pid = int(data["child_pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        code, signum = (None if data[name] is None else int(data[name]) for name in ("exit_code", "signal"))
+        pid, wall = int(data["child_pid"]), float(data["wall"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if record is not None and record.child[0] != pid:
         return None
     return ShimState(
         "exited",
-        exit_code=None if code is None else int(code),
-        signal=None if signum is None else int(signum),
+        exit_code=code,
+        signal=signum,
         shim_pid=record.shim[0] if record else None,
         started_wall=record.started_wall if record else None,
         ended_wall=wall,

@@ -12,6 +12,8 @@ from supervisor.core import facts as f
 ALLOWED = (
     a.Claim,
     a.Release,
+    a.MarkLeaving,
+    a.Hurry,
     a.Sweep,
     a.Survey,
     a.Publish,

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects.attempts import KEEP_ATTEMPTS, attempt_dir, take_snapshot
+from supervisor.effects.attempts import attempt_dir, take_snapshot
 from supervisor.effects.launch import ShimState, launch, look
 from supervisor.effects.stop import StopReport, stop_attempt
 from supervisor.effects.survivors import Belongings, Identity
@@ -83,6 +83,7 @@ class OwnEngine:
         self._known = known
         self._hurry = hurry
         self._state_dir = run_file().state_dir
+        self.unwanted = threading.Event()  # set: the start that is under way is followed by a stop
         self._giving = threading.Event()  # set: nobody waits for weights any more
         self._giving.set()
 
@@ -123,7 +124,8 @@ class OwnEngine:
         component = job.engine_component(request)
         if alone:
             _note(folder, "wanted")
-        launched = launch(component, folder, self._run_file.supervision.shim, self._run_file.run.id)
+        how, run_id = self._run_file.supervision.shim, self._run_file.run.id
+        launched = launch(component, folder, how, run_id, self.unwanted)
         for note in launched.notes:
             self._post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
         self._forget_old(action.engine)
@@ -153,7 +155,7 @@ class OwnEngine:
 
     def _forget_old(self, engine: int) -> None:
         folders = sorted((self._state_dir / "engines").glob("[0-9]*"))
-        for folder in folders[:-KEEP_ATTEMPTS]:
+        for folder in folders[: -self._run_file.logs.keep_attempts]:
             if folder != engine_dir(self._state_dir, engine):
                 shutil.rmtree(folder, ignore_errors=True)
 

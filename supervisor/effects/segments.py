@@ -2,14 +2,16 @@
 
 A stale segment makes the next vLLM hang for half an hour (prime-rl issue 2331), so they have to go; a segment of
 another run on the same pod must stay. A file goes when it is ours by user, was made since the attempt began, and no
-living process has it open or mapped; where some process cannot be looked into, only files go that processes of the
-attempt were seen to hold before they were stopped.
+living process has it open or mapped, in two looks: on its way from one process to another it may be nobody's for a
+moment. Where some process cannot be looked into, or processes of other containers may use the same folder, only files
+go that processes of the attempt were seen to hold before they were stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable
@@ -19,8 +21,14 @@ from pathlib import Path
 from supervisor.effects.survivors import Process, look_at, table
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-D_STATE_PATIENCE_S = 1.0
-PATTERNS = ("vllm-*", "psm_*")
+D_STATE_PATIENCE_S = 1.0  # for all processes of one look together
+BLIND_PATIENCE_S = 3.0  # a process that is just being made, by an init with more rights, is looked into a moment later
+SECOND_LOOK_S = 0.5
+MADE_BY = re.compile(r"torch_(\d+)_")  # torch names the maker (NewProcessWideShmHandle in ATen/MapAllocator.cpp)
+PATTERNS = ("vllm-*", "psm_*", "nccl-*", "torch_*")  # vLLM; Python; NCCL's transport; tensors shared by file
+# The first namespaces of the machine, as /proc/PID/ns names them (include/linux/proc_ns.h): a container that was given
+# the machine's shared memory (--ipc=host), but not its processes, cannot see who holds a segment.
+FIRST_IPC, FIRST_PID = "ipc:[4026531839]", "pid:[4026531836]"
 
 File = tuple[int, int]
 """Device and inode number."""
@@ -34,14 +42,17 @@ class Held:
     blind: bool
 
 
-def held_by(processes: Iterable[Process]) -> Held:
-    """Files below /dev/shm that these processes have open or mapped."""
+def held_by(processes: Iterable[Process], patience_s: float = D_STATE_PATIENCE_S) -> Held:
+    """Files below /dev/shm that these processes have open or mapped. ``patience_s``: for those in D state, in all."""
     files: set[File] = set()
     blind = False
     for process in processes:
         if process.dead or not _has_program(process.pid):
             continue
-        if not _readable(process):
+        began = time.monotonic()
+        readable = _readable(process, began + patience_s)
+        patience_s -= time.monotonic() - began
+        if not readable:
             blind = True
             continue
         try:
@@ -66,9 +77,8 @@ def _has_program(pid: int) -> bool:
     return True
 
 
-def _readable(process: Process) -> bool:
-    """Is it out of D state within a second? The maps of one that hangs in a driver can hang the reader too."""
-    until = time.monotonic() + D_STATE_PATIENCE_S
+def _readable(process: Process, until: float) -> bool:
+    """Is it out of D state by then? The maps of one that hangs in a driver can hang the reader too."""
     now: Process | None = process
     while now is not None and now.state == "D":
         if time.monotonic() > until:
@@ -78,26 +88,81 @@ def _readable(process: Process) -> bool:
     return True
 
 
-def remove_stale(since_wall: float | None, ours: frozenset[File]) -> list[str]:
+def remove_stale(since_wall: float | None, ours: frozenset[File], *, brief: bool = False) -> list[str]:
     """Remove segments that nobody holds; returns their paths.
 
     ``since_wall``: when the attempt began (Unix time); None when that is unknown, and then only ``ours`` go.
-    ``ours``: what processes of the attempt held before they were stopped.
+    ``ours``: what processes of the attempt held before they were stopped. ``brief``: nothing is waited for, since this
+    pod is about to go, and so only ``ours`` go: that needs no second look.
     """
-    held = held_by(table().values())
-    removed = []
+    candidates = _candidates(since_wall, ours)
+    if not candidates:
+        return []
+    removed = _remove(
+        {path: file for path, file in candidates.items() if file in ours},
+        held_by(table().values(), 0.0 if brief else D_STATE_PATIENCE_S).files,
+    )
+    if brief:
+        return removed
+    others = {path: file for path, file in candidates.items() if file not in ours and not _maker_lives(path)}
+    if not others or shared_with_unseen():
+        return removed
+    # Held in the first look or in the second: somebody's.
+    first = _look_at_all()
+    if first.blind or first.files.issuperset(others.values()):
+        return removed
+    time.sleep(SECOND_LOOK_S)
+    second = _look_at_all()
+    return removed if second.blind else [*removed, *_remove(others, first.files | second.files)]
+
+
+def _candidates(since_wall: float | None, ours: frozenset[File]) -> dict[Path, File]:
+    """Files of our user with a telling name that processes of the attempt held, or that were made since it began."""
+    found: dict[Path, File] = {}
     for pattern in PATTERNS:
         for path in sorted(SHARED_MEMORY.glob(pattern)):
-            with contextlib.suppress(OSError):  # vanished, or not ours after all: nothing is lost
-                found = path.lstat()
-                file = (found.st_dev, found.st_ino)
-                if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or file in held.files:
-                    continue
-                provably_nobodys = not held.blind and since_wall is not None and found.st_mtime >= since_wall
-                if file in ours or provably_nobodys:
-                    path.unlink()
-                    removed.append(str(path))
+            with contextlib.suppress(OSError):  # vanished: nothing is lost
+                look = path.lstat()
+                file = (look.st_dev, look.st_ino)
+                mine = stat.S_ISREG(look.st_mode) and look.st_uid == os.geteuid()
+                if mine and (file in ours or (since_wall is not None and look.st_mtime >= since_wall)):
+                    found[path] = file
+    return found
+
+
+def _remove(files: dict[Path, File], held: frozenset[File]) -> list[str]:
+    removed = []
+    for path, file in files.items():
+        with contextlib.suppress(OSError):  # vanished, or not ours after all
+            look = path.lstat()
+            if file not in held and (look.st_dev, look.st_ino) == file:
+                path.unlink()
+                removed.append(str(path))
     return removed
+
+
+def _look_at_all() -> Held:
+    """What everybody holds; looked at again for a while where somebody could not be looked into."""
+    until = time.monotonic() + BLIND_PATIENCE_S
+    while (held := held_by(table().values())).blind and time.monotonic() < until:
+        time.sleep(0.1)
+    return held
+
+
+def _maker_lives(path: Path) -> bool:
+    """A tensor in a queue is open in no process while it waits there, and belongs to its living maker all the same."""
+    named = MADE_BY.match(path.name)
+    maker = look_at(int(named[1])) if named else None
+    return maker is not None and not maker.dead
+
+
+def shared_with_unseen(namespaces: Path = Path("/proc/self/ns")) -> bool:
+    """Is the folder the whole machine's, and most of the machine's processes hidden from us?"""
+    try:
+        names = {kind: os.readlink(namespaces / kind) for kind in ("ipc", "pid")}  # noqa: PTH115
+    except OSError:
+        return False
+    return names["ipc"] == FIRST_IPC and names["pid"] != FIRST_PID
 
 
 def _mapped(pid: int) -> set[File]:

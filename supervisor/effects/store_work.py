@@ -20,10 +20,12 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened
 from supervisor.effects import aside, run_records
-from supervisor.effects.attempts import attempt_dir, digest, read_snapshot
-from supervisor.effects.claiming import Claiming
+from supervisor.effects.attempts import digest, read_snapshot
+from supervisor.effects.claiming import LEAVING_STALL_S, Claiming
 from supervisor.effects.described import describe
-from supervisor.effects.evidence import log_ends
+from supervisor.effects.evidence.ends import log_ends
+from supervisor.effects.evidence.keeping import to_send
+from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
@@ -74,6 +76,8 @@ class StoreWork:
         self._state_dir = run_file().state_dir
         self._catalogue_t = 0.0
         self._records_read = False
+        self._sent: set[tuple[int, str]] = set()  # bundles of evidence: (attempt, name)
+        self._owed: set[int] = set()  # attempts whose logs did not reach the store at the last try
         self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
@@ -85,20 +89,24 @@ class StoreWork:
         self._logged = threading.Event()
         self._logged.set()
         self.claiming = Claiming(
-            lambda do, more: self._small(do, **more),
+            self._of_the_claim,
             post,
             lanes.put,
             store.take_over_after,
             needed=store.url is not None,  # the embedded store is this machine's own
             listed=lambda: self.catalogue(force=True),
             lost=lambda error: self.transfers.cancel("publish", str(error)),
+            cancel=lambda: self.transfers.cancel("heartbeat", "This pod is about to go."),
         )
 
-    def close(self) -> None:
-        """Wait a little for what tells other pods how it ended, then end transfers (they resume where they were)."""
-        self._kept.wait(LAST_RECORDS_S)
-        self._given_back.wait(LAST_RECORDS_S)
-        self._logged.wait(LAST_RECORDS_S)
+    def close(self, within_s: float | None = None) -> None:
+        """Wait a little for what tells other pods how it ended, then end transfers (they resume where they were).
+
+        ``within_s``: so many seconds are left for all of it.
+        """
+        until = float("inf") if within_s is None else time.monotonic() + within_s
+        for done in (self._given_back, self._kept, self._logged):  # in the order of their worth
+            done.wait(min(LAST_RECORDS_S, max(0.0, until - time.monotonic())))
         self.transfers.close()
 
     # ------------------------------------------------------------ requests
@@ -109,6 +117,12 @@ class StoreWork:
     def _small(self, do: str, **more: Any) -> dict[str, Any]:
         """Carry out one small request. Raises StoreError."""
         return self.transfers.run(self._ask(do, **more), stall_s=SMALL_STALL_S)
+
+    def _of_the_claim(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
+        """A request of the claim. On a pod that is about to go one that hangs is tried again soon."""
+        stall_s = LEAVING_STALL_S if more.get("urgent") else SMALL_STALL_S
+        what = "heartbeat" if do in ("beat", "leave") else ""
+        return self.transfers.run(self._ask(do, **more), what=what, stall_s=stall_s)
 
     def _write(self, do: str, **more: Any) -> dict[str, Any]:
         """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""
@@ -121,17 +135,24 @@ class StoreWork:
         self.claiming.journal = self.journal
         self.claiming.want(take_over=action.take_over)
 
-    def release(self) -> None:
-        """Give the run back; ``close`` waits a little for it."""
+    def release(self, *, brief: bool = False) -> None:
+        """Give the run back; ``close`` waits a little for it. ``brief``: at once, whatever the logs still lack."""
+        # Nothing is under way then, unless this pod's time is over: no manifest of ours comes after the release.
+        self.transfers.cancel("publish", "This pod's time is over.")
+        self.claiming.rest()
         self._given_back.clear()
-        self._lanes.put("claims", self._release)
+        self._lanes.put("claims", lambda: self._release(0.0 if brief else LAST_LOGS_S))
 
-    def _release(self) -> None:
-        self._logged.wait(LAST_LOGS_S)  # afterwards nothing of ours is written
+    def _release(self, for_logs_s: float) -> None:
+        self._logged.wait(for_logs_s)  # afterwards nothing of ours is written
         try:
             self.claiming.give_back()
         finally:
             self._given_back.set()
+
+    def put_heartbeat(self, value: dict[str, Any]) -> None:
+        """Put a sign of life beside the steps. Blocks for one request; raises StoreError."""
+        self._write("put-heartbeat", heartbeat=value)
 
     # ------------------------------------------------------------ look
 
@@ -272,7 +293,7 @@ class StoreWork:
             job = self._job()
             place = {"primary": job.place(action.step, "x").parent.as_posix()}
             asked = self._ask("restore", step=action.step, output_dir=str(job.output_dir), place=place)
-            job.output_dir.mkdir(parents=True, exist_ok=True)
+            aside.make_for_job(job.output_dir)
             answer = self.transfers.run(asked, what="restore")
             check = job.check_step(action.step, settled=True)
             aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
@@ -378,7 +399,7 @@ class StoreWork:
     def last_logs(self, attempt: int) -> None:
         """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
         with contextlib.suppress(OSError):
-            texts = self._log_texts(attempt)
+            texts = log_ends(self._log_files())
             self._logged = sent = threading.Event()
             self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts, sent))
 
@@ -389,19 +410,24 @@ class StoreWork:
             sent.set()
 
     def _upload_logs(self, attempt: int) -> None:
-        self._send_logs(attempt, self._log_texts(attempt))
-
-    def _log_texts(self, attempt: int) -> dict[str, bytes]:
-        return log_ends(self._log_files(), attempt_dir(self._state_dir, attempt))
+        self._send_logs(attempt, log_ends(self._log_files()))
+        for owed in sorted(self._owed - {attempt}):
+            self._send_logs(owed, {})  # its logs are another attempt's by now, its evidence is its own
 
     def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
-        """Without secrets, packed."""
-        if not texts or not self.journal:
+        """Without secrets, packed; and the bundles of evidence that are not there yet, which hold none."""
+        bundles = to_send(bundles_dir(self._state_dir), attempt, {name for of, name in self._sent if of == attempt})
+        if not (texts or bundles) or not self.journal:
+            self._owed.discard(attempt)
             return
         packed = {name: _in_base64(pack(masked(data.decode(errors="replace")))) for name, data in texts.items()}
+        packed |= {name: _in_base64(pack(text)) for name, text in bundles.items()}
         # No two pods write the same log; but the oldest ones go, and they may be another pod's.
+        self._owed.add(attempt)
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
             self._write("put-logs", journal=self.journal, attempt=attempt, logs=packed)
+            self._sent.update((attempt, name) for name in bundles)
+            self._owed.discard(attempt)
 
 
 def _in_base64(data: bytes) -> str:

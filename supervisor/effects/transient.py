@@ -16,6 +16,7 @@ from pathlib import Path
 from supervisor.errors import SupervisorError, TryAgainError
 
 BOOTED = Path("/run/systemd/system")  # sd_booted(3)
+CGROUP = Path("/proc/self/cgroup")
 TIMEOUT_S = 30.0
 LOOK_TIMEOUT_S = 5.0
 HARD_NOFILE = 1048576  # what the kernel allows by default (fs.nr_open); vLLM and Ray raise their own soft limit
@@ -55,13 +56,17 @@ def unit_name(run_id: str, attempt: str, component: str) -> str:
 
 
 def own_unit() -> str | None:
-    """The service that this process runs in, None outside systemd."""
+    """The service of :func:`scope`'s manager that this process runs in, None outside such a service."""
     try:
-        text = Path("/proc/self/cgroup").read_text()
+        lines = CGROUP.read_text().splitlines()
     except OSError:
         return None
-    found = re.search(r"/([^/\n]+\.service)(?:/|$)", text, re.MULTILINE)
-    return found[1] if found and BOOTED.is_dir() else None
+    for line in lines if BOOTED.is_dir() else ():
+        services = [part for part in line.split(":", 2)[-1].split("/") if part.endswith(".service")]
+        # A user's manager is itself a service of the machine's, and knows only what is below it.
+        if found := services[1:] if scope() else services:
+            return found[0]
+    return None
 
 
 def run_argv(

@@ -52,6 +52,8 @@ class Component:
     cwd: Path
     env: Mapping[str, str]
     nofile: int = 65536
+    ports: Sequence[int] = ()  # TCP ports of this machine on which its processes will listen, as far as that is known
+    hosts: Mapping[int, str] = field(default_factory=dict)  # where one of them is bound at one address alone
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,15 @@ class LogSource:
     """A log to follow. ``path`` may be a glob and may lie behind a symlink that is swapped (``logs/latest``).
 
     ``kind`` "text" lines go to ``Job.parse_line``; "jsonl" is a metrics file, each line one JSON object.
+
+    ``fate`` at the job's next start: "stays" (each start has files of its own), "overwritten" (nothing is left of it,
+    so it may be moved away between two attempts), "shared" (nobody knows; it may be appended to, so it must stay).
     """
 
     role: Role
     path: str
     kind: Literal["text", "jsonl"] = "text"
+    fate: Literal["stays", "overwritten", "shared"] = "stays"
 
 
 @dataclass(frozen=True)

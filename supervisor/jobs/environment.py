@@ -33,7 +33,8 @@ NEVER = (
     # the store's keys
     *("B2_*", "AWS_*", "BACKBLAZE_*"),
     # the daemon's own secrets, and what systemd says to it
-    *("RL_SUPERVISOR_*", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "INVOCATION_ID"),
+    *("RL_SUPERVISOR_*", "RL_HEARTBEAT_URL"),
+    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "INVOCATION_ID"),
     *("JOURNAL_STREAM", "MAINPID", "MANAGERPID", "FDSTORE", "MEMORY_PRESSURE_*", "SYSTEMD_EXEC_PID"),
     # whoever has these rents and stops pods
     *("CONTAINER_API_KEY", "VAST_*", "VASTAI_*", "RUNPOD_*", "LAMBDA_API_KEY"),

@@ -156,7 +156,7 @@ class PlainJob(EngineWithJob):
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output, and the files that the person named."""
-        files = [LogSource("job", str(self.output_dir / pattern)) for pattern in self.plain.log]
+        files = [LogSource("job", str(self.output_dir / pattern), fate="shared") for pattern in self.plain.log]
         return [LogSource("job", str(attempt_dir / "job.log")), *files]
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
@@ -185,7 +185,7 @@ class PlainJob(EngineWithJob):
             StepDone(
                 "job",
                 int(step),
-                seconds if seconds is not None and math.isfinite(seconds) else None,
+                seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None,
                 values["reward"],
                 values["loss"],
                 throughput=values["throughput"],

@@ -7,7 +7,6 @@ else has the default of the era.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from supervisor.config import Job
 from supervisor.errors import ConfigError
 from supervisor.primerl.dialect import Dialect
+from supervisor.run_file import parsed
 
 LARGEST = 4 << 20
 MISSING = object()
@@ -124,7 +124,7 @@ def _value(text: str | None) -> Any:
         return True
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -144,7 +144,7 @@ def _read(path: Path, original: Path) -> Mapping[str, Any]:
         if len(content) > LARGEST:
             raise ConfigError(f"{original} has more than {LARGEST >> 20} MiB: that is no configuration of prime-rl.")
         text = content.decode("utf-8-sig")
-        data = json.loads(text) if original.suffix == ".json" else tomllib.loads(text)
+        data = json.loads(text) if original.suffix == ".json" else parsed(text)
     except FileNotFoundError:
         raise ConfigError(
             f"{original} does not exist: put the configuration there, or mend the setting of [job] that names it."

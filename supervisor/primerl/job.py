@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
 
 from supervisor.config import RunFile
 from supervisor.core.facts import Fact, Role
@@ -33,6 +35,8 @@ from supervisor.primerl.layout import Layout
 from supervisor.primerl.revision import revision
 
 DEFAULT_PORT = 8000
+NCCL_PORT = 29501
+PARTS = ("", "trainer.", "orchestrator.")  # where a setting of the weights' way may stand
 ROUTER_GAP = 100  # the engine's port above the router's (backend_port in configs/inference.py, 9551e20fa)
 DEFAULT_ASYNC_LEVEL = 2  # trainer/rl/config.py up to 8518c157c
 
@@ -175,7 +179,9 @@ class PrimeRlJob:
         words = [*inference.words(self.run), "@", str(request.configs.get(source.path, source.path))]
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.run.gpus.inference))}
         env = {**self._environment(request), **gpus}
-        return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile)
+        ports = self._engine_ports()
+        hosts = self._hosts(ports, None)
+        return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile, ports, hosts)
 
     def engine_stop_rules(self) -> StopRules:
         """SIGTERM, and no long patience."""
@@ -198,7 +204,38 @@ class PrimeRlJob:
             words = command.launcher_words(self.run, "rl")
             words += command.rl_arguments(self.run, self.dialect, self.settings, self.sources, request)
         name = "sft" if self.sft else "rl"
-        return [Component(name, words, self.folder, self._environment(request), self.run.job.nofile)]
+        env = self._environment(request)
+        engine = [] if self.sft or self.own_engine or not self.settings.has("inference") else self._engine_ports()
+        group = self._group_port()
+        ports = [*engine, *([group] if group else [])]
+        hosts = self._hosts(engine, group)
+        return [Component(name, words, self.folder, env, self.run.job.nofile, ports, hosts)]
+
+    def _group_port(self) -> int | None:
+        """Where the trainer's first rank serves the store of the weights' group (weight_broadcast.port of
+        NCCLWeightBroadcastConfig). torchrun's rendezvous is not asked for: the launcher looks for a free port itself
+        (get_free_port).
+        """
+        if self.sft or files.broadcast_type(self.settings, self.dialect) != "nccl":
+            return None
+        return self.settings.number(*(f"{part}weight_broadcast.port" for part in PARTS)) or NCCL_PORT
+
+    def _hosts(self, engine: list[int], group: int | None) -> dict[int, str]:
+        """The address of each port that is bound at one alone. vLLM binds all unless it is told a host, and the group's
+        store the host that it is told, localhost by default (vllm/distributed/utils.py, StatelessProcessGroup.create).
+        """
+        host = self.everything.get("inference.server.host")
+        found = dict.fromkeys(engine, host) if isinstance(host, str) and host else {}
+        if group is not None:
+            told = self.settings.get(*(f"{part}weight_broadcast.host" for part in PARTS))
+            found[group] = told if isinstance(told, str) and told else "localhost"
+        return found
+
+    def _engine_ports(self) -> list[int]:
+        """The engine's and, in front of it, the router's."""
+        engine = self.engine()
+        urls = (engine.url, engine.router_url) if engine and not self.run.job.engine_url else ()
+        return [port for url in urls if url and (port := urlsplit(url).port)]
 
     def _environment(self, request: StartRequest) -> dict[str, str]:
         job = self.run.job
@@ -259,15 +296,17 @@ class PrimeRlJob:
         if self.dialect.logs == "attempts":
             base /= "latest"
         ending = "stdout" if self.dialect.logs == "stdout" else "log"
+        # Opened with "w" by the launcher until each start got a folder of its own (create_attempt_log_dir, e26b50503).
+        fate: Literal["stays", "overwritten"] = "stays" if self.dialect.logs == "attempts" else "overwritten"
         captured = LogSource("launcher", str(attempt_dir / f"{'sft' if self.sft else 'rl'}.log"))
         if self.sft and not self.dialect.sft_launcher:
             return [LogSource("trainer", captured.path)]
         roles: tuple[Role, ...] = ("trainer",) if self.sft else ("trainer", "orchestrator", "inference")
         if self.own_engine:
             roles = ("trainer", "orchestrator")  # its output is captured where it is started
-        sources = [captured, *(LogSource(role, str(base / f"{role}.{ending}")) for role in roles)]
+        sources = [captured, *(LogSource(role, str(base / f"{role}.{ending}"), fate=fate) for role in roles)]
         if self.dialect.titles and not self.sft:
-            sources.append(LogSource("env", str(base / "envs" / "*" / "*.log")))
+            sources.append(LogSource("env", str(base / "envs" / "*" / "*.log"), fate=fate))
         if self.dialect.metrics_file:
             sources.append(LogSource("trainer", str(self.layout.run_dir / "metrics.jsonl"), "jsonl"))
         return sources

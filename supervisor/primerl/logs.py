@@ -28,6 +28,7 @@ from supervisor.core.facts import (
 LONGEST: Final = signatures.LONGEST  # of a text line; the longest of ours has some 400 characters
 LONGEST_JSON: Final = 65536  # a JSON line carries its traceback, and half of one is no JSON
 SHOWN: Final = signatures.SHOWN
+MOST_STEPS: Final = 10**12  # as many digits as a step's line may have
 
 ANSI = re.compile(r"\x1b\[[0-9;]{0,32}m")
 # Up to two: torchrun's own ("[trainer0]:"), and torch's before the lines of an exception ("[rank0]: ").
@@ -201,7 +202,7 @@ def parse_metrics(record: Mapping[str, object]) -> list[Fact]:
     The trainer logs a step in several records; the one with its times comes once a step.
     """
     step = record.get("step")
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < MOST_STEPS:
         return []
     if "time/forward_backward" in record:
         return [StepDone("trainer", step, _finite(record.get("time/step")))]
@@ -211,14 +212,14 @@ def parse_metrics(record: Mapping[str, object]) -> list[Fact]:
 
 
 def duration(text: str) -> float | None:
-    """Seconds in prime-rl's durations: "12.34s", "850ms", "45s", "1m 5s", "5m", "2h 3m", "1d 2h"."""
+    """Seconds in prime-rl's durations: "12.34s", "850ms", "45s", "1m 5s", "5m", "2h 3m", "1d 2h". None: not finite."""
     total = 0.0
     for part in text.split():
         found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd])", part)
         if not found:
             return None
         total += float(found[1]) * _UNITS[found[2]]
-    return total
+    return _finite(total)
 
 
 def _float(text: str) -> float | None:
@@ -232,9 +233,13 @@ def _value(value: object) -> float | None:
     """A number, or the one NaN that there is: so two facts of one line are equal."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return math.nan if math.isnan(value) else float(value)
+    try:
+        return math.nan if math.isnan(value) else float(value)
+    except OverflowError:  # JSON's whole numbers know no end
+        return None
 
 
 def _finite(value: object) -> float | None:
+    """Seconds that something took; None where it is no such number."""
     number = _value(value)
-    return number if number is not None and math.isfinite(number) else None
+    return number if number is not None and math.isfinite(number) and number >= 0 else None

@@ -170,6 +170,7 @@ class VerifiersJob(EngineWithJob):
                 self.folder,
                 self._environment(request, plan.inference),
                 self.run.job.nofile,
+                [] if self.run.job.engine_url else [self._port()],
             ),
             Component("trainer", trainer, self.folder, self._environment(request, plan.trainer), self.run.job.nofile),
         ]
@@ -227,8 +228,10 @@ class VerifiersJob(EngineWithJob):
         name = model if isinstance(model, str) else None
         if self.run.job.engine_url:
             return Engine(self.run.job.engine_url.rstrip("/"), liveness=False, model=name)
-        port = self.settings.number("inference.args.port", "trainer.args.vllm_server_port") or DEFAULT_PORT
-        return Engine(f"http://127.0.0.1:{port}", liveness=False, model=name)
+        return Engine(f"http://127.0.0.1:{self._port()}", liveness=False, model=name)
+
+    def _port(self) -> int:
+        return self.settings.number("inference.args.port", "trainer.args.vllm_server_port") or DEFAULT_PORT
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output of both."""

@@ -43,6 +43,14 @@ class Confirmed(Protocol):
         """The facts of the last ``look`` were posted."""
 
 
+@runtime_checkable
+class Hasty(Protocol):
+    """A sensor that may want its next look before its rhythm has it (see ``logs``)."""
+
+    def again_s(self, took_s: float) -> float | None:
+        """Seconds from the end of the last look, which took ``took_s``, to the next one; None: as usual."""
+
+
 class Looker:
     """Calls ``sensor.look()`` every ``interval_s`` seconds and posts what it says.
 
@@ -64,6 +72,7 @@ class Looker:
     ) -> None:
         self.sensor = sensor
         self._posted = sensor.posted if isinstance(sensor, Confirmed) else lambda: None
+        self._again = sensor.again_s if isinstance(sensor, Hasty) else lambda took_s: None
         self._post = post
         self._interval_s = interval_s
         self._deadline_s = deadline_s
@@ -121,6 +130,9 @@ class Looker:
             self._say(facts)
             # A fixed rhythm; looks that were missed are not made up for.
             due = now if late else max(begun + self._interval_s, now)
+            again_s = self._again(now - begun)
+            if again_s is not None:
+                due = min(due, now + again_s)
 
     def _wait_until(self, due: float) -> bool:
         with self._changed:

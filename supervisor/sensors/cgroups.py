@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+OWN = "rl-job-"  # groups without controllers that effects/own_cgroup.py makes below the daemon's own
 UNLIMITED_BYTES = 1 << 60  # version 1 says "no limit" with a number just below 2**63
 
 
@@ -75,7 +76,9 @@ def cgroup_of(membership: Path, root: Path) -> Cgroup | None:
             return _below(root / "memory", path, 1)
     for hierarchy, controllers, path in parts:
         if hierarchy == "0" and not controllers:
-            return _below(root, path, 2)
+            found = _below(root, path, 2)
+            ours = found.folder.name.startswith(OWN) and not found.folder.name.endswith(".service")
+            return Cgroup(found.folder.parent, found.mount, 2) if ours else found  # memory is accounted there
     return None
 
 

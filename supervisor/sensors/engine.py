@@ -61,6 +61,7 @@ class EngineSensor:
         self._canary_after_s = canary_after_s
         self._work_waits = work_waits
         self._clock = clock
+        self.page: tuple[float, bytes] | None = None  # /metrics as it was last read (Unix time), also of a dead engine
         self._own_ports = _Ports()
         self._liveness = _Question(lambda: self._ask("/liveness", liveness_timeout_s), "ask-liveness")
         self._canary = _Question(lambda: self._ask_canary(canary_timeout_s), "ask-canary")
@@ -75,6 +76,8 @@ class EngineSensor:
         if health.word in ("ok", "bad"):
             page = self._ask("/metrics", self._timeout_s, METRICS_LIMIT_BYTES)
             counters, metrics_reason = (parse(page.body), "") if page.word == "ok" else (counters, page.reason)
+            if page.word == "ok":
+                self.page = (time.time(), page.body)
         connections = self._connections()
         liveness, liveness_reason = self._look_at_liveness(health, now)
         waits = bool(counters.running or counters.waiting or connections) or self._work_waits()

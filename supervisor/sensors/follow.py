@@ -22,6 +22,9 @@ LINE_CAP_BYTES = {"text": 4 << 10, "jsonl": 256 << 10}
 CHUNK_BYTES = 64 << 10
 FILE_BUDGET_BYTES = 512 << 10  # of one file in one call, so that a backlog in one does not hide news in another
 BUDGET_BYTES = 2 << 20  # of all files in one call
+BACKLOG_BYTES = 32 << 20  # more than this unread, and of it only the last RECENT_BYTES are read: the rest is history
+RECENT_BYTES = 8 << 20
+LATE_BYTES = 128 << 10  # of a file's end, for a reader that comes late and does not know what was read before it
 MARK_BYTES = 32
 LINGER_S = 10.0  # how long a file without a name is read on after its last line: its writer may not know yet
 MAX_FILES = 400  # each costs a descriptor, of which a service has 1024 by default
@@ -45,8 +48,10 @@ class Position:
         return {"path": self.path, "inode": self.inode, "offset": self.offset, "mark": self.mark.hex()}
 
     @staticmethod
-    def from_json(data: Mapping[str, object]) -> Position | None:
+    def from_json(data: object) -> Position | None:
         """None when ``data`` is not what ``as_json`` gave: the file is then read from its start."""
+        if not isinstance(data, Mapping):
+            return None
         try:
             mark = bytes.fromhex(str(data["mark"]))
             position = Position(str(data["path"]), int(str(data["inode"])), int(str(data["offset"])), mark)
@@ -66,6 +71,8 @@ class Tail:
         self.nameless = False  # no source's pattern leads to it any more
         self.deleted = False  # nobody can open it again, and its inode may soon be another file's
         self.last_wanted = 0.0  # when it last had a name, or brought something
+        self.passed_over = 0  # bytes that were too many to be read
+        self.behind = False  # the last read was ended by its budget
         self._cap = LINE_CAP_BYTES[source.kind]
         self._changed_ns = -1
         self._restart()
@@ -74,6 +81,8 @@ class Tail:
             if before == position.mark:
                 self._offset = self._line_start = position.offset
                 self._mark = self._recent = position.mark
+        if self._offset == 0:
+            self._skip_hole()
 
     def _restart(self) -> None:
         self._offset = 0  # up to which bytes were read
@@ -86,19 +95,23 @@ class Tail:
         """Where another reader would go on."""
         return Position(self.path, self.key[1], self._line_start, self._mark)
 
-    def read(self, budget_bytes: int) -> tuple[list[bytes], int]:
+    def read(self, budget_bytes: int, backlog_bytes: int) -> tuple[list[bytes], int]:
         """Complete lines that came since, without their ends and without empty ones, and how many bytes were read.
 
-        A line longer than the cap is given as its beginning; the rest is read and thrown away.
+        A line longer than the cap is given as its beginning; the rest is read and thrown away. Where more than
+        ``backlog_bytes`` are unread, all but the last ``RECENT_BYTES`` are passed over.
         """
         look = os.fstat(self.fd)
         self.deleted = look.st_nlink == 0
         if look.st_mtime_ns == self._changed_ns and look.st_size == self._offset:
+            self.behind = False
             return [], 0
         self._changed_ns = look.st_mtime_ns
         if look.st_size < self._offset or not self._same_content():
             self._restart()  # truncated in place (copytruncate, or a new start that writes over the old log)
             self._skip_hole()
+        if look.st_size - self._offset > backlog_bytes:
+            self._skip_to(look.st_size - RECENT_BYTES)
         lines: list[bytes] = []
         read_bytes = 0
         while read_bytes < budget_bytes:
@@ -109,6 +122,7 @@ class Tail:
             self._feed(data, lines)
         else:
             self._changed_ns = -1  # there may be more: look again, also when nothing is written any more
+        self.behind = self._changed_ns == -1
         return lines, read_bytes
 
     def _same_content(self) -> bool:
@@ -117,10 +131,29 @@ class Tail:
 
     def _skip_hole(self) -> None:
         # A writer that does not append goes on at its old offset after a copytruncate: gigabytes of nothing before it.
+        # Of a long log of ours the older part is compressed and given back to the file system in the same way.
         try:
-            self._offset = self._line_start = os.lseek(self.fd, 0, os.SEEK_DATA)
+            start = os.lseek(self.fd, 0, os.SEEK_DATA)
         except OSError:
-            self._offset = self._line_start = 0
+            start = 0
+        if start:
+            block = os.pread(self.fd, CHUNK_BYTES, start)
+            start += len(block) - len(block.lstrip(b"\0"))  # the rest of the hole's last block
+        self._offset = self._line_start = start
+
+    def end_only(self, size_bytes: int) -> None:
+        """Begin ``LATE_BYTES`` before the end, which is at ``size_bytes``."""
+        if size_bytes - self._offset > LATE_BYTES:
+            self._skip_to(size_bytes - LATE_BYTES)
+
+    def _skip_to(self, offset: int) -> None:
+        """Go on with the first line that begins behind ``offset``, or at it where none does for 64 KiB."""
+        data = os.pread(self.fd, CHUNK_BYTES, offset)
+        offset += data.find(b"\n") + 1
+        self.passed_over += offset - self._offset
+        self._restart()
+        self._offset = self._line_start = offset
+        self._mark = self._recent = os.pread(self.fd, MARK_BYTES, offset - MARK_BYTES)
 
     def _feed(self, data: bytes, lines: list[bytes]) -> None:
         # Progress bars end their "lines" with a carriage return; what a library logs after one is a line of its own.
@@ -151,10 +184,16 @@ class Follower:
     ``positions``: where a reader before this one stopped (the same job, another daemon), or what ``ends`` gave just
     before the job was started. Files without a position whose last change is older than ``since_wall`` (Unix time)
     belong to an attempt before: what they hold is passed over, what is appended to them from now on is read.
+    ``late``: of files without a position that are there already only the end is read (``LATE_BYTES``).
     """
 
     def __init__(
-        self, sources: Sequence[LogSource], positions: Iterable[Position] = (), since_wall: float | None = None
+        self,
+        sources: Sequence[LogSource],
+        positions: Iterable[Position] = (),
+        since_wall: float | None = None,
+        *,
+        late: bool = False,
     ) -> None:
         self._sources = list(sources)
         self._since_wall = since_wall
@@ -165,6 +204,9 @@ class Follower:
             self._places[position.inode] = position
             self._orphans.append(position)
         self.overlooked = 0  # files beyond MAX_FILES that are not followed
+        self.behind = False  # the last read left something unread
+        self.ended = False  # nobody writes any more, and what the last lines say is waited for
+        self._late = late
 
     def discover(self) -> None:
         """Look for files that came, moved or went. Costs a glob for each source."""
@@ -180,6 +222,7 @@ class Follower:
         for position in self._orphans:
             self._find_renamed(position, now)
         self._orphans.clear()
+        self._late = False  # what comes from now on is new
         for key, tail in self._tails.items():
             tail.nameless = key not in named
             if not tail.nameless:
@@ -191,15 +234,20 @@ class Follower:
         left = BUDGET_BYTES
         # What was rotated away before what came after it; then those that waited longest, so that a budget that was
         # used up by some goes to the others the next time.
+        self.behind = False
         for key, tail in sorted(self._tails.items(), key=lambda item: not item[1].nameless):
             if left <= 0:
+                self.behind = True
                 break
             try:
-                lines, read_bytes = tail.read(min(left, FILE_BUDGET_BYTES))
+                lines, read_bytes = tail.read(
+                    min(left, FILE_BUDGET_BYTES), RECENT_BYTES if self.ended else BACKLOG_BYTES
+                )
             except OSError:
                 self._drop(tail)  # a stale handle, a bad block: opened again, where it was, by the next discover()
                 continue
             left -= read_bytes
+            self.behind = self.behind or tail.behind
             if read_bytes:
                 found += [(tail.source, line) for line in lines]
                 tail.last_wanted = time.monotonic()
@@ -207,6 +255,13 @@ class Follower:
             elif tail.nameless and time.monotonic() - tail.last_wanted > LINGER_S:
                 self._drop(tail)
                 self._places.pop(key[1], None)
+        return found
+
+    def passed_over(self) -> list[tuple[str, int]]:
+        """Files of which too much was unread: the path, and how many bytes were left out. Each time is told once."""
+        found = [(tail.path, tail.passed_over) for tail in self._tails.values() if tail.passed_over]
+        for tail in self._tails.values():
+            tail.passed_over = 0
         return found
 
     def positions(self) -> list[Position]:
@@ -256,6 +311,8 @@ class Follower:
         if position is None and self._is_older(look):
             position = _end(path, fd, look)
         tail = self._tails[look.st_dev, look.st_ino] = Tail(path, fd, look, source, position)
+        if self._late and position is None:
+            tail.end_only(look.st_size)
         return tail
 
     def _is_older(self, look: os.stat_result) -> bool:

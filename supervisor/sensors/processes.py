@@ -239,6 +239,11 @@ class ProcessScanner:
         with self._table.lock:
             self._roots.append(root)
 
+    def identities(self) -> list[Identity]:
+        """What is known of the trees now, processes of no interest included."""
+        with self._table.lock:
+            return [entry.id for entry in self._table.known.values()]
+
     def look(self) -> Sequence[Fact]:
         begun = self._clock()
         if begun < self._not_before:

@@ -72,7 +72,8 @@ def parse(page: bytes) -> EngineCounters:
 
 
 def _by_name(sums: Mapping[tuple[str, int], float]) -> dict[str, float | None]:
-    return {field: sums.get((field, 0), sums.get((field, 1))) for field, _ in NAMES.values()}
+    finite = {name: value for name, value in sums.items() if math.isfinite(value)}  # a sum of two may be too much
+    return {field: finite.get((field, 0), finite.get((field, 1))) for field, _ in NAMES.values()}
 
 
 def _each(engines: Mapping[int, Mapping[tuple[str, int], float]], count: str) -> tuple[EngineCount, ...]:

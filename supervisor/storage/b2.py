@@ -284,14 +284,6 @@ class B2Store:
             rules = [dict(rule) for one in found for rule in one.lifecycle_rules or ()]
         return Bucket(self._client.key_id[-4:], self._client.capabilities, rules)
 
-    def cancels_unfinished(self, name: str) -> bool | None:
-        rules = self.bucket().rules
-        if rules is None:
-            return None
-        full = self.full_name(name)
-        days = "daysFromStartingToCancelingUnfinishedLargeFiles"
-        return any(rule.get(days) and full.startswith(str(rule.get("fileNamePrefix") or "")) for rule in rules)
-
     def full_name(self, name: str) -> str:
         """A name as it is in the bucket."""
         return self._client.prefix + name

@@ -43,7 +43,7 @@ class HasBucket(Protocol):
 
 @runtime_checkable
 class TellsRules(Protocol):
-    """A store whose bucket can be asked for its lifecycle rules."""
+    """A store that has no ``Bucket`` to tell, and can be asked for its lifecycle rules all the same."""
 
     def cancels_unfinished(self, name: str) -> bool | None:
         """Does a rule cancel uploads below ``name`` that are never finished? None: the key or service cannot tell."""
@@ -59,15 +59,19 @@ class Survey:
 
 def survey(store: Store, run_id: str) -> Survey:
     """Look at a store, without writing to it. Raises StoreError when it cannot be listed."""
-    problems, notes = [], []
+    problems, notes, backstop = [], [], None
     if isinstance(store, HasBucket):
         bucket = store.bucket()
         problems += _too_narrow(bucket)
         notes += _no_delete(bucket)
         if "listFiles" not in bucket.capabilities:
             return Survey(tuple(problems), tuple(notes))
-        notes += [rule for one in bucket.rules or () if (rule := _hides(one, store.full_name(f"{run_id}/")))]
-    if isinstance(store, TellsRules) and store.cancels_unfinished(f"{run_id}/") is False:
+        folder = store.full_name(f"{run_id}/")
+        notes += [rule for one in bucket.rules or () if (rule := _hides(one, folder))]
+        backstop = None if bucket.rules is None else any(_cancels(one, folder) for one in bucket.rules)
+    elif isinstance(store, TellsRules):
+        backstop = store.cancels_unfinished(f"{run_id}/")
+    if backstop is False:
         notes.append(_no_backstop(store.url))
     problems += _read_only_folder(store.url)
     files = store.list(f"{run_id}/")
@@ -111,6 +115,12 @@ def _hides(rule: Mapping[str, Any], folder: str) -> str:
         f"A lifecycle rule of the bucket hides every file {below} {days} days after its upload, pinned steps too: no "
         "pod finds a step that is older. Remove that rule; store.keep_last is what deletes old steps."
     )
+
+
+def _cancels(rule: Mapping[str, Any], folder: str) -> bool:
+    """Does it cancel what is begun in the folder and never finished?"""
+    days = rule.get("daysFromStartingToCancelingUnfinishedLargeFiles")
+    return bool(days) and folder.startswith(str(rule.get("fileNamePrefix") or ""))
 
 
 def _no_backstop(url: str) -> str:

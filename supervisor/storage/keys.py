@@ -5,10 +5,18 @@ Keys never stand in a run file, a request, a sentence or a log: only the environ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from supervisor import secrets
 from supervisor.storage.base import StoreError
+
+KEYS = {
+    "b2": ("B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY"),
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+}
+"""What a store of each kind cannot be opened without: variables, and in lower case names of systemd credentials."""
 
 NEEDED = ("listFiles", "readFiles", "writeFiles", "deleteFiles")
 """Capabilities that publishing, restoring and pruning need together; listBuckets as well for a key of all buckets."""
@@ -40,6 +48,20 @@ def s3_keys_from(environ: Mapping[str, str]) -> tuple[str, str, str | None]:
         _secret(environ, "AWS_SECRET_ACCESS_KEY", "aws_secret_access_key", MAKE_AN_S3_KEY),
         _found(environ, "AWS_SESSION_TOKEN", "aws_session_token") or None,
     )
+
+
+def missing(url: str, name: str, environ: Mapping[str, str], stores: Iterable[Path] | None = None) -> list[str]:
+    """Which keys of the store at ``url`` the run ``name`` has nowhere: neither in ``environ``, nor as a credential in
+    the folder that it names, nor in ``stores``, where systemd finds them (None: all that it looks in).
+    """
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    places = [f"{folder}/"] if folder else []
+    places += [f"{store}/{name}." for store in (secrets.CREDSTORES if stores is None else stores)]
+    return [
+        key
+        for key in KEYS.get(url.partition("://")[0], ())
+        if not environ.get(key, "").strip() and not any(os.path.exists(place + key.lower()) for place in places)  # noqa: PTH110
+    ]
 
 
 def _secret(environ: Mapping[str, str], variable: str, credential: str, advice: str = MAKE_A_KEY) -> str:

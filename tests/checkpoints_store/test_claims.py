@@ -13,7 +13,17 @@ import pytest
 
 from supervisor.checkpoints import claims, lineage
 from supervisor.checkpoints.catalogue import delete_step, keep_lineage, list_steps
-from supervisor.checkpoints.claims import Fence, FencedError, beat, check, claim, look, release, writer_name
+from supervisor.checkpoints.claims import (
+    Fence,
+    FencedError,
+    beat,
+    check,
+    claim,
+    look,
+    mark_leaving,
+    release,
+    writer_name,
+)
 from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.manifest import Latest
 from supervisor.checkpoints.publish import publish
@@ -87,6 +97,23 @@ def test_only_a_heartbeat_that_stood_still_lets_another_pod_in(store: Store) -> 
     assert claim(store, RUN, B, 0.2, over=seen).writer == A, "it moved since"
     seen = look(store, RUN)
     assert held(store, B, over=seen) == 2
+
+
+def test_a_pod_that_is_about_to_go_still_holds_the_run_until_its_heartbeat_stands_still(store: Store) -> None:
+    held(store, A)
+    assert mark_leaving(store, RUN, 1, A).leaving
+    seen = claim(store, RUN, B, 0.2)
+    assert (seen.writer, seen.leaving, seen.free) == (A, True, False), "no word of its own lets another pod in"
+    assert beat(store, RUN, 1, A, 1) == look(store, RUN), "it still beats, and the mark stays"
+    assert claim(store, RUN, B, 0.2, over=seen).writer == A, "it moved since"
+    mark_leaving(store, RUN, 1, A)
+    assert len(store.list_versions(f"{WRITERS}gen_00001.leave.json")) == 1
+    check(store, RUN, 1, A)  # its last manifest
+    assert held(store, B, over=look(store, RUN)) == 2
+    assert not look(store, RUN).leaving, "who comes after it does not leave"
+    for late in (lambda: check(store, RUN, 1, A), lambda: mark_leaving(store, RUN, 1, A)):
+        with pytest.raises(FencedError):
+            late()
 
 
 def test_take_over_asks_nobody(store: Store) -> None:

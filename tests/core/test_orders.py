@@ -316,3 +316,14 @@ def test_a_pointer_that_the_original_scripts_moved_back_is_followed(world: World
     world.see(f.LocalSteps((), settled=True))
     world.see(f.StoreSteps((f.StoredStep(50, True, GIB, legacy=True), f.StoredStep(60, True, GIB)), 50))
     assert [restore.step for restore in world.asked(a.Restore)] == [50]
+
+
+def test_gpu_memory_that_a_stranger_holds_is_said_with_who_and_ends_with_the_pod(world: World) -> None:
+    world.running_at(7)
+    mute(world)
+    world.see(f.Command("restart"))
+    holder = "pid 4711 of user anna (python serve.py)"
+    world.see(f.AttemptStopped(1, 60.0, gpu_free=False, gpu_holders=(holder,)))
+    assert world.state.exit_code == 94
+    (sentence,) = world.said("unfit")
+    assert sentence.endswith(f"left alone, but on its GPUs: {holder}. End that, or replace the pod.")

@@ -134,6 +134,40 @@ def test_steps_whose_lines_were_lost_are_believed(world: World) -> None:
     assert world.state.progress.step == 23
 
 
+def test_a_run_whose_lines_were_lost_is_believed_with_the_next_step(world: World) -> None:
+    world.running_at(8)
+    for number in range(500, 503):
+        world.step(number)
+    assert world.state.progress.step == 502
+    assert len(world.state.progress.refused) == 0
+
+
+def test_a_run_whose_lines_were_lost_is_believed_when_they_are_read_in_one_go(world: World) -> None:
+    world.running_at(8)
+    for number in (500, 500, 501, 500, 501, 502):  # from two files
+        world.see(f.StepDone("trainer", number, 20.0))
+    assert world.state.progress.step == 502
+
+
+def test_two_garbled_numbers_confirm_each_other_only_at_the_pace_of_steps(world: World) -> None:
+    world.running_at(8)
+    for number in (998, 999, 999, 70, 71):
+        world.see(f.StepDone("trainer", number))
+    for number in range(9, 20):
+        world.step(number)
+    assert world.state.progress.step == 19
+    assert not world.asked(a.Stop)
+
+
+def test_a_garbled_number_and_a_true_step_between_begin_a_new_row(world: World) -> None:
+    world.running_at(8)
+    world.see(f.StepDone("trainer", 998))
+    world.step(9)
+    world.see(f.StepDone("trainer", 999))
+    world.step(10)
+    assert world.state.progress.step == 10
+
+
 def test_no_step_is_believed_to_have_taken_longer_than_the_attempt_lives(world: World) -> None:
     world.running_at(8)
     world.t += 200

@@ -137,8 +137,9 @@ class Pod:
         for record in self.state_dir.glob("attempts/*/*.shim.json"):
             with contextlib.suppress(OSError, ValueError, psutil.Error):
                 told = json.loads(record.read_text())
-                stat = Path(f"/proc/{told['shim_pid']}/stat").read_text()
-                if int(stat.rpartition(")")[2].split()[19]) == told["shim_start_ticks"]:
+                fields = Path(f"/proc/{told['shim_pid']}/stat").read_text().rpartition(")")[2].split()
+                # One that has ended stays in the list until process 1 comes to it.
+                if int(fields[19]) == told["shim_start_ticks"] and fields[0] != "Z":
                     found.append(psutil.Process(told["shim_pid"]))
         return found
 

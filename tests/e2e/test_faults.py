@@ -92,7 +92,8 @@ def test_trainer_crashes_and_the_run_resumes(era: str, heal: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("era", NEWEST)
+@pytest.mark.soak
+@pytest.mark.parametrize("era", ERAS)
 def test_orchestrator_stands_still_and_the_run_resumes(era: str, heal: Any) -> None:
     healed = heal(era, {"kind": "orchestrator-wedge"})
     assert_resumed(healed, r"(The orchestrator is stuck: no new step for|vLLM hangs|The job hangs: no new step for)")
@@ -136,7 +137,8 @@ def test_a_disk_that_fills_is_pruned_before_it_is_full(era: str, tmp_path: Path)
         pod.close()
 
 
-@pytest.mark.parametrize("era", NEWEST)
+@pytest.mark.soak
+@pytest.mark.parametrize("era", ERAS)
 def test_a_disk_that_was_full_all_the_same_is_freed_and_the_run_resumes(era: str, heal: Any) -> None:
     """Rollouts grow so fast that no scan could see it coming: the trainer crashes, the leftovers go, it goes on."""
     settings = {"disk": {"capacity_gb": 16e6 / 1e9, "prune_above": 0.7, "keep_local": 1}}
@@ -146,6 +148,7 @@ def test_a_disk_that_was_full_all_the_same_is_freed_and_the_run_resumes(era: str
     assert any("Deleted what is left of steps that are gone" in s for s in healed.pod.sentences("pruned"))
 
 
+@pytest.mark.soak
 def test_memory_that_falls_under_a_run_that_makes_steps_is_suspicious_and_no_more(tmp_path: Path) -> None:
     pod = Pod(tmp_path, "v0.6", faults=[{"kind": "memory-fell", "at_step": 6}], max_steps=12, step_s=0.6)
     try:
@@ -159,11 +162,13 @@ def test_memory_that_falls_under_a_run_that_makes_steps_is_suspicious_and_no_mor
         pod.close()
 
 
+@pytest.mark.soak
 def test_a_trainer_killed_from_outside_is_told_as_such(heal: Any) -> None:
     healed = heal("v0.6", {"kind": "trainer-killed"})
     assert_resumed(healed, r"(The trainer died|The job ended with exit code)")
 
 
+@pytest.mark.soak
 def test_a_trainer_that_ignores_sigterm_is_gone_all_the_same(tmp_path: Path) -> None:
     faults = [{"kind": "engine-exit-0", "at_step": 5}, {"kind": "ignores-sigterm", "how": "trainer"}]
     settings = {"job": {"stop_grace_s": 0.5}}

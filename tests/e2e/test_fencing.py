@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ PATIENT = {"store": {"take_over_after": 60}}
 """Longer than a busy machine keeps a heartbeat waiting."""
 LONG = {"store": {"take_over_after": 600}}
 """What nobody waits for here: whoever goes on within a test was let in at once."""
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
-
-
-@pytest.fixture
-def b2() -> Iterator[B2Server]:
-    with B2Server() as server:
-        yield server
 
 
 def over_b2(server: B2Server, **store: Any) -> dict[str, Any]:
@@ -196,6 +181,7 @@ def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_w
     assert two.latest()["generation"] == 2
 
 
+@pytest.mark.soak
 def test_a_pod_that_only_observes_takes_the_run_from_nobody(tmp_path: Path, pods: list[Pod]) -> None:
     """However short its patience is: it has nothing to publish."""
     store = (tmp_path / "store").as_uri()
@@ -219,6 +205,7 @@ def test_a_pod_that_only_observes_takes_the_run_from_nobody(tmp_path: Path, pods
 # ---------------------------------------------------------------- who need not wait
 
 
+@pytest.mark.soak
 def test_the_next_daemon_of_a_pod_holds_its_run_at_once_and_a_second_pod_after_a_shutdown(
     tmp_path: Path, pods: list[Pod]
 ) -> None:

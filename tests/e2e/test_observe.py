@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,6 @@ from supervisor.cli.client import Client
 from .rig import Pod
 
 OBSERVE: dict[str, dict[str, Any]] = {"recovery": {"mode": "observe"}}
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
 
 
 def files_of(pod: Pod) -> set[str]:
@@ -45,7 +36,8 @@ def send_to_steppers(pod: Pod, number: int) -> None:
             os.kill(pid, number)
 
 
-@pytest.mark.parametrize("era", [pytest.param("2026-01-06", marks=pytest.mark.soak), "v0.6"])
+@pytest.mark.soak
+@pytest.mark.parametrize("era", ["2026-01-06", "v0.6"])
 def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_dies(
     era: str, tmp_path: Path, pods: list[Pod]
 ) -> None:

@@ -73,7 +73,8 @@ def test_a_dead_engine_is_restarted_alone_with_the_runs_weights_and_the_launcher
     assert any("Only the inference server failed" in str(record) for record in pod.said())
 
 
-@pytest.mark.parametrize("era", [ROUTER, pytest.param(OLD, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("era", [ROUTER, OLD])
 def test_a_killed_trainer_leaves_the_engine_warm_and_resumes_at_the_last_good_step(
     pod_of: Callable[..., Pod], era: str
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_dead_engine_of_january_takes_both_halves_along_since_failed_rollouts_
     assert not pids(pod, "inference") & server
 
 
+@pytest.mark.soak
 def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Callable[..., Pod]) -> None:
     pod = pod_of(ROUTER)
     running(pod)
@@ -116,6 +118,7 @@ def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Call
     assert pids(pod, "rl", "inference", "engine-core", "trainer-rank") == everything
 
 
+@pytest.mark.soak
 def test_stop_ends_both_halves_and_the_engines_log_can_be_read(pod_of: Callable[..., Pod]) -> None:
     pod = pod_of(ROUTER)
     running(pod)

@@ -136,6 +136,7 @@ def test_stopped_stays_stopped_under_a_new_daemon_until_start(new_pod: NewPod) -
     assert pod.resume_steps()[1] is not None
 
 
+@pytest.mark.soak
 def test_paused_nothing_is_done_about_a_dead_engine_and_resumed_it_is_healed(new_pod: NewPod) -> None:
     pod = new_pod(faults=[{"kind": "engine-exit-0", "at_step": 8}], max_steps=12)
     pod.start()
@@ -157,6 +158,7 @@ def test_paused_nothing_is_done_about_a_dead_engine_and_resumed_it_is_healed(new
     assert pod.latest()["step"] == "step_12"
 
 
+@pytest.mark.soak
 def test_a_changed_config_is_reported_left_alone_and_taken_when_asked_for(new_pod: NewPod) -> None:
     pod = running(new_pod(), 3)
     text = pod.practice.config.read_text()
@@ -220,6 +222,7 @@ def test_the_job_sees_no_key_of_the_store(new_pod: NewPod) -> None:
 # ---------------------------------------------------------------- by hand
 
 
+@pytest.mark.soak
 def test_publish_by_hand_leaves_a_run_alone_that_a_daemon_has(new_pod: NewPod) -> None:
     pod = running(new_pod())
     busy = pod.by_hand("publish")
@@ -227,6 +230,7 @@ def test_publish_by_hand_leaves_a_run_alone_that_a_daemon_has(new_pod: NewPod) -
     assert "A daemon watches run practice" in busy.stderr, busy
 
 
+@pytest.mark.soak
 def test_a_dead_pods_store_is_all_that_a_person_needs(new_pod: NewPod, tmp_path: Path) -> None:
     pod = new_pod(max_steps=8, step_s=0.2, faults=[{"kind": "engine-exit-0", "at_step": 5}])
     pod.start()
@@ -254,6 +258,7 @@ def test_a_dead_pods_store_is_all_that_a_person_needs(new_pod: NewPod, tmp_path:
     assert "effective training" in anywhere("report")
 
 
+@pytest.mark.soak
 def test_orders_about_a_step_are_refused_when_there_is_no_such_step(new_pod: NewPod) -> None:
     pod = running(new_pod(), 5)
     pod.wait_for(pod.stored, "a step is stored")
@@ -274,6 +279,7 @@ def test_orders_about_a_step_are_refused_when_there_is_no_such_step(new_pod: New
     assert len(pod.practice.starts()) == 1, "the job was left alone"
 
 
+@pytest.mark.soak
 def test_publish_restore_and_prune_by_hand(new_pod: NewPod, tmp_path: Path) -> None:
     pod = new_pod("2026-01-06", max_steps=8, step_s=0.15)
     pod.start()

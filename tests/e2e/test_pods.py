@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,6 @@ from tests.b2server import B2Server, Key
 from .rig import Pod, remove_tree
 
 NewPod = Callable[..., Pod]
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
-
-
-@pytest.fixture
-def b2() -> Iterator[B2Server]:
-    with B2Server() as server:
-        yield server
 
 
 def at_night(practice: Practice) -> Practice:
@@ -188,6 +174,7 @@ def test_the_newest_stored_step_is_damaged_so_the_one_before_is_restored(tmp_pat
     assert two.latest()["step"] == "step_20"
 
 
+@pytest.mark.soak
 def test_a_step_of_the_original_scripts_is_restored_and_resumed(tmp_path: Path, pods: list[Pod]) -> None:
     """Plain files under RUN/step_N and a latest.json of four fields: no manifest, no settings, no configuration."""
     one = first_pod(tmp_path / "one", "2026-08-21", store=(tmp_path / "own").as_uri())
@@ -342,6 +329,25 @@ def test_a_daemon_is_killed_and_the_next_one_takes_over_the_living_job(tmp_path:
     assert steps == sorted(set(steps)), "no step is told twice"
 
 
+@pytest.mark.soak
+def test_a_daemon_without_its_journal_takes_over_the_living_job(tmp_path: Path, pods: list[Pod]) -> None:
+    pod = first_pod(tmp_path / "one", "2026-01-06", max_steps=16, step_s=0.5)
+    pods.append(pod)
+    pod.start()
+    pod.wait_for(lambda: pod.stored(), "a step is stored")
+    (launcher,) = {start["pid"] for start in pod.practice.starts()}
+    pod.kill_daemon()
+    for file in pod.state_dir.glob("journal.db*"):
+        file.write_bytes(b"no database at all" * 100)
+    pod.start()
+    pod.wait_for(lambda: pod.said_so("adopted", "which no journal tells of"), "the job is taken over")
+    assert pod.status()["pid"] == launcher
+    assert pod.wait_exit() == 0, pod.story()
+    assert [start["pid"] for start in pod.practice.starts()] == [launcher], "the job was not touched"
+    assert pod.latest()["step"] == "step_16"
+
+
+@pytest.mark.soak
 def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_path: Path, pods: list[Pod]) -> None:
     faults, patient = [{"kind": "trainer-crash", "at_step": 7}], {"deadlines": {"engine_grace": 3}}
     pod = Pod(tmp_path, "v0.6", faults=faults, settings=patient, max_steps=10, step_s=0.6)
@@ -358,6 +364,7 @@ def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_
     assert pod.latest()["step"] == "step_10"
 
 
+@pytest.mark.soak
 def test_a_job_that_finishes_while_no_daemon_watches_is_published_and_the_run_is_over(
     tmp_path: Path, pods: list[Pod]
 ) -> None:
@@ -376,16 +383,17 @@ def test_a_job_that_finishes_while_no_daemon_watches_is_published_and_the_run_is
 # ---------------------------------------------------------------- where a person says where to begin
 
 
-def finished(folder: Path, era: str = "v0.6", **knobs: Any) -> Pod:
-    pod = Pod(folder, era, **{"max_steps": 6, "step_s": 0.15, **knobs})
+def test_a_step_that_is_not_to_be_had_one_that_is_and_a_fresh_start(tmp_path: Path, pods: list[Pod]) -> None:
+    pod = Pod(tmp_path, "v0.6", max_steps=6, step_s=0.15)
+    pods.append(pod)
     pod.start()
     assert pod.wait_exit() == 0, pod.story()
-    return pod
 
+    pod.start("run", "--step", "5")
+    assert pod.wait_exit() == 93, pod.story()
+    assert pod.said_so("gave-up", "Step 5 was asked for (--step) and is not to be had: complete here")
+    assert pod.resume_steps() == [None], "nothing is started"
 
-def test_step_n_goes_back_on_purpose_and_sets_the_higher_steps_aside(tmp_path: Path, pods: list[Pod]) -> None:
-    pod = finished(tmp_path)
-    pods.append(pod)
     pod.start("run", "--step", "4")
     assert pod.wait_exit() == 0, pod.story()
     assert pod.resume_steps() == [None, 4]
@@ -396,26 +404,13 @@ def test_step_n_goes_back_on_purpose_and_sets_the_higher_steps_aside(tmp_path: P
     manifest = Path(pod.store.removeprefix("file://")) / "practice" / "step_6" / "manifest.json"
     assert manifest.exists()
 
-
-def test_step_n_that_is_not_to_be_had_starts_nothing(tmp_path: Path, pods: list[Pod]) -> None:
-    pod = finished(tmp_path)
-    pods.append(pod)
-    pod.start("run", "--step", "5")
-    assert pod.wait_exit() == 93, pod.story()
-    assert pod.said_so("gave-up", "Step 5 was asked for (--step) and is not to be had: complete here")
-    assert pod.resume_steps() == [None]
-
-
-def test_fresh_begins_again_and_nothing_is_lost(tmp_path: Path, pods: list[Pod]) -> None:
-    pod = finished(tmp_path)
-    pods.append(pod)
     before = pod.step_bytes(6)
     pod.start("run", "--fresh")
     assert pod.wait_exit() == 0, pod.story()
-    assert pod.resume_steps() == [None, None]
+    assert pod.resume_steps() == [None, 4, None]
     assert pod.said_so("starting", "A person asked for a fresh start (--fresh).")
-    kept = {path.read_bytes() for path in (pod.practice.home / "outputs" / ".set-aside").rglob("*") if path.is_file()}
-    assert before and set(before.values()) <= kept
+    kept = {path.read_bytes() for path in aside.rglob("*") if path.is_file()}
+    assert before and set(before.values()) <= kept, "nothing is lost"
     assert pod.latest()["step"] == "step_6"
 
 
@@ -433,6 +428,7 @@ def test_incomplete_steps_of_unknown_origin_are_never_started_over(tmp_path: Pat
     assert not pod.practice.starts()
 
 
+@pytest.mark.soak
 def test_a_run_whose_last_step_is_stored_is_over_on_the_next_pod_and_trains_nothing(
     tmp_path: Path, pods: list[Pod]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,6 @@ from tests.people.test_report import Answer
 
 STEPS = 24
 IMPATIENT = {"store": {"take_over_after": 4}}  # the first pod vanishes without giving the run back
-
-
-@pytest.fixture
-def pods() -> Iterator[list[Pod]]:
-    made: list[Pod] = []
-    yield made
-    for pod in made:
-        pod.close()
 
 
 def records(store: Path) -> list[Path]:

@@ -17,6 +17,8 @@ from tests.people.desk import FakeDesk
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="rls"))
     monkeypatch.setenv("RL_SUPERVISOR_SOCKET_DIR", str(folder))
+    monkeypatch.setenv("RL_SUPERVISOR_ETC", str(folder / "etc"))  # runs of this very machine are none of the tests'
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     yield folder
     shutil.rmtree(folder)
 

@@ -105,6 +105,9 @@ class FakeDesk:
         self.asked_events.set()
         return self.said[-limit:] if after < 0 else [item for item in self.said if item["id"] > after][:limit]
 
+    def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
+        return []
+
     def log_files(self) -> dict[str, Path]:
         return self.files
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
@@ -173,17 +174,132 @@ def test_a_pipe_that_nobody_reads_costs_a_second_once_and_lines_that_are_counted
     assert sentences[-1] == "end"
 
 
-def test_the_file_is_rotated_and_five_old_ones_are_kept(tmp_path: Path) -> None:
-    outlet = RotatedFile(tmp_path / "deep" / "log.json", limit_bytes=1000, keep=5)
-    for number in range(100):
-        outlet.write({"level": "info", "event": "x", "sentence": f"{number:050d}"})
+def lines(path: Path) -> list[int]:
+    """The numbers that were written to a file of the log, compressed or not."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [int(json.loads(line)["sentence"]) for line in data.decode().splitlines()]
+
+
+def number(value: int) -> dict[str, object]:
+    return {"level": "info", "event": "x", "sentence": f"{value:050d}"}
+
+
+def test_the_file_is_rotated_and_five_old_ones_are_kept_most_of_them_compressed(tmp_path: Path) -> None:
+    folder = tmp_path / "deep"
+    outlet = RotatedFile(folder / "log.json", limit_bytes=1000, keep=5)
+    for value in range(100):
+        outlet.write(number(value))
+        until(lambda: outlet._packer is None or not outlet._packer.is_alive())
     outlet.close()
-    names = sorted(path.name for path in (tmp_path / "deep").iterdir())
-    assert names == ["log.json", *(f"log.json.{number}" for number in range(1, 6))]
-    text = "".join((tmp_path / "deep" / name).read_text() for name in [*reversed(names[1:]), names[0]])
-    numbers = [int(json.loads(line)["sentence"]) for line in text.splitlines()]
-    assert numbers == list(range(numbers[0], 100))
-    assert all(path.stat().st_size <= 1000 for path in (tmp_path / "deep").iterdir())
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["log.json", "log.json.1", *(f"log.json.{number}.gz" for number in range(2, 6))]
+    found = [value for name in [*reversed(names[1:]), names[0]] for value in lines(folder / name)]
+    assert found == list(range(found[0], 100))
+    assert all(path.stat().st_size <= 1000 for path in folder.iterdir())
+
+
+def test_a_rotation_never_waits_for_the_compression_and_loses_no_line(tmp_path: Path) -> None:
+    outlet = RotatedFile(tmp_path / "log.json", limit_bytes=2000, keep=50)
+    for value in range(400):
+        outlet.write(number(value))
+    outlet.close()
+    until(lambda: outlet._packer is None or not outlet._packer.is_alive())
+    age = {path: int(re.sub(r"\D", "", path.name) or 0) for path in tmp_path.iterdir()}
+    found = [value for path in sorted(age, key=lambda path: -age[path]) for value in lines(path)]
+    assert found == list(range(400))
+
+
+def test_no_old_one_is_kept_where_that_is_wanted(tmp_path: Path) -> None:
+    outlet = RotatedFile(tmp_path / "log.json", limit_bytes=1000, keep=0)
+    for value in range(100):
+        outlet.write(number(value))
+    outlet.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["log.json"]
+    assert lines(tmp_path / "log.json")[-1] == 99
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_a_file_that_somebody_deletes_or_moves_is_made_anew(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "log.json"
+    outlet = RotatedFile(path)
+    outlet.write(number(1))
+    path.unlink() if how == "deleted" else path.rename(tmp_path / "aside")
+    outlet.write(number(2))
+    outlet.close()
+    assert lines(path) == [2]
+
+
+def test_two_writers_of_one_file_lose_nothing_and_one_of_them_rotates(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    first, second = (RotatedFile(path, limit_bytes=2000, keep=99) for _ in range(2))
+    for value in range(0, 200, 2):
+        first.write(number(value))
+        second.write(number(value + 1))
+    first.close()
+    before = len(list(tmp_path.iterdir()))
+    for value in range(200, 300):
+        second.write(number(value))  # the one that rotated is gone: the other does it now
+    second.close()
+    for outlet in (first, second):
+        until(lambda outlet=outlet: outlet._packer is None or not outlet._packer.is_alive())  # type: ignore[misc]
+    assert len(list(tmp_path.iterdir())) > before
+    assert sorted(value for file in tmp_path.iterdir() for value in lines(file)) == list(range(300))
+
+
+def test_what_is_no_plain_file_is_written_to_and_never_moved(tmp_path: Path) -> None:
+    """/dev/null is how a person says that no file is wanted."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    outlet = RotatedFile(path, limit_bytes=100, keep=2)
+    for value in range(10):
+        outlet.write(number(value))
+    outlet.close()
+    assert len(os.read(reader, 65536).splitlines()) == 10
+    os.close(reader)
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
+FULL = """
+import sys
+from pathlib import Path
+from supervisor.log_outlets import RotatedFile
+disk = Path(sys.argv[1])
+outlet = RotatedFile(disk / "log.json", limit_bytes=20_000, keep=3)
+line = {"level": "info", "event": "x", "sentence": "y" * 100}
+outlet.write(line)
+filler = disk / "filler"
+try:
+    with filler.open("wb") as file:
+        while True:
+            file.write(b"x" * 4096); file.flush()
+except OSError:
+    pass
+for _ in range(500):
+    outlet.write(line)
+filler.unlink()
+for _ in range(450):
+    outlet.write({**line, "sentence": "back"})
+print((disk / "log.json.1").read_text() + (disk / "log.json").read_text())
+"""
+
+
+def test_a_disk_that_is_full_for_a_while_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+    script = tmp_path / "full.py"
+    script.write_text(FULL)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = f'mount -t tmpfs -o size=128k none {disk} || exit 77; exec "$@"'
+    words = ["unshare", "--mount", "sh", "-c", command, "sh", sys.executable, str(script), str(disk)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode in (1, 77) and "Traceback" not in done.stderr:
+        pytest.skip(f"needs a small disk of its own: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    sentences = [json.loads(line)["sentence"] for line in done.stdout.splitlines() if line.endswith("}")]
+    assert [
+        text for text in sentences if re.fullmatch(r"\d+ log lines were lost: nothing could be written here\.", text)
+    ]
+    assert sentences.count("back") > 50
 
 
 def test_a_file_that_can_be_written_again_says_how_much_is_missing(tmp_path: Path) -> None:

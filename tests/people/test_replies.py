@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.core import facts as f
+from supervisor.core.evolve import replace
 from supervisor.core.state import Fence, State
 from supervisor.replies import answer
 
@@ -92,3 +93,19 @@ def test_of_a_run_that_is_only_observed_nothing_is_rolled_back() -> None:
         False,
         "Nothing is started or stopped: it is only observed.",
     )
+
+
+def test_an_answer_promises_nothing_that_does_not_happen() -> None:
+    """A run that is paused starts nothing, one that runs is not started, and one that is stopped is not stopped."""
+    running = state(mode="running", attempt=1)
+    assert answer(running, "start", [], "")[1] == "The job runs already; it is wanted."
+    assert answer(running, "stop", [], "")[1].startswith("The job is being stopped;")
+    stopped = state(mode="stopped")
+    assert answer(stopped, "stop", [], "")[1] == "No job runs, and none is started until: supervisorctl start"
+    assert answer(stopped, "start", [], "")[1] == "The run will be started from its last good step."
+    for now, verb, args in ((stopped, "start", []), (running, "restart", []), (running, "rollback", ["290"])):
+        paused = replace(now, paused=True)
+        taken, sentence = answer(paused, verb, args, "")
+        assert taken
+        assert sentence.endswith("once the supervisor, which is paused, acts again: supervisorctl resume"), sentence
+    assert answer(replace(running, paused=True), "pause", [], "")[1].startswith("Paused already")

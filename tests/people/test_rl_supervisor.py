@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from supervisor import __version__
+from supervisor import __version__, env_file
 from supervisor.cli import terminal
+from supervisor.cli.check import check
 from supervisor.config import load
 from supervisor.errors import ConfigError, PodUnfitError, TryAgainError
 from supervisor.storage.base import StoreError
+from tests.b2server import B2Server, Key
 
 PLAIN = """\
 [run]
@@ -92,6 +95,63 @@ def test_check_finds_a_job_that_is_not_there(tmp_path: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
+KEYS = ("B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY")
+
+
+def test_check_says_which_keys_of_the_store_are_missing_and_reads_the_env_beside_the_run_file(
+    plain: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(**environ: str) -> str:
+        assert check(plain, environ=environ) == 0, "a warning is no failure"
+        return capsys.readouterr().out
+
+    plain.write_text(re.sub(r'url = ".*"', 'url = "b2://my-bucket"', plain.read_text()))
+    env, both = plain.with_suffix(".env"), " and ".join(KEYS)
+    assert f"needs {both}, which neither this environment nor {env} has" in told()
+    env.write_text("# keys\nB2_APPLICATION_KEY_ID = 0123 \nexport B2_APPLICATION_KEY=a-secret-of-the-store\n")
+    half = told()
+    assert f"{env} line 3 is no NAME=value line, and systemd leaves it out: write B2_APPLICATION_KEY=..." in half
+    assert "needs B2_APPLICATION_KEY, which neither" in half
+    assert "a-secret-of-the-store" not in half
+    env.write_text('B2_APPLICATION_KEY_ID=0123\nB2_APPLICATION_KEY="a-secret-of-the-store"\n')
+    there = told()
+    assert f"{both} stand in {env}, which systemd and onstart.sh read" in there
+    assert " needs " not in there
+    assert "B2_APPLICATION_KEY" not in told(B2_APPLICATION_KEY_ID="1", B2_APPLICATION_KEY="2")
+    env.unlink()
+    for name in KEYS:
+        (plain.parent / name.lower()).write_text("1")
+    assert "B2_APPLICATION_KEY" not in told(CREDENTIALS_DIRECTORY=str(plain.parent))
+
+
+def test_the_keys_beside_the_run_file_open_its_store(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with B2Server() as b2:
+        key = b2.add_key(Key("0123", "the-secret-of-this-key"))
+        store = f'url = "b2://{b2.bucket.name}/runs"\nrealm = "{b2.url}"'
+        plain.write_text(re.sub(r'url = ".*"', store, plain.read_text()))
+        plain.with_suffix(".env").write_text(f"B2_APPLICATION_KEY_ID={key.key_id}\nB2_APPLICATION_KEY='{key.secret}'\n")
+        check(plain, online=True, environ={})
+    assert "The store answers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("A=1\n\n B = 2 \n", {"A": "1", "B": "2"}),
+        ("# A=1\n;B=2\nC=3#4\n", {"C": "3#4"}),
+        ("A=\"x y\"\nB='it''s'\nC=a'b'\n", {"A": "x y", "B": "its", "C": "a'b'"}),
+        ('A="a\\"b\\n\\\nc"\nB=a\\\nb  \n', {"A": 'a"b\\nc', "B": "ab"}),
+        ("A=$HOME\nB=`id`\n", {"A": "$HOME", "B": "`id`"}),
+        ("A=\r\nB='open\nC=2", {"A": "", "B": "open\nC=2"}),
+    ],
+)
+def test_an_env_file_is_read_as_systemd_reads_it(tmp_path: Path, text: str, read: dict[str, str]) -> None:
+    (tmp_path / "run.env").write_bytes(text.encode())
+    found = env_file.beside(tmp_path / "run.toml")
+    assert found is not None
+    assert (found.values, found.notes) == (read, ())
+
+
 # ---------------------------------------------------------------- init
 
 
@@ -108,6 +168,11 @@ def test_init_writes_a_run_file_that_loads_and_never_over_another(tmp_path: Path
     assert answer.stdout.startswith("my.toml is written, for the run my.\n")
     written = load(tmp_path / "my.toml")
     assert (written.run.id, written.job.dir, written.job.config) == ("my", job, [config])
+    steps = answer.stdout.partition("Next, in this order:\n")[2]
+    keys, checked = steps.index("key into"), steps.index("rl-supervisor check --online ")
+    started = re.search(r"rl-supervisor run |systemctl .*enable --now ", steps)
+    assert started is not None
+    assert keys < checked < started.start(), "a run that is started before it has its keys stops and asks for them"
     before = (tmp_path / "my.toml").read_text()
     again = rl("init", "-o", "my.toml", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (

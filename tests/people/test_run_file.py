@@ -94,8 +94,8 @@ stall_s = inf
         "run.toml line 11: " + env + "daemon's environment (or as a systemd credential) and name it in pass_env.",
         "run.toml line 15: [gpus] inference[1] must be greater than or equal to 0, not -1.",
         (
-            "run.toml line 17: there is no section or setting chekpoint; the sections are run, job, gpus, wandb, "
-            "store, disk, deadlines, recovery, setup, hooks, api, logging, report, supervision."
+            "run.toml line 17: there is no section or setting chekpoint; the sections are "
+            f"{', '.join(RunFile.model_fields)}."
         ),
         "run.toml line 19: [api] mode must be text in quotes, not 660; put it in quotes.",
         'run.toml line 20: there is no section [disks]; did you mean "disk"?',

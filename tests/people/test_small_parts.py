@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import socket
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import metrics, secrets, systemd
+from supervisor.inbox import Inbox, Waits
 from tests.people.desk import GIB, FakeDesk
 
 # ---------------------------------------------------------------- secrets
@@ -76,18 +78,16 @@ def test_systemd_is_told_and_children_cannot_speak_for_the_daemon(tmp_path: Path
         notifier.ready("watching\nbs4")
         notifier.status("restoring step 410")
         notifier.ping()
-        notifier.extend(300)
         notifier.reloading()
         notifier.stopping()
-        got = [manager.recv(1000).decode() for _ in range(6)]
-    assert got[:4] == [
+        got = [manager.recv(1000).decode() for _ in range(5)]
+    assert got[:3] == [
         "READY=1\nSTATUS=watching bs4",
         "STATUS=restoring step 410",
         "WATCHDOG=1",
-        "EXTEND_TIMEOUT_USEC=300000000",
     ]
-    assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", got[4])
-    assert got[5] == "STOPPING=1"
+    assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", got[3])
+    assert got[4] == "STOPPING=1"
     notifier.ping()  # the manager is gone: nobody minds
 
 
@@ -172,3 +172,33 @@ def test_what_is_unknown_has_no_sample_and_odd_text_stays_a_label() -> None:
 
 def test_the_poorest_status_is_valid_too() -> None:
     assert samples(metrics.render({}))['up{run=""}'] == 1
+
+
+def test_the_loops_waits_are_a_histogram() -> None:
+    waits = Waits()
+    for seconds in (0.00005, 0.0001, 0.09, 0.1, 99.0):
+        waits.note(seconds)
+    lines = metrics.render({"run": "r", "loop_waits": waits.told()}).splitlines()
+    name = "rl_supervisor_loop_wait_seconds"
+    assert f"# TYPE {name} histogram" in lines
+    counts = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name}_bucket")]
+    assert counts == sorted(counts)  # each bucket holds all below it
+    assert f'{name}_bucket{{run="r",le="0.0001"}} 2' in lines
+    assert f'{name}_bucket{{run="r",le="0.1"}} 4' in lines
+    assert f'{name}_bucket{{run="r",le="+Inf"}} 5' in lines
+    assert f'{name}_count{{run="r"}} 5' in lines
+
+
+def test_the_inbox_knows_how_long_its_facts_waited() -> None:
+    inbox: Inbox[str] = Inbox()
+    inbox.put("first")
+    inbox.put("second")
+    time.sleep(0.03)
+    assert inbox.get(1.0) == "first"
+    assert inbox.get(0.0) == "second"
+    with pytest.raises(queue.Empty):
+        inbox.get(0.01)
+    told = inbox.waits.told()
+    assert told["count"] == 3
+    assert told["sum_s"] >= 0.06
+    assert told["at_most"]["0.02"] <= 1  # only the moment for which it was in time

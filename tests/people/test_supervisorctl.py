@@ -167,7 +167,7 @@ def test_a_run_is_found_by_its_id_where_its_socket_is_called_otherwise(serve: Se
     (sockets / "bs4-qwen3.sock").rename(sockets / "mine.sock")
     assert ctl("status", "bs4-qwen3").returncode == 0
     assert ctl("pause", "bs4-qwen3").returncode == 0
-    assert "there are mine" in ctl("status", "nobody").stdout
+    assert "there are bs4-qwen3" in ctl("status", "nobody").stdout
 
 
 def test_no_daemon_here_says_what_to_do(sockets: Path, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_no_daemon_here_says_what_to_do(sockets: Path, tmp_path: Path) -> None:
     )
     order = ctl("stop", "known", XDG_STATE_HOME=str(tmp_path))
     assert order.returncode == 1
-    assert order.stderr.startswith("No daemon watches known now.")
+    assert order.stderr.startswith("known: No daemon watches known now.")
 
 
 def test_the_socket_of_a_dead_daemon_is_a_run_that_is_not_there(sockets: Path) -> None:
@@ -250,7 +250,8 @@ def test_tail_finds_the_run_and_the_role(serve: Serve, tmp_path: Path) -> None:
     assert ctl("tail", "-n", "2", "trainer").stdout == "line 98\nline 99\n"
     assert ctl("tail", "-n", "1", "bs4-qwen3").stdout == "line 99\n"
     assert ctl("tail", "-n", "1", "bs4-qwen3", "trainer").stdout == "line 99\n"
-    assert len(ctl("tail").stdout.splitlines()) == 20
+    assert len(ctl("tail", "launcher").stdout.splitlines()) == 20
+    assert ctl("tail", "-n", "3").stdout == "line 97\nline 98\nline 99\n"
     unknown = ctl("tail", "engine")
     assert (unknown.returncode, unknown.stderr) == (1, "There is no log of 'engine'; there are launcher, trainer.\n")
     assert ctl("tail", "-n", "many").returncode == 2

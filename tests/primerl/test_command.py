@@ -382,3 +382,31 @@ def test_the_signal_and_the_patience_are_those_of_the_era(tmp_path: Path) -> Non
     old, new = job_of(tmp_path / "old", "be0e3d131"), job_of(tmp_path / "new", "38494ccb4")
     assert [int(signal) for signal, _ in old.stop_rules().signals] == [2, 15]
     assert [(int(signal), seconds) for signal, seconds in new.stop_rules().signals] == [(15, 330.0)]
+
+
+@pytest.mark.parametrize(
+    ("commit", "config", "ports"),
+    [
+        ("be0e3d131", CONFIG, [8000]),
+        ("be0e3d131", CONFIG + "[inference.server]\nport = 8123\n", [8123]),
+        ("be0e3d131", "[trainer]\n[orchestrator]\n", []),
+    ],
+)
+def test_the_ports_that_a_start_needs_are_known(tmp_path: Path, commit: str, config: str, ports: list[int]) -> None:
+    component = job_of(tmp_path, commit, config=config).components(request(None))[0]
+    assert list(component.ports) == ports
+
+
+def test_a_router_needs_a_port_beside_the_engines(tmp_path: Path) -> None:
+    commit = next(name for name, era in ERAS.items() if era.dialect.router)
+    config = CONFIG + '[weight_broadcast]\ntype = "filesystem"\n[inference.server]\nport = 9000\n'
+    ports = job_of(tmp_path, commit, config=config).components(request(None))[0].ports
+    assert sorted(ports) == [9000, 9100]
+
+
+@pytest.mark.parametrize(("said", "port"), [("", 29501), ("port = 29777\n", 29777)])
+def test_weights_that_go_by_nccl_need_a_port_of_their_own(tmp_path: Path, said: str, port: int) -> None:
+    commit = next(name for name, era in ERAS.items() if era.dialect.nccl_resume)
+    config = CONFIG + f'[weight_broadcast]\ntype = "nccl"\n{said}'
+    ports = job_of(tmp_path, commit, config=config).components(request(None))[0].ports
+    assert [one for one in ports if one > 20_000] == [port]

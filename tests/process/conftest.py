@@ -29,8 +29,7 @@ def tell(name, pid=None):
         file.write(str(pid or os.getpid()))
     os.rename(name + ".tmp", name)
 def sleep():
-    while True:
-        time.sleep(60)
+    time.sleep(900)  # and no longer, where the test that would end it was killed
 """
 
 

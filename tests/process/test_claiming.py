@@ -13,6 +13,7 @@ import pytest
 from supervisor.checkpoints.claims import FencedError
 from supervisor.core import facts as f
 from supervisor.effects.claiming import Claiming
+from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server
@@ -40,11 +41,24 @@ class Desk:
         )
         self.claiming.journal = US
 
+        self.other: dict[str, Any] | None = None  # another pod holds the run
+
     def run(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
         self.asked.append((do, more))
         if self.problem is not None:
             raise self.problem
-        return {"writer": more["writer"], "generation": 3, "released": False, "mark": "m"}
+        if self.other is not None and more.get("over") != self.other:
+            return self.other
+        return {"writer": more["writer"], "generation": 3, "released": False, "mark": "m", "leaving": False}
+
+    def until(self, kind: type[f.Fact], within_s: float) -> float:
+        """Seconds until such a fact is told."""
+        began = self.now
+        while not any(isinstance(fact, kind) for fact in self.told):
+            assert self.now - began <= within_s, self.told
+            self.now += 0.5
+            self.claiming.tick()
+        return self.now - began
 
     @staticmethod
     def queue(lane: str, work: Callable[[], None]) -> None:
@@ -140,6 +154,106 @@ def test_a_beat_that_does_not_get_through_is_no_reason_to_stop() -> None:
     beats = [more["count"] for do, more in desk.asked if do == "beat"]
     assert beats == [1, 2]
     assert desk.told == [f.Claimed(3)]
+
+
+def test_a_pod_that_is_about_to_go_says_so_at_once_and_beats_each_three_seconds_until_it_is_gone() -> None:
+    desk = Desk()
+    desk.claiming.leave()
+    assert not desk.asked, "it holds nothing"
+    desk.claiming.want(take_over=False)
+    desk.claiming.leave()
+    desk.claiming.leave()
+    assert [do for do, _ in desk.asked] == ["claim", "leave"]
+    assert isinstance(desk.told[-1], f.Remark)
+    for _ in range(60):
+        desk.now += 0.5
+        desk.claiming.tick()
+    assert [do for do, _ in desk.asked[2:]] == ["beat"] * 10
+    desk.claiming.give_back()
+    assert desk.asked[-1][0] == "release"
+
+
+def test_a_mark_that_does_not_get_through_is_tried_again_and_one_that_did_shortens_what_a_lost_release_costs() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = StoreError("transient", "time-out.")
+    desk.claiming.leave()
+    desk.problem = None
+    assert desk.until(f.Remark, 3.0) <= 3.0
+    assert [do for do, _ in desk.asked] == ["claim", "leave", "leave"]
+    desk.problem = StoreError("transient", "time-out.")
+    desk.claiming.give_back()
+    assert "so another pod waits 30 s for its heartbeat" in desk.claiming.unreturned
+
+
+def test_whoever_waits_for_a_pod_that_is_about_to_go_waits_half_a_minute_and_not_ten_minutes() -> None:
+    desk = Desk()
+    desk.other = {"writer": "pod-b/" + "b" * 16 + "/0001", "generation": 2, "released": False, "mark": "m1"}
+    desk.claiming.want(take_over=False)
+    desk.now += 300.0
+    desk.claiming.tick()
+    assert not [fact for fact in desk.told if isinstance(fact, f.Claimed)]
+    desk.other = {**desk.other, "leaving": True}
+    desk.until(f.ClaimHeld, 0.0)
+    for beat in range(2, 8):
+        for _ in range(6):
+            desk.now += 0.5
+            desk.claiming.tick()
+        desk.other = {**desk.other, "mark": f"m{beat}"}
+    assert not [fact for fact in desk.told if isinstance(fact, f.Claimed)], "its heartbeat moves"
+    assert 28.0 <= desk.until(f.Claimed, 45.0) <= 34.0
+    waits = [fact.patience_s for fact in desk.told if isinstance(fact, f.ClaimHeld)]
+    assert (waits[0], waits[-1]) == (600.0, 30.0)
+
+
+class Hanging:
+    """A claim on a lane of its own, whose heartbeats hang until they are cancelled."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.hangs = {"beat", "leave"}
+        self.now = 1000.0
+        self._cancelled = threading.Semaphore(0)
+        self._lanes = Lanes(lambda lane, error: None)
+        self.claiming = Claiming(
+            self.run, lambda fact: None, self._lanes.put, 600.0, cancel=self._cancelled.release, clock=lambda: self.now
+        )
+        self.claiming.want(take_over=False)
+        until(lambda: self.claiming.generation == 3, "the run is held")
+
+    def run(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((do, more))
+        if do in self.hangs:
+            assert self._cancelled.acquire(timeout=30.0), "nobody cancelled it"
+            raise StoreError("transient", "cancelled")
+        return {"writer": more["writer"], "generation": 3, "released": False, "mark": "m", "leaving": False}
+
+    def dos(self) -> list[str]:
+        return [do for do, _ in self.asked]
+
+    def give_back(self) -> None:
+        self.claiming.rest()
+        self._lanes.put("claims", self.claiming.give_back)
+
+
+def test_a_pod_that_goes_waits_for_no_heartbeat_that_hangs_neither_for_its_mark_nor_for_its_release() -> None:
+    one = Hanging()
+    one.now += 61.0
+    one.claiming.tick()
+    until(lambda: one.dos() == ["claim", "beat"], "a heartbeat hangs")
+    one.claiming.leave()
+
+    def marks() -> bool:
+        one.claiming.tick()  # at the very same time: it is due at once
+        return one.dos()[2:] == ["leave"]
+
+    until(marks, "the mark is on its way")
+    assert one.asked[-1][1]["urgent"] is True
+    one.give_back()
+    until(lambda: one.dos() == ["claim", "beat", "leave", "release"], "and hangs, and the run is given back")
+    one.now += 10.0
+    one.claiming.tick()
+    assert one.dos()[-1] == "release"
 
 
 def test_a_publish_under_way_ends_as_soon_as_a_heartbeat_learns_that_the_run_is_another_pods(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 from supervisor.checkpoints.log_files import unpack
 from supervisor.config import load
-from supervisor.effects.attempts import attempt_dir
 from supervisor.effects.carry_out import Effects
+from supervisor.effects.evidence.bundle import folder_name
+from supervisor.effects.incident_evidence import bundles_dir
+from supervisor.storage.base import StoreError
 
 
-def effects_of(tmp_path: Path, more: str = "") -> Effects:
+def effects_of(tmp_path: Path, logs: dict[str, Path], more: str = "") -> Effects:
     (tmp_path / "run.toml").write_text(
         f'[run]\nid = "r1"\nstate_dir = "{tmp_path}/state"\n[job]\nkind = "command"\noutput_dir = "{tmp_path}/out"\n'
         '[job.plain]\nstart = ["true"]\nresume = ["true"]\n' + more
@@ -25,7 +27,7 @@ def effects_of(tmp_path: Path, more: str = "") -> Effects:
         gpu_free=lambda: None,
         wandb_id=str,
         explain=dict,
-        log_files=lambda: {"trainer": tmp_path / "trainer.log"},
+        log_files=lambda: logs,
         known=list,
         opened=lambda: None,  # type: ignore[arg-type,return-value]
     )
@@ -34,11 +36,13 @@ def effects_of(tmp_path: Path, more: str = "") -> Effects:
 
 
 def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> None:
-    (tmp_path / "trainer.log").write_text("step 1\nWANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n")
-    effects = effects_of(tmp_path)
-    bundle = attempt_dir(tmp_path / "state", 3) / "incident-2"
+    log = tmp_path / "trainer.log"
+    log.write_text("step 1\nWANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n")
+    effects = effects_of(tmp_path, {"trainer": log})
+    bundle = bundles_dir(tmp_path / "state") / folder_name(incident=2, attempt=3)
     bundle.mkdir(parents=True)
     (bundle / "reason.txt").write_text("The engine is gone.\n")
+    (bundle / "bundle.json").write_text('{"incident": 2}')
     asked: list[dict[str, Any]] = []
     effects.store.transfers.run = lambda ask, **_: asked.append(dict(ask)) or {}  # type: ignore[func-returns-value,assignment,method-assign,misc]
     effects.store._upload_logs(3)
@@ -47,13 +51,37 @@ def test_logs_and_evidence_go_to_the_store_without_secrets(tmp_path: Path) -> No
     assert (ask["do"], ask["attempt"], ask["journal"]) == ("put-logs", 3, "ab" * 8)
     assert texts == {
         "trainer.log": "step 1\nWANDB_API_KEY=***\n",
-        "incident-2-reason.txt": "The engine is gone.\n",
+        "incident-2.txt": '==> reason.txt <==\nThe engine is gone.\n\n==> bundle.json <==\n{"incident": 2}\n',
     }
+    effects.store._upload_logs(3)
+    assert set(asked[1]["logs"]) == {"trainer.log"}, "what never changes is sent once"
+
+
+def test_evidence_that_did_not_reach_the_store_is_sent_with_a_later_attempts_logs(tmp_path: Path) -> None:
+    effects = effects_of(tmp_path, {})
+    bundle = bundles_dir(tmp_path / "state") / folder_name(incident=2, attempt=3)
+    bundle.mkdir(parents=True)
+    (bundle / "bundle.json").write_text('{"incident": 2}')
+    asked: list[dict[str, Any]] = []
+    away = [True]
+
+    def run(ask: dict[str, Any], **_: object) -> dict[str, Any]:
+        if away[0]:
+            raise StoreError("transient", "the link is down")
+        asked.append(dict(ask))
+        return {}
+
+    effects.store.transfers.run = run  # type: ignore[method-assign,assignment]
+    effects.store._upload_logs(3)
+    away[0] = False
+    effects.store._upload_logs(4)
+    effects.store._upload_logs(4)
+    assert [(ask["attempt"], set(ask["logs"])) for ask in asked] == [(3, {"incident-2.txt"})]
 
 
 def test_the_run_is_given_back_after_the_last_words_of_every_attempt(tmp_path: Path) -> None:
     (tmp_path / "trainer.log").write_text("step 1\n")
-    effects = effects_of(tmp_path, f'[store]\nurl = "file://{tmp_path}/store"\n')
+    effects = effects_of(tmp_path, {"trainer": tmp_path / "trainer.log"}, f'[store]\nurl = "file://{tmp_path}/store"\n')
     effects.store.claiming.generation = 4
     asked: list[tuple[str, int | None]] = []
 

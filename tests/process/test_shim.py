@@ -14,7 +14,8 @@ import pytest
 
 from supervisor import shim
 from supervisor.effects import survivors
-from supervisor.effects.launch import launch, look, without_secrets
+from supervisor.effects.launch import launch, look
+from supervisor.effects.strangers import without_secrets
 from supervisor.errors import ConfigError, SupervisorError
 from tests.process.conftest import Attempt, gone, wait_for
 

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from multiprocessing import shared_memory
 from pathlib import Path
 
 import pytest
 
+from supervisor.effects import own_cgroup, segments, survivors
 from supervisor.effects import stop as stop_module
-from supervisor.effects import survivors
 from supervisor.effects.survivors import Process
 from supervisor.jobs.base import StopRules
 from tests.process.conftest import BLUNT, PATIENT, Attempt, kill, wait_for
@@ -149,7 +151,10 @@ def test_survivors_of_a_killed_shim_are_found_by_session_and_by_marker(attempt: 
     assert attempt.alive() == []
 
 
-def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_knew_it(attempt: Attempt) -> None:
+def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_knew_it(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)  # where it has no group that would tell
     launched = attempt.start(HIDE + "wash('washed'); tell('up'); sleep()")
     washed = attempt.told("washed")
     job = attempt.told("up")
@@ -160,7 +165,10 @@ def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_k
     assert attempt.alive() == []
 
 
-def test_a_session_survives_its_shim_and_its_launcher_with_a_cleared_environment(attempt: Attempt) -> None:
+def test_a_session_survives_its_shim_and_its_launcher_with_a_cleared_environment(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)
     launched = attempt.start(
         """
         os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", '''if True:
@@ -369,6 +377,108 @@ def test_a_zombie_is_dead_but_not_while_one_of_its_threads_lives(attempt: Attemp
 # ---------------------------------------------------------------- shared memory
 
 
+def test_a_segment_that_is_nobodys_for_a_moment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its way from a neighbour's process to another, it is closed by the first and not yet opened by the next."""
+    passed = Path(f"/dev/shm/psm_passed{os.getpid()}")
+    queued = Path(f"/dev/shm/torch_{os.getpid()}_4711_0")  # in a queue: its maker lives, and nobody has it open
+    left = Path(f"/dev/shm/torch_{2**22 + 1}_4711_{os.getpid()}")  # above any pid: its maker is gone
+    began = time.time() - 1
+    for path in (passed, queued, left):
+        path.write_bytes(b"made since the attempt began")
+    opened: list[int] = []
+    timer = threading.Timer(0.3, lambda: opened.append(os.open(passed, os.O_RDONLY)))
+    monkeypatch.setattr(segments, "SECOND_LOOK_S", 3 * segments.SECOND_LOOK_S)
+    timer.start()
+    try:
+        removed = segments.remove_stale(began, frozenset())
+        timer.join()
+        assert passed.exists() and queued.exists()
+        assert not left.exists() and not {str(passed), str(queued)} & set(removed)
+    finally:
+        timer.join()
+        for path in (passed, queued, left):
+            path.unlink(missing_ok=True)
+        for one in opened:
+            os.close(one)
+
+
+def test_who_cannot_be_looked_into_for_a_moment_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that an init with more rights has just forked; before, such a moment kept the next engine's hang."""
+    stale = Path(f"/dev/shm/vllm-stale-{os.getpid()}")
+    stale.write_bytes(b"its engine is dead")
+    looks = iter([False, True])  # the first is for segments of our own
+    real = segments.held_by
+    monkeypatch.setattr(
+        segments,
+        "held_by",
+        lambda them, *patience_s: segments.Held(real(them, *patience_s).files, next(looks, False)),
+    )
+    try:
+        segments.remove_stale(time.time() - 60, frozenset())
+        assert not stale.exists()
+    finally:
+        stale.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("told", ["brief", "hurry", "blind"])
+def test_what_only_the_next_start_would_need_costs_a_stop_in_a_hurry_no_look(
+    told: str, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three seconds for whom nobody can look into, twice, were more than a pod has that is killed after five."""
+    theirs = Path(f"/dev/shm/psm_theirs-{told}-{os.getpid()}")
+    hurry = threading.Event()
+    real, blind_looks = segments.held_by, 0
+
+    def blind(them: Iterable[Process], *patience_s: float) -> segments.Held:
+        nonlocal blind_looks
+        blind_looks += 1
+        return segments.Held(real(them, *patience_s).files, blind=True)
+
+    monkeypatch.setattr(segments, "BLIND_PATIENCE_S", 0.0)
+    attempt.start("tell('up'); sleep()")
+    attempt.told("up")
+    theirs.write_bytes(b"made since the attempt began, by whom nobody knows")
+    monkeypatch.setattr(segments, "held_by", blind)
+    if told == "hurry":
+        hurry.set()
+    try:
+        report = attempt.stop(BLUNT, hurry=hurry, brief=told == "brief")
+        assert theirs.exists() and not report.survivors and not report.segments
+        assert blind_looks == (3 if told == "blind" else 2), "of the job, for its own segments; else one for others'"
+    finally:
+        theirs.unlink(missing_ok=True)
+
+
+def test_processes_that_hang_in_a_driver_are_waited_for_once_and_not_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = survivors.look_at(os.getpid())
+    assert me is not None
+    hanging = replace(me, state="D")
+    monkeypatch.setattr(segments, "look_at", lambda _: hanging)
+    began = time.monotonic()
+    assert segments.held_by([hanging] * 20, 0.2).blind
+    assert time.monotonic() - began < 2.0
+
+
+def test_an_attempt_that_ended_long_ago_makes_nothing_seem_its_own(attempt: Attempt, tmp_path: Path) -> None:
+    """A start looks for all earlier attempts; a neighbour's segment is younger than the first of them, and not ours."""
+    first = tmp_path / "attempt-0"
+    first.mkdir()
+    attempt.start("tell('up'); sleep()")
+    attempt.told("up")
+    attempt.stop(BLUNT)
+    record = json.loads((attempt.folder / "job.shim.json").read_text())
+    (first / "job.shim.json").write_text(json.dumps({**record, "started_wall": time.time() - 9000}))
+    theirs = Path(f"/dev/shm/psm_theirs{os.getpid()}")
+    theirs.write_bytes(b"a neighbour's, closed at this moment")
+    an_hour_ago = time.time() - 3600
+    os.utime(theirs, (an_hour_ago, an_hour_ago))
+    try:
+        report = attempt.stop(BLUNT, also=[first])
+        assert theirs.exists() and str(theirs) not in report.segments
+    finally:
+        theirs.unlink(missing_ok=True)
+
+
 def test_segments_of_the_attempt_go_and_those_of_others_stay(attempt: Attempt) -> None:
     made = """
         from multiprocessing import shared_memory, resource_tracker
@@ -390,7 +500,8 @@ def test_segments_of_the_attempt_go_and_those_of_others_stay(attempt: Attempt) -
         other.write_bytes(b"no engine names its files so")
         (note,) = attempt.folder.glob("segment psm_*")
         segment = Path("/dev/shm") / note.name.removeprefix("segment ")
-        assert segment.exists()
+        # As old as that, it is known as ours by its holder alone, and by no stop that another test makes meanwhile.
+        os.utime(segment, (old, old))
         report = attempt.stop(BLUNT)
         assert str(segment) in report.segments
         assert not segment.exists()

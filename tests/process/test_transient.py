@@ -17,6 +17,32 @@ from tests.process.conftest import BLUNT, Attempt, kill, wait_for
 booted = transient.why_not() == ""
 
 
+@pytest.mark.parametrize(
+    ("uid", "group", "unit"),
+    [
+        (0, "/rlsupervisor.slice/rl-supervisor@demo.service", "rl-supervisor@demo.service"),
+        (0, "/system.slice/a:b.service/below", "a:b.service"),
+        (0, "/user.slice/user-0.slice/session-3.scope", None),
+        (
+            1000,
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/rl-supervisor@demo.service",
+            "rl-supervisor@demo.service",
+        ),
+        (1000, "/user.slice/user-1000.slice/user@1000.service/app.slice/app-terminal.scope", None),
+    ],
+)
+def test_the_own_unit_is_one_that_the_own_manager_knows(
+    uid: int, group: str, unit: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(transient, "BOOTED", tmp_path)
+    monkeypatch.setattr(transient, "CGROUP", tmp_path / "cgroup")
+    (tmp_path / "cgroup").write_text(f"0::{group}\n")
+    assert transient.own_unit() == unit
+    argv = transient.run_argv("x.service", ["true"], environment={}, nofile=1, description="x")
+    assert [word for word in argv if "Before=" in word] == ([f"--property=Before={unit}"] if unit else [])
+
+
 def test_the_command_line_gives_the_job_a_service_of_its_own_and_holds_no_secret() -> None:
     argv = transient.run_argv(
         "rl-job-demo-attempt-3-rl.service",

@@ -25,7 +25,7 @@ def test_the_journal_of_a_real_run_with_an_engine_death_gives_the_same_decisions
     journal = pod.state_dir / "journal.db"
     try:
         pod.start()
-        pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over")
+        pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over", 90)
         file = tmp_path / "incident-1.jsonl.gz"
         exported = run("trace", str(pod.run_file), "--incident", "1", "-o", str(file))
         assert exported.returncode == 0, exported.stderr
@@ -44,7 +44,7 @@ def test_the_journal_of_a_real_run_with_an_engine_death_gives_the_same_decisions
     assert sum(len(turn.recorded or ()) for turn in turns) == sum(len(turn.actions) for turn in turns) > 20
     said = [x.sentence for turn in turns for x in turn.actions if isinstance(x, a.Say) and x.event == "verdict"]
     assert said == pod.sentences("verdict"), "replay says what the log said"
-    bundle = next((pod.state_dir / "attempts").glob("*/incident-1/reason.txt")).read_text()
+    bundle = (pod.state_dir / "incidents" / "0001-attempt-0001" / "reason.txt").read_text()
     assert f"rl-supervisor trace {journal} --incident 1" in bundle
 
 

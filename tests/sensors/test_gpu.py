@@ -385,6 +385,7 @@ def test_a_number_that_never_existed_is_said_once_and_hides_no_other_gpu(start: 
     remark = {
         "event": "gpu",
         "sentence": "[gpus]: there is no GPU 9: this machine has 3, counted from 0; the others are looked at.",
+        "level": "info",
     }
     assert probe.heard == [remark]
     pod.error(999)

@@ -9,16 +9,17 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.facts import ErrorSeen, Fact, PhaseSeen, Role, StepDone
+from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Looker
 from supervisor.sensors.folder_events import FolderEvents
-from supervisor.sensors.logs import LogSensor, end_positions, tail
+from supervisor.sensors.logs import CountedLogs, LastLines, LogSensor, end_positions, tail
 from tests.sensors.support import Inbox, until
 
 
@@ -231,3 +232,158 @@ def test_the_end_of_any_log_is_the_end_of_its_lines(lines: list[bytes], data: st
         assert tail(path, count) == [line.decode(errors="replace") for line in lines][-count:]
     finally:
         path.unlink()
+
+
+class Errors(Parser):
+    """A job in which each line but a step is an error with the line's first word for a name."""
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        if line.startswith("Step"):
+            return super().parse_line(role, line)
+        return [ErrorSeen(role, line.split(maxsplit=1)[0], line)]
+
+
+def test_of_a_storm_of_errors_each_kind_is_told_by_its_first_and_its_last_few_and_nothing_else_is_lost(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "trainer.log"
+    append(log, "".join(f"refused {number}\n" for number in range(5000)) + "Step 7\noom once\n")
+    append(log, "".join(f"refused {number}\n" for number in range(5000, 6000)))
+    sensor = LogSensor([LogSource("trainer", str(log))], Errors())
+    told = sensor.look()
+    sensor.close()
+    assert len(told) <= 12
+    texts = [fact.text for fact in told if isinstance(fact, ErrorSeen)]
+    assert texts[0] == "refused 0"
+    assert texts[-1] == "refused 5999"
+    assert "oom once" in texts
+    assert [fact.step for fact in told if isinstance(fact, StepDone)] == [7]
+
+
+def test_of_the_steps_in_a_backlog_every_one_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    append(log, "".join(f"Step {number}\nrefused again\n" for number in range(500)))
+    sensor = LogSensor([LogSource("trainer", str(log))], Errors())
+    told = sensor.look()
+    sensor.close()
+    assert [fact.step for fact in told if isinstance(fact, StepDone)] == [*range(500)]
+    assert len(told) <= 500 + 8, "of the errors between them, a few"
+
+
+# ---------------------------------------------------------------- a daemon that comes late, a job that has ended
+
+
+class Ends(Errors):
+    """It says that it finishes, too."""
+
+    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
+        return [FinishSeen(role, line)] if line.startswith("finished") else super().parse_line(role, line)
+
+
+def test_of_a_job_whose_positions_are_lost_only_what_still_is_so_is_told(tmp_path: Path) -> None:
+    """Two attempts wrote into each file; the first came further than the second, which lives, has come."""
+    log, metrics, small = (tmp_path / name for name in ("trainer.log", "metrics.jsonl", "launcher.log"))
+    append(log, "Step 1\n" + "old news\n" * 40_000)
+    for first, last in ((480, 500), (401, 420)):
+        append(log, "".join(f"refused {number}\nStep {number}\n" for number in range(first, last + 1)))
+        append(metrics, "".join(f'{{"step": {number}}}\n' for number in range(first, last + 1)))
+        append(log, "finished\n" if first == 480 else "oom now\n")
+    append(small, "refused a port\n")
+    sources = [LogSource("launcher", str(small)), LogSource("trainer", str(log))]
+    sources.append(LogSource("trainer", str(metrics), "jsonl"))
+    sensor = LogSensor(sources, Ends(), late=True)
+    told = sensor.look()
+    steps_told = [fact.step for fact in told if isinstance(fact, StepDone)]
+    assert steps_told == [*range(401, 421)] * 2, "what the first did would make the steps to come old news"
+    assert [fact.text for fact in told if isinstance(fact, ErrorSeen)] == ["refused a port", "oom now"]
+    assert not [fact for fact in told if isinstance(fact, FinishSeen)]
+    append(log, "refused 421\nStep 421\n")
+    assert [type(fact) for fact in sensor.look()] == [ErrorSeen, StepDone], "from now on all is news"
+    sensor.close()
+
+
+def test_the_last_lines_are_waited_for_while_they_are_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("supervisor.sensors.logs.time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
+    log = tmp_path / "trainer.log"
+    append(log, (b"x" * 4000 + b"\n") * 800 + b"Step 9\n")
+    sensor = CountedLogs([LogSource("trainer", str(log))], Parser())
+    last, told = LastLines(sensor), list[Fact]()
+    for _ in range(7):  # of half a megabyte, on a pod that has little time for it
+        now += 4.0
+        told += sensor.look()
+        assert not last.are_read(), "a finished run would be restarted for want of its last line"
+        sensor.posted()
+    assert [fact.step for fact in told if isinstance(fact, StepDone)] == [9]
+    sensor.look()
+    sensor.posted()
+    assert last.are_read()
+    sensor.close()
+
+
+def test_last_lines_that_nobody_can_read_or_that_do_not_end_hide_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("supervisor.sensors.logs.time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
+    log = tmp_path / "trainer.log"
+    append(log, (b"x" * 4000 + b"\n") * 3000)
+    sensor = CountedLogs([LogSource("trainer", str(log))], Parser())
+    last = LastLines(sensor)
+    now = 11.0
+    assert last.are_read(), "no look comes back"
+    last = LastLines(sensor)
+    passed = [fact for fact in sensor.look() if isinstance(fact, Remark)]
+    assert passed, "nobody waits for twelve megabytes of somebody who has ended: the newest eight are read"
+    while not last.are_read():
+        sensor.posted()
+        now += 5.0
+        assert now < 80.0
+    assert now > 60.0
+    sensor.close()
+
+
+def test_a_log_that_grows_faster_than_one_look_a_second_reads_is_kept_up_with(tmp_path: Path) -> None:
+    inbox = Inbox()
+    log = tmp_path / "trainer.log"
+    append(log, b"Step 1\n")
+    looker = Looker(LogSensor([LogSource("trainer", str(log))], Parser()), inbox, interval_s=600)
+    append(log, (b"x" * 4000 + b"\n") * 1000 + b"Step 2\n")  # 4 MB, where one look reads half a megabyte of a file
+    looker.start()
+    until(lambda: steps(inbox) == [1, 2], "the step behind four megabytes, long before the next look of the rhythm")
+    looker.stop()
+
+
+def test_of_more_than_can_be_news_only_the_end_is_read_and_a_person_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.sensors.follow.BACKLOG_BYTES", 2 << 20)
+    monkeypatch.setattr("supervisor.sensors.follow.RECENT_BYTES", 64 << 10)
+    log = tmp_path / "trainer.log"
+    append(log, "Step 1\n" + "old news\n" * 400_000 + "Step 2\n")
+    sensor = LogSensor([LogSource("trainer", str(log))], Parser())
+    told = [*sensor.look(), *sensor.look()]
+    assert [fact.step for fact in told if isinstance(fact, StepDone)] == [2]
+    (said,) = [fact.sentence for fact in told if isinstance(fact, Remark)]
+    assert said.startswith(f"4 MB of {log} were passed over")
+    append(log, "Step 3\n")
+    kept = json.loads(json.dumps([position.as_json() for position in sensor._follower.positions()]))
+    sensor.close()
+    after = LogSensor([LogSource("trainer", str(log))], Parser(), positions=kept)
+    assert [fact.step for fact in after.look() if isinstance(fact, StepDone)] == [3]
+    after.close()
+
+
+def test_a_look_that_left_lines_unread_does_not_count_as_having_seen_the_last_ones(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    append(log, (b"x" * 4000 + b"\n") * 200 + b"Step 1\n")
+    sensor = CountedLogs([LogSource("trainer", str(log))], Parser())
+    sensor.look()
+    sensor.posted()
+    assert sensor.looks == 0
+    assert any(isinstance(fact, StepDone) for fact in sensor.look())
+    sensor.posted()
+    assert sensor.looks == 1
+    sensor.close()

@@ -19,7 +19,17 @@ from supervisor.checkpoints.catalogue import (
     put_run_files,
     sweep_run,
 )
-from supervisor.checkpoints.claims import Fence, FencedError, Standing, beat, claim, look, release, writer_name
+from supervisor.checkpoints.claims import (
+    Fence,
+    FencedError,
+    Standing,
+    beat,
+    claim,
+    look,
+    mark_leaving,
+    release,
+    writer_name,
+)
 from supervisor.checkpoints.keeping import read_pins, reading, set_pin, tidy
 from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.placement import Place
@@ -261,6 +271,12 @@ def after_a_beat(pod: Pod) -> None:
     assert len([name for name in pod.objects() if name.endswith(".beat.json")]) == 1
 
 
+def after_the_mark(pod: Pod) -> None:
+    found = look(pod.open(), RUN)
+    assert found.leaving and not found.free, "it still writes"
+    we_hold_the_run(pod)
+
+
 def give_the_run_back(pod: Pod) -> None:
     with suppress(FencedError):  # it was given back already
         release(pod.open(), RUN, 1, A)
@@ -411,6 +427,10 @@ SCENES = {
     ),
     "beat": Scene(
         before_a_beat, lambda pod: _ours(beat(pod.open(), RUN, 1, A, 1)), after_a_beat, between=we_hold_the_run
+    ),
+    "leave": Scene(
+        before_a_beat, lambda pod: _ours(mark_leaving(pod.open(), RUN, 1, A)), after_the_mark, between=we_hold_the_run,
+        least=2,
     ),
     "release": Scene(before_a_beat, give_the_run_back, after_giving_back, between=still_ours_or_free),
     "pin": Scene(

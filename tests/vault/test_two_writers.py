@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from supervisor.checkpoints.catalogue import delete_step, keep_lineage, list_steps, sweep_run
-from supervisor.checkpoints.claims import Fence, FencedError, beat, look, release
+from supervisor.checkpoints.claims import Fence, FencedError, beat, look, mark_leaving, release
 from supervisor.checkpoints.keeping import tidy
 from supervisor.checkpoints.lineage import Entry, Lineage
 from supervisor.checkpoints.publish import publish
@@ -74,6 +74,11 @@ def one_more_beat(pod: Pod, fence: Counting) -> None:
     settle_pointer(pod.open(), RUN)
 
 
+def say_that_it_leaves(pod: Pod, fence: Counting) -> None:
+    fence()
+    mark_leaving(pod.open(), RUN, 1, A)
+
+
 def give_back(pod: Pod, fence: Counting) -> None:
     fence()
     release(pod.open(), RUN, 1, A)
@@ -108,6 +113,7 @@ ACTS: dict[str, tuple[Act, tuple[int, ...]]] = {
     "quarantine": (quarantine_40, (20, 30, 40)),
     "tidy": (tidy_and_sweep, (20, 30, 40)),
     "beat": (one_more_beat, (20, 30)),
+    "leave": (say_that_it_leaves, (20, 30)),
     "release": (give_back, (20, 30)),
 }
 WINNERS = {

@@ -1,0 +1,247 @@
+"""Where the logs of each attempt are, whatever became of them, and their last lines. Reads only; needs no daemon.
+
+In the state folder, for attempt 7:
+
+- ``attempts/0007/logs.json``: which files its lines go to, written before its launch (``effects/kept_logs.py``);
+- ``attempts/0007/rl.log``: captured output. The older part of a long one is ``rl.log.0001-OFFSET.gz`` and so on; the
+  whole of an ended attempt's ``rl.log.gz`` (``effects/log_upkeep.py``);
+- ``attempts/0007/kept/ROLE-NAME``, later ``ROLE-NAME.gz``: what the job wrote into files of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import stat
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+INDEX = "logs.json"
+KEPT = "kept"
+PIECE = re.compile(r"(?P<name>.+\.log)\.(?P<number>\d{4})-(?P<end>\d+)\.gz")
+NAMED_ROLES = {"rl": "launcher", "sft": "launcher"}  # captured output by its component, where there is no index
+CLOCK_SLACK_S = 2.0  # a network volume stamps files with its server's clock
+LINE_BYTES = 64 << 10  # of a longer line the beginning is shown
+PLAIN_BYTES = 64 << 20  # how far back a plain file is read for its last lines
+BLOCK_BYTES = 256 << 10
+
+State = Literal["plain", "compressed", "in the job's folder"]
+
+
+@dataclass(frozen=True)
+class AttemptLog:
+    """One log of one attempt. ``pieces`` are its files, oldest part first; those that end in ``.gz`` are compressed."""
+
+    attempt: int
+    role: str
+    name: str
+    pieces: tuple[Path, ...]
+    state: State
+    size_bytes: int  # what it takes on disk
+    changed_wall: float  # Unix time of its last line
+
+
+def attempts(state_dir: Path) -> list[int]:
+    """Numbers of the attempts that have a folder, ascending."""
+    names = [path.name for path in (state_dir / "attempts").glob("[0-9]*")]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def folder_of(state_dir: Path, attempt: int) -> Path:
+    """Folder of an attempt."""
+    return state_dir / "attempts" / f"{attempt:04d}"
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """``logs.json`` of an attempt's folder: ``at`` (Unix time of the launch), ``sources``, ``before`` (where files that
+    the job may append to ended then), ``left`` (files that the job keeps itself), ``waiting`` (folders whose files are
+    on their way here). Empty when there is none, or it is damaged.
+    """
+    try:
+        found = json.loads((folder / INDEX).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def records(index: Mapping[str, Any], name: str) -> list[dict[str, str]]:
+    """The list of tables ``name`` of an index, its values as text; what is no table is left out."""
+    found = index.get(name)
+    tables = found if isinstance(found, list) else []
+    return [{str(k): str(v) for k, v in one.items()} for one in tables if isinstance(one, dict)]
+
+
+def own_files(index: Mapping[str, Any], folder: Path, fates: tuple[str, ...]) -> Iterator[tuple[dict[str, str], Path]]:
+    """Text files that the job wrote itself, outside the attempt's folder, as they are now: (source, path)."""
+    for source in records(index, "sources"):
+        path = source.get("path", "")
+        if source.get("kind") != "text" or source.get("fate") not in fates or Path(path).parent == folder:
+            continue
+        for name in sorted(glob.glob(path)):  # noqa: PTH207 - the pattern is absolute, which Path.glob refuses
+            yield source, Path(name)
+
+
+def is_of(path: Path, index: Mapping[str, Any]) -> bool:
+    """Was the file written to since the attempt was launched? What is older is another one's."""
+    with contextlib.suppress(OSError, TypeError, ValueError, OverflowError):
+        look = path.stat()
+        return stat.S_ISREG(look.st_mode) and look.st_mtime >= float(index.get("at", 0)) - CLOCK_SLACK_S
+    return False
+
+
+def logs_of(state_dir: Path, attempt: int) -> list[AttemptLog]:
+    """Every log of an attempt that there still is, by role; of one role the newest first."""
+    folder = folder_of(state_dir, attempt)
+    index = read_index(folder)
+    found = [*_captured(folder, attempt, index)]
+    for place in (folder / KEPT, *waiting(folder)):
+        for path in _files(place):
+            role, _, name = path.name.removesuffix(".gz").partition("-")
+            if name:
+                found.append(_log(attempt, role, name, (path,)))
+    for record in records(index, "left"):
+        path = Path(record.get("path", ""))
+        if path.is_file():
+            found.append(_log(attempt, record.get("role", ""), path.name, (path,), "in the job's folder"))
+    if not any(read_index(folder_of(state_dir, later)) for later in attempts(state_dir) if later > attempt):
+        for source, path in own_files(index, folder, ("overwritten", "stays", "shared")):
+            if is_of(path, index):
+                found.append(_log(attempt, source.get("role", ""), path.name, (path,), "in the job's folder"))
+    found += _engines(state_dir, attempt, index) if not any(one.role == "inference" for one in found) else []
+    return sorted(found, key=lambda one: (one.role, -one.changed_wall, one.name))
+
+
+def waiting(folder: Path) -> list[Path]:
+    """Folders beside the job's logs in which files of this attempt wait to be fetched; nothing that is named otherwise,
+    for they are emptied."""
+    places = [Path(place) for place in words(read_index(folder), "waiting")]
+    return [place for place in places if place.is_absolute() and place.name == f".attempt-{folder.name}-logs"]
+
+
+def words(index: Mapping[str, Any], name: str) -> list[str]:
+    """The list of words ``name`` of an index."""
+    found = index.get(name)
+    return [word for word in found if isinstance(word, str)] if isinstance(found, list) else []
+
+
+def _captured(folder: Path, attempt: int, index: Mapping[str, Any]) -> Iterator[AttemptLog]:
+    roles = {source.get("path", ""): source.get("role", "") for source in records(index, "sources")}
+    parts: dict[str, list[Path]] = {}
+    for path in _files(folder):
+        piece = PIECE.fullmatch(path.name)
+        name = piece["name"] if piece else path.name.removesuffix(".gz")
+        if name.endswith(".log") and (piece or path.name in (name, f"{name}.gz")):
+            parts.setdefault(name, []).append(path)
+    for name, paths in parts.items():
+        stem = name.removesuffix(".log")
+        role = roles.get(str(folder / name)) or NAMED_ROLES.get(stem, stem)
+        # Numbered pieces first, then what came after them; a plain file beside its compressed one is being compressed.
+        plain = [path for path in paths if path.name == name]
+        last = plain or [path for path in paths if path.name == f"{name}.gz"]
+        pieces = sorted(path for path in paths if PIECE.fullmatch(path.name))
+        yield _log(attempt, role, name, (*pieces, *last), "plain" if plain else "compressed")
+
+
+def _engines(state_dir: Path, attempt: int, index: Mapping[str, Any]) -> list[AttemptLog]:
+    """An inference server that is a role of its own outlives attempts: the logs of those that spoke during this one."""
+    later = [read_index(folder_of(state_dir, number)) for number in attempts(state_dir) if number > attempt]
+    ended = min((float(one["at"]) for one in later if isinstance(one.get("at"), (int, float))), default=float("inf"))
+    began = index.get("at")
+    if not isinstance(began, (int, float)):
+        return []
+    found = []
+    for folder in sorted((state_dir / "engines").glob("[0-9]*")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            started = float(json.loads((folder / "inference.shim.json").read_bytes())["started_wall"])
+            spoke = [one for one in _captured(folder, attempt, {}) if one.changed_wall >= began and started < ended]
+            found += spoke
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_file() and not entry.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _log(attempt: int, role: str, name: str, pieces: tuple[Path, ...], state: State | None = None) -> AttemptLog:
+    looks = []
+    for path in pieces:
+        with contextlib.suppress(OSError):
+            looks.append(path.stat())
+    state = state or ("compressed" if pieces and pieces[-1].name.endswith(".gz") else "plain")
+    size = sum(look.st_blocks * 512 for look in looks)
+    return AttemptLog(attempt, role, name, pieces, state, size, max((look.st_mtime for look in looks), default=0.0))
+
+
+# ---------------------------------------------------------------- its lines
+
+
+def last_lines(log: AttemptLog, count: int) -> list[str]:
+    """The last ``count`` lines, without their ends. Raises OSError when nothing of it can be read; a compressed piece
+    that is damaged counts up to the damage."""
+    found: list[bytes] = []
+    problem: OSError | None = None
+    for path in reversed(log.pieces):
+        if len(found) >= count:
+            break
+        try:
+            more = _of_gzip(path, count - len(found)) if path.name.endswith(".gz") else _of_plain(path, count)
+        except OSError as error:
+            problem = error
+            continue
+        found = [*more, *found]
+    if problem is not None and not found:
+        raise problem
+    return [line.removesuffix(b"\r").decode(errors="replace") for line in found[-count:]] if count > 0 else []
+
+
+def _of_plain(path: Path, count: int) -> list[bytes]:
+    with path.open("rb") as file:
+        start = file.seek(0, os.SEEK_END)
+        data = b""
+        while start > 0 and data.count(b"\n") <= count and len(data) < PLAIN_BYTES:
+            size = min(BLOCK_BYTES, start)
+            start -= size
+            file.seek(start)
+            block = file.read(size)
+            data = block + data
+            if block.startswith(b"\0"):
+                data, start = data.lstrip(b"\0"), 0  # what was before is in a compressed piece: here is a hole
+    lines = data.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    if start > 0 and len(lines) <= count:
+        lines = lines[1:] or lines  # the first is the end of a line
+    return [line[:LINE_BYTES] for line in lines[-count:]]
+
+
+def _of_gzip(path: Path, count: int) -> list[bytes]:
+    """By streaming, so that no log is ever whole in memory; nothing is trusted of how large it says it is."""
+    lines: deque[bytes] = deque(maxlen=count)
+    rest = b""
+    unpacker = zlib.decompressobj(31)
+    with path.open("rb") as file:
+        while packed := file.read(BLOCK_BYTES):
+            while packed:
+                try:
+                    data = unpacker.decompress(packed, 4 * BLOCK_BYTES)
+                except zlib.error:
+                    packed = b""
+                    break
+                packed = unpacker.unconsumed_tail
+                *whole, rest = (rest + data).split(b"\n")
+                rest = rest[:LINE_BYTES]
+                lines.extend(line[:LINE_BYTES] for line in whole)
+    if rest:
+        lines.append(rest)
+    return list(lines)

@@ -1,0 +1,167 @@
+"""``supervisorctl incidents``: what went wrong, what was done about it, and where its evidence lies.
+
+Asks the daemon; where none runs, its journal is read, which a daemon that starts now does not notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from supervisor.cli import render, which
+from supervisor.cli.client import NotThereError, RefusedError
+from supervisor.core.words import size, span
+from supervisor.errors import UsageError
+
+SHOWN_STEPS = 3  # of what was done, in the list
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """``[ID] [NAME | RUN.toml] [--open]``."""
+    what = "number of an incident; name of a run, or its RUN.toml"
+    parser.add_argument("what", nargs="*", metavar="[ID] [NAME]", help=what)
+    parser.add_argument("--open", action="store_true", help="only those that are still open")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="the run's state folder; no daemon is asked")
+
+
+def main(options: argparse.Namespace) -> int:
+    """List the incidents, or show one. Raises SupervisorError."""
+    number, name = _meant(options)
+    found = _found(options, name, number)
+    if options.json:
+        print(json.dumps(found if number is None else found[0], indent=2, ensure_ascii=False))
+    elif number is not None:
+        print("\n".join(one(found[0])))
+    else:
+        print("\n".join(listed(found, only_open=options.open)))
+    return 0
+
+
+def _meant(options: argparse.Namespace) -> tuple[int | None, str | None]:
+    words = list(options.what)
+    numbers = [word for word in words if word.isascii() and word.isdigit() and len(word) <= 9]
+    names = [word for word in words if word not in numbers]
+    if len(numbers) > 1 or len(names) > 1:
+        raise UsageError("incidents takes the number of one incident and the name of one run, no more.")
+    if names and options.run and names[0] != options.run:
+        raise UsageError(f"Two runs are named, {options.run} and {names[0]}: name one.")
+    return (int(numbers[0]) if numbers else None), (names[0] if names else options.run)
+
+
+def _found(options: argparse.Namespace, name: str | None, number: int | None) -> list[dict[str, Any]]:
+    """From the daemon, else from the journal."""
+    run = which.meant(name, options.socket, options.state_dir)
+    query = {"open": int(options.open), **({"id": number} if number is not None else {})}
+    if options.state_dir is None and (run.watched or run.state_dir is None):
+        try:
+            answer: list[dict[str, Any]] = run.client.get("/v1/incidents", **query)["incidents"]
+        except (NotThereError, KeyError):  # it ended a moment ago
+            if run.state_dir is None:
+                raise
+        except RefusedError as error:
+            if run.state_dir is None or "There is no /v1/incidents" not in str(error):  # a daemon of an older version
+                raise
+        else:
+            return answer
+    from supervisor import incidents  # late: beside a daemon it is not needed, and takes a while to load
+
+    return incidents.told(run.folder() if run.state_dir is None else run.state_dir, number, only_open=options.open)
+
+
+# ---------------------------------------------------------------- as text
+
+
+def listed(found: Sequence[Mapping[str, Any]], *, only_open: bool) -> list[str]:
+    """One paragraph an incident, newest first."""
+    if not found:
+        return ["No incident is open." if only_open else "No incident."]
+    lines: list[str] = []
+    for item in found:
+        lines += _paragraph(item)
+    return lines
+
+
+def _paragraph(item: Mapping[str, Any]) -> list[str]:
+    head = f"#{item['id']}  {_when(item['opened'])}  {_word(item)}  [{render.safe(item['cause'])}]"
+    lines = [head, *_lines(str(item["sentence"]))]
+    done = [str(sentence) for sentence in item.get("done") or ()]
+    shown = done[:SHOWN_STEPS] if len(done) <= SHOWN_STEPS else [*done[: SHOWN_STEPS - 1], done[-1]]
+    for sentence in shown:
+        lines += _lines(sentence, "    - ")
+    if paths := [str(bundle["path"]) for bundle in item.get("bundles") or ()]:
+        lines.append(f"    evidence: {render.safe(paths[0])}" + (f" and {len(paths) - 1} more" if paths[1:] else ""))
+    return lines
+
+
+def one(item: Mapping[str, Any]) -> list[str]:
+    """The story of one incident in sentences, and its evidence part by part."""
+    lines = [
+        f"Incident {item['id']} of attempt {item['attempt']}: {_word(item)}.",
+        *_lines(str(item["sentence"]), "  "),
+    ]
+    if signals := item.get("signals"):
+        lines.append("What convicted:")
+        for sentence in signals:
+            lines += _lines(str(sentence), "  - ")
+    lines.append("What happened:")
+    for event in item.get("story") or ():
+        level = str(event.get("level") or "")
+        mark = "" if level in ("", "info", "debug") else f"{level.upper()}  "
+        lines += _lines(f"{_when(event['wall'], seconds=True)}  {mark}{event['sentence']}", "  ")
+    if not item.get("bundles"):
+        lines.append("There is no evidence of it on this machine any more, or none was collected.")
+    for bundle in item.get("bundles") or ():
+        lines += _evidence(bundle)
+    return lines
+
+
+def _evidence(bundle: Mapping[str, Any]) -> list[str]:
+    if not bundle.get("finished"):
+        return [f"Evidence: {render.safe(bundle['path'])} (it was not finished)"]
+    took = f"{float(bundle.get('seconds') or 0.0):.1f} s, {size(float(bundle.get('size_bytes') or 0))}"
+    lines = [f"Evidence: {render.safe(bundle['path'])} ({took})"]
+    parts = bundle.get("parts") or ()
+    rows = [(render.safe(part["name"]), render.safe(part["state"]), _took(part), _files(part)) for part in parts]
+    for line, part in zip(render.table(rows) if rows else (), parts, strict=True):
+        lines.append(f"  {line}")
+        for note in part.get("notes") or ():
+            lines += _lines(str(note), " " * (4 + len(render.safe(part["name"]))))
+    return lines
+
+
+def _took(part: Mapping[str, Any]) -> str:
+    return f"{float(part['seconds']):>5.1f} s"
+
+
+def _files(part: Mapping[str, Any]) -> str:
+    return ", ".join(render.safe(name) for name in part.get("files") or ()) or "nothing"
+
+
+def _word(item: Mapping[str, Any]) -> str:
+    lasted = span(float(item["down_s"]))
+    if item["open"]:
+        return f"open for {lasted}"
+    step = item.get("recovered_step")
+    return f"over after {lasted}" + (f", with step {step}" if step is not None else "")
+
+
+def _when(wall: float, *, seconds: bool = False) -> str:
+    shape = "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M"
+    return datetime.fromtimestamp(float(wall)).astimezone().strftime(shape)
+
+
+def _lines(text: str, indent: str = "    ") -> list[str]:
+    hang = " " * (len(indent) + 2)
+    return textwrap.wrap(
+        render.safe(text),
+        render.WIDTH,
+        initial_indent=indent,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,144 @@
+"""``supervisorctl tail`` and ``events``: what the job's processes and the supervisor said, also while they go on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from supervisor.cli import old_logs, render, which
+from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
+from supervisor.errors import UsageError
+
+FOLLOW_S = 0.5
+WAIT_EVENTS_S = 25
+MOST_LINES = 10_000
+LINES = 20
+
+
+def add_tail(parser: argparse.ArgumentParser) -> None:
+    """``[-f] [-n N] [--attempt N] [--state-dir DIR] [NAME] [ROLE]``."""
+    _add_lines(parser)
+    parser.add_argument("--attempt", type=_attempt, metavar="N", help="of this attempt, however long ago it was")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="the run's state folder; no daemon is asked")
+    what = "the run's name or its RUN.toml; launcher, trainer, orchestrator, inference, ..."
+    parser.add_argument("what", nargs="*", metavar="[NAME] [ROLE]", help=what)
+
+
+def add_events(parser: argparse.ArgumentParser) -> None:
+    """``[-f] [-n N]``."""
+    _add_lines(parser)
+
+
+def _add_lines(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as more comes, until Ctrl-C")
+    parser.add_argument("-n", "--lines", type=_count, metavar="N", help=f"so many lines (default {LINES})")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > MOST_LINES:
+        raise argparse.ArgumentTypeError(f"a number up to {MOST_LINES} is wanted, not {text!r}")
+    return int(text)
+
+
+def _attempt(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"an attempt is a whole number, not {text!r}")
+    return int(text)
+
+
+# ---------------------------------------------------------------- logs
+
+
+def tail(options: argparse.Namespace) -> int:
+    """Print a log's end, or without a role which logs there are. Raises SupervisorError."""
+    name, role = _name_and_role(options)
+    past = options.attempt is not None or options.state_dir is not None
+    if past and options.follow:
+        raise UsageError("What an attempt said before does not grow: leave -f out, or --attempt and --state-dir.")
+    run = which.meant(name, options.socket, options.state_dir)
+    lines = LINES if options.lines is None else options.lines
+    if options.state_dir is not None:
+        return old_logs.show(options, options.state_dir, role, lines)
+    if past or not (role or options.follow or options.lines is not None):
+        return old_logs.show(options, run.folder(), role, lines)
+    try:
+        client = run.client
+        answer = client.get("/v1/log", lines=lines, **({"role": role} if role else {}))
+    except (NotThereError, UnclearError):
+        if options.follow or options.socket or run.state_dir is None:
+            raise
+        return old_logs.show(options, run.state_dir, role, lines)  # no daemon runs: what it left says enough
+    _print_piece(options, answer, str(answer["text"]))
+    while options.follow:
+        if int(answer["size"]) <= int(answer["offset"]) or not answer["text"]:
+            time.sleep(FOLLOW_S)
+        answer = _next_piece(options, client, answer)
+    return 0
+
+
+def _name_and_role(options: argparse.Namespace) -> tuple[str | None, str]:
+    if len(options.what) > 2:
+        raise UsageError("tail takes a run and a role, no more.")
+    if len(options.what) == 2:
+        name, role = options.what
+        if options.run and options.run != name:
+            raise UsageError(f"Two runs are named, {options.run} and {name}: name one.")
+        return name, role
+    word = options.what[0] if options.what else ""
+    # One word is a run when there is one of this name, else a role.
+    chosen = options.run or options.socket or options.state_dir
+    if word and not chosen and which.known(word):
+        return word, ""
+    return options.run, word
+
+
+def _next_piece(options: argparse.Namespace, client: Client, answer: dict[str, Any]) -> dict[str, Any]:
+    path, place = answer["path"], {"offset": answer["offset"], "inode": answer["inode"]}
+    while True:
+        try:
+            answer = client.get("/v1/log", role=answer["role"], **place)
+            break
+        except RefusedError:
+            time.sleep(FOLLOW_S)  # between two attempts a role may have no log: the ended one's is kept elsewhere
+    if answer["path"] != path or answer["anew"]:
+        print(f"==> {render.safe(answer['path'])} <==", file=sys.stderr)
+    _print_piece(options, answer, str(answer["text"]))
+    return answer
+
+
+def _print_piece(options: argparse.Namespace, answer: dict[str, Any], text: str) -> None:
+    if options.json:
+        print(json.dumps({name: answer[name] for name in ("role", "path", "text")}, ensure_ascii=False), flush=True)
+        return
+    sys.stdout.write(render.log_for_stdout(text))
+    sys.stdout.flush()
+
+
+# ---------------------------------------------------------------- events
+
+
+def events(options: argparse.Namespace, client: Client) -> int:
+    """Print the newest events, and with ``--follow`` those that come. Raises SupervisorError."""
+    paint = render.Paint.for_stdout()
+    lines = LINES if options.lines is None else options.lines
+    found = client.get("/v1/events", after=-1, limit=max(lines, 1))["events"]
+    newest = max((int(item["id"]) for item in found), default=0)
+    _print_events(options, found[-lines:] if lines else [], paint)
+    while options.follow:
+        began = time.monotonic()
+        found = client.get("/v1/events", after=newest, limit=500, wait=WAIT_EVENTS_S)["events"]
+        newest = max([newest, *(int(item["id"]) for item in found)])
+        _print_events(options, found, paint)
+        if not found and time.monotonic() - began < FOLLOW_S:  # too many followers: the daemon did not let us wait
+            time.sleep(2 * FOLLOW_S)
+    return 0
+
+
+def _print_events(options: argparse.Namespace, found: list[dict[str, Any]], paint: render.Paint) -> None:
+    for item in found:
+        print(json.dumps(item, ensure_ascii=False) if options.json else render.event(item, paint))
+    sys.stdout.flush()

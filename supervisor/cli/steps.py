@@ -1,0 +1,58 @@
+"""``rl-supervisor restore``, ``publish``, ``prune`` and ``verify``: what a person does with steps by hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from supervisor import byhand, restoring
+from supervisor.cli import where
+from supervisor.cli.moving import shown
+from supervisor.cli.render import safe
+from supervisor.config import load
+from supervisor.effects.transfers import Transfers
+from supervisor.errors import UsageError
+
+
+def by_hand(options: argparse.Namespace) -> int:
+    """restore, publish or prune, as ``options.by_hand`` says. Raises SupervisorError."""
+    dry_run = options.dry_run
+    if options.by_hand != "restore":
+        run_file = load(options.run_file)
+    else:
+        run_file = where.run_file_of(options)
+        if options.to is None and not where.has_run_file(options):
+            raise UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    with shown(transfers, quiet=options.json):
+        if options.by_hand == "restore":
+            step: restoring.Wanted = "latest" if options.step is None else options.step
+            done, told = restoring.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
+        elif options.by_hand == "publish":
+            done, told = byhand.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
+        else:
+            done, told = byhand.prune(run_file, dry_run=dry_run)
+    _print(done, told, as_json=options.json)
+    return 0
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Compare the store with its manifests; 1 when something is damaged. Raises SupervisorError."""
+    run_file = where.run_file_of(options)
+    seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
+    transfers = Transfers(os.environ, run_file.store.stall_s)
+    with shown(transfers, quiet=options.json):
+        found, told = byhand.verify(run_file, options.step, options.deep, seed, transfers)
+    _print(found | {"seed": seed}, told, as_json=options.json)
+    return 1 if found["damaged"] else 0
+
+
+def _print(found: Mapping[str, Any], told: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**found, "sentences": told}, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(map(safe, told)))

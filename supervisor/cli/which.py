@@ -1,0 +1,250 @@
+"""Which run of this machine is meant: by its name, its RUN.toml, its socket or its state folder, else the only one.
+
+The one answer for all of ``supervisorctl`` and for ``rl-supervisor upgrade``. A run is called by its id everywhere, and
+its socket's and its run file's names need not begin with that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from supervisor import homes
+from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError, sockets
+from supervisor.errors import ConfigError, UsageError
+
+LOOK_S = 3.0
+NO_RUN = (
+    "No daemon runs on this machine. Start one with `rl-supervisor run RUN.toml`, or under systemd with "
+    "`systemctl start rl-supervisor@NAME`; write a run file with `rl-supervisor init`."
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Here:
+    """A run of this machine, as far as it is known. ``id`` is "" where nobody answers at a socket that was named."""
+
+    id: str
+    socket: Path | None = None
+    state_dir: Path | None = None
+    file: Path | None = None
+
+    @property
+    def watched(self) -> bool:
+        """Does a daemon seem to be there?"""
+        return self.socket is not None and os.path.exists(self.socket)  # noqa: PTH110 (a folder may be closed to us)
+
+    @property
+    def client(self) -> Client:
+        """Its daemon. Raises NotThereError, with what to do, where none is known."""
+        if self.socket is None:
+            raise NotThereError(f"No daemon watches {self.id} now. {self.how_to_start()}")
+        return Client(self.socket, run=self.id, advice=self.how_to_start())
+
+    def folder(self) -> Path:
+        """The state folder: what the daemon says, else what is known here. Raises UnclearError or NotThereError."""
+        if self.watched:
+            try:
+                return Path(str(self.client.get("/v1/status")["state_dir"]))
+            except (NotThereError, UnclearError, KeyError):  # it has just ended, or hangs, or is of an older version
+                if self.state_dir is None:
+                    raise
+        if self.state_dir is None:
+            raise NotThereError(
+                f"{self.id or 'That run'} has left nothing in the usual places: name its RUN.toml, or its state folder "
+                "with --state-dir."
+            )
+        return self.state_dir
+
+    def how_to_start(self) -> str:
+        """The next step where no daemon runs: the unit's instance is called as the run file is."""
+        by_hand = f"`rl-supervisor run {shlex.quote(str(self.file)) if self.file else 'RUN.toml'}`"
+        own = homes.config_home()
+        if self.file is None:
+            user = os.geteuid() != 0 and self.state_dir is not None and homes.SYSTEM_STATE not in self.state_dir.parents
+            unit = self.id or "NAME"
+        elif self.file.parent == homes.SYSTEM_CONFIG or (own and self.file.parent == own / "rl-supervisor"):
+            user, unit = self.file.parent != homes.SYSTEM_CONFIG, self.file.stem
+        else:
+            return f"Start it with {by_hand}."
+        manager = "systemctl --user" if user else "systemctl"
+        return f"Start it with `{manager} start rl-supervisor@{unit}`, or without systemd with {by_hand}."
+
+
+@dataclass
+class Machine:
+    """What was found on this machine: runs by id, and folders that this user may not look into."""
+
+    runs: dict[str, Here] = field(default_factory=dict)
+    closed: list[Path] = field(default_factory=list)
+
+    def try_sudo(self) -> str:
+        """A sentence about what could not be looked at, with a blank before it; "" where all could."""
+        return f" You may not look into {' and '.join(map(str, self.closed))}: try sudo." if self.closed else ""
+
+    def names(self) -> list[str]:
+        """For a sentence, in alphabetical order."""
+        return sorted(self.runs)
+
+
+def meant(name: str | None, socket: Path | None = None, state_dir: Path | None = None) -> Here:
+    """The one run that is meant.
+
+    ``name`` is an id or a path that ends in .toml; ``socket`` and ``state_dir`` go over what is known of it. Raises
+    UsageError when it is not clear or not there, NotThereError when there is no run at all, and ConfigError with what
+    is wrong in a run file.
+    """
+    if name is not None and name.endswith(".toml"):
+        run = of_file(Path(name))
+    elif socket is not None:
+        run = _at(socket.absolute())
+    elif state_dir is not None:
+        run = Here(name or state_dir.absolute().name)
+    else:
+        run = _named(name) if name is not None else _only()
+    return replace(run, socket=socket or run.socket, state_dir=state_dir or run.state_dir)
+
+
+def known(name: str) -> bool:
+    """Does the word name a run, rather than something of one?"""
+    return name.endswith(".toml") or name in look().runs
+
+
+def of_file(path: Path) -> Here:
+    """The run of a run file. Raises ConfigError with what is wrong in the file."""
+    from supervisor.config import load  # late: no other way of naming a run needs it, and it takes a while to load
+
+    run_file = load(path)
+    run = look().runs.get(run_file.run.id, Here(run_file.run.id))
+    socket, state_dir = run.socket, run.state_dir
+    if run_file.api.socket or socket is None:
+        socket = run_file.socket
+    if run_file.run.state_dir or state_dir is None:
+        try:
+            state_dir = run_file.state_dir
+        except ConfigError:
+            state_dir = None  # this user has no place for one, so the daemon is another's
+    return Here(run_file.run.id, socket, state_dir, path.absolute())
+
+
+def watched() -> list[Here]:
+    """Every run with a daemon, by id."""
+    runs = look().runs
+    return [runs[name] for name in sorted(runs) if runs[name].watched]
+
+
+def left() -> list[Here]:
+    """Every run that has a state folder here, by id."""
+    runs = look().runs
+    return [runs[name] for name in sorted(runs) if runs[name].state_dir is not None]
+
+
+def no_run() -> str:
+    """What to say on a machine without any."""
+    return NO_RUN + look().try_sudo()
+
+
+def look() -> Machine:
+    """Look for every run of this machine: its state folders, its run files, its daemons' sockets."""
+    found = Machine()
+    for folder in homes.state_dirs():
+        for path in _entries(folder, found.closed):
+            if _NAME.fullmatch(path.name) and os.path.isdir(path):  # noqa: PTH112 (never raises)
+                found.runs[path.name] = Here(path.name, state_dir=path)
+    for folder in homes.run_file_dirs():
+        for path in _entries(folder, found.closed):
+            if path.suffix == ".toml" and (run := _told_by(path)):
+                before = found.runs.get(run.id, run)
+                found.runs[run.id] = replace(run, state_dir=run.state_dir or before.state_dir)
+    explicit = {run.socket for run in found.runs.values()}
+    for stem, path in sockets().items():
+        if path in explicit:
+            continue
+        run = found.runs.get(stem)
+        if run is None or run.socket is not None:  # its name says nothing: the daemon does
+            name = str((_asked(path) or {}).get("run") or stem)
+            run = found.runs.get(name, Here(name))
+        found.runs[run.id] = replace(run, socket=path)
+    return found
+
+
+# ---------------------------------------------------------------- the ways of naming one
+
+
+def _named(name: str) -> Here:
+    found = look()
+    if name in found.runs:
+        return found.runs[name]
+    there = f"; there are {', '.join(found.names())}" if found.runs else ""
+    raise UsageError(
+        f"There is no run named {name} on this machine{there}. One that keeps its files elsewhere is named by its "
+        f"RUN.toml.{found.try_sudo()}"
+    )
+
+
+def _only() -> Here:
+    """The only run with a daemon; where none has one, the only run that has left something."""
+    found = look()
+    every = list(found.runs.values())
+    choice = [run for run in every if run.watched] or [run for run in every if run.state_dir is not None] or every
+    if not choice:
+        raise NotThereError(NO_RUN + found.try_sudo())
+    if len(choice) > 1:
+        names = ", ".join(sorted(run.id for run in choice))
+        raise UsageError(f"There are {len(choice)} runs on this machine, name one: {names}.")
+    return choice[0]
+
+
+def _at(socket: Path) -> Here:
+    """The run whose daemon listens at ``socket``."""
+    if status := _asked(socket):
+        state_dir = status.get("state_dir")
+        return Here(str(status.get("run") or ""), socket, Path(str(state_dir)) if state_dir else None)
+    runs = look().runs
+    return next((run for run in runs.values() if run.socket == socket), Here("", socket))
+
+
+def _asked(socket: Path) -> dict[str, Any] | None:
+    """What the daemon there says of itself."""
+    try:
+        return Client(socket, LOOK_S).get("/v1/status")
+    except (NotThereError, UnclearError, RefusedError):
+        return None
+
+
+def _told_by(path: Path) -> Here | None:
+    """What a run file says, though it may have mistakes by now: the daemon that was started with it lives on."""
+    try:
+        text = tomllib.loads(path.read_text())
+        run, api = text["run"], text.get("api", {})
+        name = run["id"]
+        socket, state_dir = (
+            Path(str(value)).expanduser().absolute() if value else None
+            for value in (api.get("socket"), run.get("state_dir"))
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError):
+        return None  # not ours to read, no run file, or one in a home that is not there
+    return Here(name, socket, state_dir, path) if isinstance(name, str) and _NAME.fullmatch(name) else None
+
+
+def _entries(folder: Path, closed: list[Path]) -> Iterator[Path]:
+    """What lies in a folder, by name; one that this user may not read is noted in ``closed``."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+    except PermissionError:
+        # A folder above may be closed to us: then nobody knows whether anything is there, and in a home of somebody
+        # else it is not ours.
+        if os.path.isdir(folder):  # noqa: PTH112
+            closed.append(folder)
+        return
+    except OSError:
+        return
+    yield from (folder / name for name in names)

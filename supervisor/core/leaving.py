@@ -1,0 +1,193 @@
+"""This pod is about to go: what is still done in the time that is left, in the order of its worth.
+
+First the store is told, so that the next pod need not wait long (``MarkLeaving``). What is nearly published is
+finished, then what is complete is published where that fits. The job is stopped at once, since no trainer saves on
+demand in so little time, unless a save is under way that can be finished *and* published. At the end the run is given
+back.
+"""
+
+from __future__ import annotations
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core import fencing
+from supervisor.core.deadlines import current
+from supervisor.core.evolve import replace
+from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
+from supervisor.core.retention import next_to_publish
+from supervisor.core.state import Leave, Next, Phase, State
+from supervisor.core.watch import Watch
+from supervisor.core.words import span
+
+COMMIT_S = 2.0  # manifest, listing and pointer, after the last byte of a step
+LEAST_STOP_S = 3.0  # a job that is killed, and a look at what it left
+HOPELESS = 3.0  # an estimate may be wrong by this factor before a publish under way is given up
+WORTH_SAVING_S = 10.0  # for less it is not given up
+LEAST_RESERVE_S, MOST_RESERVE_S = 1.0, 5.0
+SAVE = "trainer/checkpoint"
+
+
+def reserve(within_s: float) -> float:
+    """Seconds kept for giving the run back and ending: a fifth of the time, one at least and five at most."""
+    return min(MOST_RESERVE_S, max(LEAST_RESERVE_S, within_s / 5))
+
+
+# ---------------------------------------------------------------- it begins
+
+
+def soon(state: State, fact: f.LeaveSoon) -> tuple[State, Actions]:
+    """The pod goes. A second word counts only where it leaves less time than the first."""
+    known, until = state.leave, None if fact.within_s is None else state.now + max(0.0, fact.within_s)
+    if known.asked and (until is None or (known.until is not None and known.until <= until)):
+        return state, []
+    exit_at = None if until is None or fact.within_s is None else until - reserve(max(0.0, fact.within_s))
+    leave = replace(known, asked=True, why=fact.why, since=state.now, until=until, exit_at=exit_at, told="")
+    if not known.asked:
+        leave = replace(leave, save=_being_saved(state))
+    state = replace(state, leave=leave)
+    told: Actions = [say("leaving", f"{_when(state)} {_the_job(state)}", "warning")]
+    if not known.asked:
+        told = [*_mark(state), *told]
+    if state.mode == "stopping" and state.busy.stop is not None and exit_at is not None:
+        told.append(a.Hurry())
+    return with_all(told, end_of_the_run_here(state, f"This pod is about to go ({fact.why})."))
+
+
+def asked(state: State) -> tuple[State, Actions]:
+    """The daemon is to end, and nobody says how soon: its host may be going down all the same."""
+    if state.leave.asked:
+        return state, []
+    return replace(state, leave=Leave(asked=True, since=state.now)), _mark(state)
+
+
+def _mark(state: State) -> Actions:
+    return [a.MarkLeaving(one.generation) for one in fencing.release(state) if isinstance(one, a.Release)]
+
+
+def end_of_the_run_here(state: State, reason: str) -> tuple[State, Actions]:
+    """Stop the job, or wait for its save; without a job the daemon leaves once all is published."""
+    if state.live and _save_fits(state, Watch(state.now)):
+        return state, []  # ``live`` stops it
+    if state.live or state.mode == "stopping":
+        return stop(state, "shutdown", reason)
+    # The next daemon has to know that training is over.
+    after: Next = "finish" if state.mode in ("publishing", "finishing") else "shutdown"
+    state = replace(enter(replace(state, after_stop=after), "leaving", reason), exit_code=EXIT_OK)
+    return state, []
+
+
+# ---------------------------------------------------------------- the job
+
+
+def live(state: State, watch: Watch) -> tuple[State, Actions]:
+    """A job that still runs on a pod that is about to go: until its save is done, or nothing comes of it."""
+    if state.ended is None and _save_fits(state, watch):
+        return state, []
+    return stop(state, "shutdown", f"This pod is about to go ({state.leave.why}).")
+
+
+def _save_fits(state: State, watch: Watch) -> bool:
+    """Is a checkpoint being written that can be complete, and published, before the pod is gone?"""
+    exit_at, phase = state.leave.exit_at, _saving(state)
+    if exit_at is None or state.leave.save is None or _being_saved(state) != state.leave.save:
+        return False  # also when the next save has begun: one is waited for, not one after another
+    # Where nothing was ever published, or saved, nobody knows how long it takes; without it the step is lost anyway.
+    stop_at = exit_at - LEAST_STOP_S - (state.publish_took_s if state.publish_took_s is not None else COMMIT_S)
+    usual = state.learned.phases.get(SAVE)
+    if phase is not None and usual is not None and phase.t + usual.median_s > stop_at:
+        return False
+    return not watch.over(stop_at, 0.0)
+
+
+def _saving(state: State) -> Phase | None:
+    """The trainer's own word that it saves."""
+    phase = state.phases.get("trainer")
+    return phase if phase is not None and phase.phase == "checkpoint" and current(state, phase) else None
+
+
+def _being_saved(state: State) -> int | None:
+    """The step that is being saved, as the trainer or its files tell."""
+    phase, newest = _saving(state), max(state.local, key=lambda one: one.step, default=None)
+    if phase is not None and phase.step is not None:
+        return phase.step
+    return newest.step if newest is not None and newest.state == "writing" else None
+
+
+# ---------------------------------------------------------------- what is published
+
+
+def time_to_publish(state: State) -> bool:
+    """May a publish be begun? Not one that takes longer, by the last one, than this pod has."""
+    exit_at, took = state.leave.exit_at, state.publish_took_s
+    return exit_at is None or (state.now + (COMMIT_S if took is None else took) <= exit_at)
+
+
+def hopeless(state: State) -> bool:
+    """Can the publish under way by no means be done in time? Then the next pod waits for nothing."""
+    needs, exit_at = _needs(state), state.leave.exit_at
+    left = 0.0 if exit_at is None else exit_at - state.now
+    return needs is not None and left > WORTH_SAVING_S and needs > HOPELESS * left
+
+
+def _needs(state: State) -> float | None:
+    """Seconds that the publish under way still takes; None while nobody can say."""
+    moves = state.leave.moves
+    if moves is None or moves.step != state.busy.publish:
+        return None
+    if moves.phase == "checking":
+        return COMMIT_S
+    if moves.phase != "sending" or moves.rate <= 0:
+        return None
+    return max(0, moves.total_bytes - moves.moved_bytes) / moves.rate + COMMIT_S
+
+
+def moved(state: State) -> tuple[State, Actions]:
+    """Say, whenever the answer is another one, whether the publish under way can be done in time."""
+    needs, exit_at, moves = _needs(state), state.leave.exit_at, state.leave.moves
+    if needs is None or exit_at is None or moves is None:
+        return state, []
+    left = max(0.0, exit_at - state.now)
+    answer = "hopeless" if hopeless(state) else "in time" if needs <= left else "late"
+    if answer == state.leave.told:
+        return state, []
+    ends = {
+        "in time": "it can be done.",
+        "late": "it is tried all the same, and what arrived stays for this pod's disk, should that come back.",
+        "hopeless": "it is given up, and what arrived stays for this pod's disk, should that come back.",
+    }
+    done = 100 * moves.moved_bytes // moves.total_bytes if moves.total_bytes else 100
+    sentence = f"Step {moves.step} is sent to {done} %: about {span(needs)} more, and {span(left)} are left: "
+    return replace(state, leave=replace(state.leave, told=answer)), [say("leaving", sentence + ends[answer])]
+
+
+# ---------------------------------------------------------------- the end, and words
+
+
+def over(state: State, watch: Watch) -> bool:
+    """Has the daemon to go now, whatever is still under way?"""
+    return state.leave.exit_at is not None and watch.over(state.leave.exit_at, 0.0)
+
+
+def note(state: State) -> str:
+    """For ``status``; "" while this pod stays."""
+    return _when(state) if state.leave.asked and state.leave.why else ""
+
+
+def _when(state: State) -> str:
+    leave = state.leave
+    if leave.until is None:
+        return f"This pod is about to go, nobody said how soon ({leave.why})."
+    return f"This pod goes in {span(max(0.0, leave.until - state.now))} ({leave.why})."
+
+
+def _the_job(state: State) -> str:
+    if not state.live:
+        step = next_to_publish(state) if fencing.may_write(state) else None
+        return f"Step {step} is still to be published." if step is not None else "Nothing runs here."
+    if _save_fits(state, Watch(state.now)):
+        return "The job goes on until the checkpoint that it writes is complete: there is time to publish that."
+    stopped = "The job is stopped at once: no step that it could still train would be kept."
+    if (step := state.busy.publish) is not None:
+        return f"{stopped} Step {step} is on its way to the store."
+    step = next_to_publish(state) if fencing.may_write(state) else None
+    return f"{stopped} Step {step} is still to be published." if step is not None else stopped

@@ -1,0 +1,116 @@
+"""Evidence of an incident, as one of the daemon's effects: from the core's order to a bundle that is kept.
+
+The order comes before the one to stop, and the stop waits for the bundle, ``evidence.budget_s`` seconds at most: on the
+same lane because it is behind it, on another one by ``wait``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from supervisor.config import RunFile
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.effects.evidence import bundle, keeping, stacks
+from supervisor.effects.evidence.scene import Known, Scene
+from supervisor.effects.survivors import Identity, Process
+from supervisor.jobs.base import Job
+
+FOLDER = "incidents"
+
+
+def bundles_dir(state_dir: Path) -> Path:
+    """Where the bundles of all incidents are. Not in the attempts' folders: those go by their own rules."""
+    return state_dir / FOLDER
+
+
+class IncidentEvidence:
+    """Collects bundles and keeps them in number and size. ``ordered`` belongs to the loop, the rest to lanes."""
+
+    def __init__(
+        self,
+        run_file: Callable[[], RunFile],
+        post: Callable[[f.Fact], None],
+        *,
+        environ: Mapping[str, str],
+        job: Callable[[], Job | None],
+        known: Callable[[], Known],
+        log_files: Callable[[], dict[str, Path]],
+        living: Callable[[int], Sequence[Process]],
+        shims: Callable[[int], frozenset[Identity]],
+        hurry: threading.Event,
+    ) -> None:
+        """``known``: what the daemon knows at this moment; ``living`` are an attempt's processes, those of an inference
+        server of our own included; ``hurry``: when set, no more patience.
+        """
+        self._run_file = run_file
+        self._post = post
+        self._environ = environ
+        self._job = job
+        self._known = known
+        self._log_files = log_files
+        self._living = living
+        self._shims = shims
+        self._hurry = hurry
+        self._parent = bundles_dir(run_file().state_dir)
+        self._ready = threading.Event()
+        self._ready.set()
+
+    def ordered(self, action: a.CollectEvidence) -> Callable[[], None]:
+        """Take down what is known at the verdict; what is returned does the rest and is a lane's work."""
+        known = self._known()
+        self._ready.clear()
+        return lambda: self._collect(action, known)
+
+    def wait(self) -> None:
+        """Until no evidence is being collected: what comes next destroys some. Never longer than the budget."""
+        self._ready.wait(self._run_file().evidence.budget_s)
+
+    def _collect(self, action: a.CollectEvidence, known: Known) -> None:
+        try:
+            about = self._run_file().evidence
+            found = bundle.collect(
+                self._scene(action, known),
+                self._parent,
+                budget_s=about.budget_s,
+                hurry=self._hurry,
+                made_room=lambda: self._forget(0, 0, action.incident, known.journal),
+                kept=lambda: self._forget(about.keep, int(about.max_mb * 1e6), action.incident, known.journal),
+            )
+            sentence = found.sentence
+        except OSError as error:  # whatever it was: the stop that is behind it must come
+            sentence = f"The evidence of incident {action.incident} could not be collected: {error}."
+        finally:
+            self._ready.set()
+        self._post(f.Remark("evidence", sentence))
+
+    def _forget(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
+        keeping.forget(self._parent, keep, max_bytes, incident, journal)
+
+    def _scene(self, action: a.CollectEvidence, known: Known) -> Scene:
+        run_file, job = self._run_file(), self._job()
+        served = job.engine() if job is not None else None
+        return Scene(
+            run=run_file.run.id,
+            attempt=action.attempt,
+            incident=action.incident,
+            reason=action.reason,
+            state_dir=run_file.state_dir,
+            known=known,
+            living=lambda: self._living(action.attempt),
+            shims=lambda: self._shims(action.attempt),
+            logs=self._log_files,
+            engine_url=served.url if served is not None else None,
+            folders=(job.output_dir if job is not None else run_file.output_dir,),
+            stack_programs=lambda: self._stack_programs(run_file),
+        )
+
+    def _stack_programs(self, run_file: RunFile) -> list[Path]:
+        if not run_file.evidence.py_spy:
+            return []
+        bins = [run_file.job.python.parent] if run_file.job.python else []
+        bins += [run_file.job.dir / ".venv" / "bin"] if run_file.job.dir else []
+        return stacks.programs(self._environ.get("PATH", ""), bins, Path(sys.executable).parent)

@@ -1,0 +1,87 @@
+"""Processes that are not the run's, in words: they are never signalled, only named where they are in its way."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from supervisor.effects.survivors import Identity, Process, look_at
+from supervisor.secrets import SECRET_NAME, masked
+
+LONGEST_COMMAND = 120
+DRIVER = Path("/dev/nvidiactl")
+
+
+def told(pid: int) -> str:
+    """``pid 4711 of user anna (python serve.py)``: what a person needs to find out whose it is."""
+    try:
+        owner = user_name(Path(f"/proc/{pid}").stat().st_uid)
+    except OSError:
+        return f"pid {pid}, which has just ended"
+    return f"pid {pid} of user {owner} ({command_of(pid)})"
+
+
+def command_of(pid: int) -> str:
+    """Its command line without secrets, cut to a sentence's length; its name where it has or shows none."""
+    process = look_at(pid)
+    name = process.name if process else "unknown"
+    if process is None or process.state == "D":
+        return name  # reading the command line of a process in D state can hang the reader with it
+    try:
+        with Path(f"/proc/{pid}/cmdline").open("rb", buffering=0) as file:
+            words = file.read(4096).decode(errors="replace").replace("\0", " ").split()
+    except OSError:
+        words = []
+    text = masked(" ".join(without_secrets(words)))
+    return (f"{text[:LONGEST_COMMAND]}..." if len(text) > LONGEST_COMMAND else text) or name
+
+
+def user_name(uid: int) -> str:
+    """A user for people, by number where it has no name here."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def on_the_gpus(pids: Iterable[int], ours: Iterable[Identity], driver: Path = DRIVER) -> tuple[str, ...]:
+    """The living processes among ``pids`` that are not ``ours``, one phrase each.
+
+    ``pids`` is the driver's list, which in a container may be in the machine's numbers: that number here is then some
+    innocent's. So the list is never a reason to end anything, and one that is seen to hold no file of the driver is
+    not named either.
+    """
+    mine = set(ours)
+    found = [process for pid in sorted(set(pids)) if (process := look_at(pid)) is not None and not process.dead]
+    return tuple(told(one.pid) for one in found if one.identity not in mine and _may_hold(one, driver))
+
+
+def _may_hold(process: Process, driver: Path) -> bool:
+    if not driver.exists():
+        return True  # no such files on this machine, so they tell nothing
+    try:
+        folder = f"/proc/{process.pid}/fd"
+        links = [os.readlink(f"{folder}/{number}") for number in os.listdir(folder)]  # noqa: PTH115, PTH208
+    except OSError:
+        return True
+    return any(link.startswith("/dev/nvidia") for link in links)
+
+
+def without_secrets(argv: Sequence[str]) -> list[str]:
+    """``argv`` for people. No command should hold a secret; a person's ``job.args`` may."""
+
+    def secret(name: str) -> bool:
+        return SECRET_NAME.search(name.replace("-", "_")) is not None
+
+    shown: list[str] = []
+    for before, word in zip(("", *argv), argv, strict=False):
+        key, equals, _ = word.partition("=")
+        if equals and secret(key):
+            shown.append(f"{key}=***")
+        elif before.startswith("-") and "=" not in before and secret(before) and not word.startswith("-"):
+            shown.append("***")
+        else:
+            shown.append(word)
+    return shown

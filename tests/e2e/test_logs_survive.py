@@ -1,0 +1,97 @@
+"""What a killed attempt's processes said is there in the morning, in every era of prime-rl."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli import ctl
+
+from .rig import Pod
+
+ERAS = ("2026-01-06", "v0.6", "2026-08-21")
+"""Which truncate `.stdout` and `.log` files at each start, and keep a folder for each."""
+NOW = [era if era == "v0.6" else pytest.param(era, marks=pytest.mark.soak) for era in ERAS]
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+ROLES = ("trainer", "orchestrator", "inference")
+
+
+@pytest.fixture
+def pod(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pod]:
+    settings = {"supervision": {"quiet": 0.2}, "logs": {"keep_attempts": 2}}
+    pod = Pod(tmp_path, request.param, max_steps=500, step_s=0.2, settings=settings)
+    yield pod
+    pod.close()
+
+
+def tail(pod: Pod, *words: str) -> str:
+    """`supervisorctl tail`, in this process: it is quicker."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert ctl.main(["--socket", str(pod.socket), "tail", *words]) == 0, words
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("pod", NOW, indirect=True)
+def test_each_role_of_an_attempt_that_was_restarted_can_be_read_afterwards(pod: Pod) -> None:
+    pod.start()
+    pod.wait_for(lambda: pod.step() >= 3, "steps are made")
+    said = {role: first(pod, role, 3) for role in ROLES}
+    assert all(said.values()), said
+    pod.command("restart")
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the second attempt is started")
+    pod.wait_for(lambda: pod.status().get("state") == "running", "it makes steps")
+    captured = pod.state_dir / "attempts" / "0001" / "rl.log"
+    pod.wait_for(lambda: captured.with_name("rl.log.gz").exists() and not captured.exists(), "it is compressed")
+    assert not pod.sentences("logs"), "nothing was lost"
+
+    for role in ROLES:
+        told = tail(pod, role, "--attempt", "1", "-n", "10000")
+        assert told.splitlines()[:3] == said[role], (role, told)
+        now = tail(pod, role, "-n", "10000").splitlines()
+        assert now, "and the present attempt's as ever"
+        assert now[:3] != said[role]
+    launcher = tail(pod, "launcher", "--attempt", "1")
+    assert launcher
+    listed = json.loads(tail(pod, "--json"))
+    assert {(log["attempt"], log["role"]) for log in listed} >= {(n, role) for n in (1, 2) for role in ROLES}
+    states = {log["role"]: log["state"] for log in listed if log["attempt"] == 1}
+    own = "in the job's folder" if pod.practice.era.layout["attempts"] else "compressed"
+    assert {role: states[role] for role in (*ROLES, "launcher")} == {
+        **dict.fromkeys(ROLES, own),
+        "launcher": "compressed",
+    }
+
+    pod.kill_daemon()
+    pod.end_job()
+    for attempt in ("1", "2"):
+        alone = tail(pod, "trainer", "--attempt", attempt, "--state-dir", str(pod.state_dir), "-n", "10000")
+        assert alone.splitlines()[:1] == (said["trainer"][:1] if attempt == "1" else first(pod, "trainer", 1))
+
+
+def first(pod: Pod, role: str, lines: int) -> list[str]:
+    """What the role says in its own file now, as `tail` prints it into a pipe: without colours, which v0.6 has."""
+    return COLOUR.sub("", pod.practice.log(role)).splitlines()[:lines]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pod", ERAS, indirect=True)
+def test_attempts_beyond_the_number_go_and_the_others_stay_readable(pod: Pod) -> None:
+    pod.start()
+    for attempt in range(1, 5):
+        pod.wait_for(lambda attempt=attempt: len(pod.practice.starts()) == attempt, f"attempt {attempt} is started")
+        pod.wait_for(lambda: pod.status().get("state") == "running", "it makes steps")
+        if attempt < 4:
+            pod.command("restart")
+    folders = pod.state_dir / "attempts"
+    pod.wait_for(lambda: sorted(path.name for path in folders.iterdir()) == ["0003", "0004"], "two are kept")
+    assert tail(pod, "trainer", "--attempt", "3")
+    gone = pod.ctl("tail", "trainer", "--attempt", "1")
+    assert "There is no attempt 1 in" in gone.stderr
+    assert "there are 3 to 4" in gone.stderr

@@ -1,0 +1,190 @@
+"""What stands in a bundle is read by people who may not have the run's keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.effects.evidence.ends import tail_of
+from supervisor.effects.evidence.redaction import LONG_LINE, MOST_OF_ONE, Redactor, secrets_of
+
+from .rig import WAITS, running
+
+KEY = "\n".join(
+    ["-----BEGIN RSA PRIVATE KEY-----", *["MIIEowIBAAKCAQEA" + "x9" * 24] * 5, "Qw==", "-----END RSA PRIVATE KEY-----"]
+)
+SECRET = "zG7pQ2vN8kLm4RtY"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"HF_TOKEN={SECRET}",
+        f"export WANDB_API_KEY='{SECRET}'",
+        f"'B2_APPLICATION_KEY': '{SECRET}'",
+        f'{{"token": "{SECRET}"}}',
+        f"launching: rl --hf-token {SECRET} --tokenizer Qwen/Qwen3-0.6B",
+        f"argv: ['--api-key', '{SECRET}', '--port', '8000']",
+        f"Authorization: Bearer {SECRET}{SECRET}",
+        f"GET https://store.example.com/x?X-Amz-Signature={SECRET}&a=1",
+        f"cloning https://{SECRET}{SECRET}@github.com/me/private",
+        f"redis://:{SECRET}@10.0.0.1:6379/0",
+        f"ghp_{SECRET}{SECRET}",
+        f"github_pat_{SECRET}{SECRET}",
+        f"hf_{SECRET}{SECRET}",
+        f"sk-proj-{SECRET}{SECRET}",
+        f"rpa_{SECRET}{SECRET}",
+        "AKIA" + SECRET.upper(),
+        f"AIza{SECRET}{SECRET}abc",
+        f"MYSQL_PWD={SECRET}",
+        f"mysql://db?user=me pwd={SECRET}",
+        f"X-Api-Key: {SECRET}",
+        f"{{'x-api-key': '{SECRET}', 'accept': '*/*'}}",
+        f"{{'Authorization': 'token {SECRET}'}}",
+        f"Authorization: AWS4-HMAC-SHA256 Credential=AK/2026/s3, Signature={SECRET}",
+        f"Set-Cookie: lang=en; sid={SECRET}; HttpOnly",
+        f'\\"private_key_id\\": \\"{SECRET}\\"',
+        f"DefaultEndpointsProtocol=https;AccountKey={SECRET}==;EndpointSuffix=core",
+        f"https://hooks.slack.com/services/T00000000/B00000000/{SECRET}",
+        f"https://discord.com/api/webhooks/123456789012345678/{SECRET}",
+        f"npm_{SECRET}{SECRET}",
+        f"dop_v1_{SECRET}{SECRET}",
+        f"rl --wandb-key {SECRET}",
+        f"HF_TOKEN='short {SECRET}'",
+        f"Passphrase: correct horse {SECRET}",
+        f"eyJhbGciOiJIUzI1NiJ9.{SECRET}.{SECRET}",
+    ],
+)
+def test_secrets_are_masked_by_name_and_by_shape(text: str) -> None:
+    shown = Redactor().text(f"03:12 {text}\nStep 12 | Loss 0.3\n")
+    assert SECRET not in shown
+    assert SECRET.upper() not in shown
+    assert "Step 12 | Loss 0.3" in shown
+
+
+def test_a_key_of_wandb_is_masked_though_it_looks_like_a_revision() -> None:
+    assert "0123456789abcdef" not in Redactor().text("netrc: 0123456789abcdef0123456789abcdef01234567")
+
+
+def test_a_private_key_is_taken_out_whole_and_no_line_after_it() -> None:
+    for prefix in ("", "[trainer0]: 2026-01-06 03:12:00 "):
+        text = "\n".join(prefix + line for line in ("before", *KEY.splitlines(), "Step 13 is done, loss 0.2"))
+        shown = Redactor().text(text)
+        assert "MIIE" not in shown
+        assert "x9x9" not in shown
+        assert "before" in shown
+        assert "Step 13 is done" in shown
+    cut = "\n".join([*KEY.splitlines()[3:], "Step 14"])
+    assert "x9x9" not in Redactor().text(cut), "its beginning was before the end of the log that is kept"
+    escaped = json.dumps({"key": KEY, "step": 15})
+    assert "x9x9" not in Redactor().text(escaped)
+    assert '"step": 15' in Redactor().text(escaped)
+
+
+def test_a_log_that_imitates_a_key_blinds_nobody() -> None:
+    shown = Redactor().text("-----BEGIN PRIVATE KEY-----\nStep 16 is done, loss 0.2\nStep 17 is done, loss 0.1\n")
+    assert "Step 16 is done" in shown
+    assert "Step 17 is done" in shown
+
+
+def test_what_is_no_secret_stays() -> None:
+    text = (
+        "Step 12 | Time: 3.2s | tokens: 123456789 | throughput 1234 tok/s\n"
+        "args: --tokenizer Qwen/Qwen3-0.6B --max-tokens 81920000 --key-frames 12\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+        'File "/opt/prime-rl/src/prime_rl/trainer/rl/train.py", line 311, in train\n'
+        'vllm:num_requests_running{model_name="Qwen/Qwen3-0.6B"} 12.0\n'
+        "HF_TOKEN_PATH=/root/.cache/huggingface/token\n"
+        "PWD=/root/prime-rl\n"
+        "{'token_path': '/root/.cache/huggingface/token', 'max_tokens': 8192}\n"
+    )
+    assert Redactor().text(text) == text
+
+
+def test_a_value_that_only_a_process_knows_is_masked_wherever_it_stands() -> None:
+    value = "correct horse battery"
+    with running(WAITS, env={"VENDOR_SECRET": value, "HF_TOKEN_PATH": "/root/token"}) as living:
+        redactor = Redactor(secrets_of([living[0].pid]))
+    assert redactor.text(f"the service took {value} at once") == "the service took *** at once"
+    assert redactor.text("/root/token") == "/root/token", "a place is no secret"
+    assert redactor.value({"text": f"say {value}"}) == {"text": "say ***"}
+
+
+def test_command_lines_hide_the_word_after_a_telling_option() -> None:
+    shown = Redactor().words(["rl", "@", "a.toml", "--wandb-api-key", "short1", "--token=abcdefgh1", "--lr", "1e-5"])
+    assert shown == "rl @ a.toml --wandb-api-key *** --token=*** --lr 1e-5"
+
+
+def test_the_end_of_a_log_never_begins_in_the_middle_of_a_secret(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(f"HF_TOKEN={SECRET}\n" + "x" * 90 + "\n")
+    for limit in range(92, 92 + len(SECRET) + 5):
+        assert SECRET[-4:].encode() not in tail_of(log, limit)
+    log.write_text(f"no newline HF_TOKEN={SECRET} " + "y " * 20)
+    for limit in range(42, 42 + len(SECRET)):
+        assert SECRET[-4:].encode() not in tail_of(log, limit)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 400), st.integers(0, 3), st.sampled_from([" ", ",", '"', "x"]))
+def test_a_secret_in_a_line_of_any_length_is_found(before: int, lines: int, filler: str) -> None:
+    text = ("word " * 3 + filler) * ((LONG_LINE * lines) // 16) + "a" * before + f" HF_TOKEN={SECRET} --key {SECRET} "
+    shown = Redactor().text(text + "b " * before)
+    assert f"HF_TOKEN={SECRET}" not in shown
+    assert SECRET not in shown.replace(f"--key {SECRET}", "")
+
+
+def test_headers_that_a_trace_recorded_are_masked_by_their_names() -> None:
+    headers = {
+        "Authorization": f"token {SECRET}",
+        "cookie": f"sid={SECRET}",
+        "x-api-key": SECRET,
+        "accept": "text/html",
+    }
+    assert Redactor().value(headers) == {
+        "Authorization": "***",
+        "cookie": "***",
+        "x-api-key": "***",
+        "accept": "text/html",
+    }
+
+
+def test_thousands_of_values_in_one_long_line_hold_up_no_other_thread() -> None:
+    """The job's own processes choose how many telling names they have, and how long a line of their log is."""
+    import random
+    import string
+    import threading
+    import time
+
+    some = random.Random(1)
+    values = ["".join(some.choices(string.ascii_letters + string.digits, k=24)) for _ in range(2000)]
+    line = "".join(some.choices(string.ascii_letters + string.digits + " ", k=500_000)) + f" {values[7]} end"
+    redactor, shown, gaps = Redactor(values), list[str](), [0.0]
+    work = threading.Thread(target=lambda: shown.append(redactor.text(line)))
+    last = time.monotonic()
+    work.start()
+    while work.is_alive():
+        time.sleep(0.001)
+        gaps.append(time.monotonic() - last)
+        last += gaps[-1]
+    assert max(gaps) < 0.5, "how long this thread waited for the other's one call"
+    assert values[7] not in shown[0]
+    assert shown[0].endswith("*** end")
+
+
+def test_one_process_has_so_many_values_and_no_more() -> None:
+    with running(WAITS, env={f"N{number}_SECRET": f"value-number-{number}" for number in range(500)}) as living:
+        assert len(secrets_of([living[0].pid])) == MOST_OF_ONE
+
+
+def test_no_line_takes_long() -> None:
+    import time
+
+    began = time.process_time()
+    for text in ("-" * 300_000, "a" * 300_000, "x y," * 80_000, "eyJaaaaaaaa" * 20_000, "://" * 90_000, "A=" * 99_000):
+        Redactor().text(text)
+    assert time.process_time() - began < 5

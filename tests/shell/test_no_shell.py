@@ -1,0 +1,128 @@
+"""Nothing from outside is run through a shell: every place in the program that could is found, and has its reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STARTERS = {
+    *("subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"),
+    *("os.execve", "os.execv", "os.execvp", "os.execvpe", "os.posix_spawn", "os.posix_spawnp"),
+}
+SHELLS = {
+    *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "pty.spawn"),
+    *("asyncio.create_subprocess_shell", "commands.getoutput"),
+}
+READS_CODE = {"eval", "exec", "compile", "pickle.load", "pickle.loads", "marshal.load", "marshal.loads", "yaml.load"}
+SHELL_NAMES = re.compile(r"(^|/)(sh|bash|dash|zsh|ksh)$")
+
+ALLOWED = {
+    "effects/carry_out.py": "[setup] commands and [hooks], which are shell commands of the run file's owner",
+    "simulator/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
+}
+STARTED_IN = {
+    "cli/machine.py",  # our interpreter with fixed code, to ask NVML beside us
+    "effects/carry_out.py",
+    "effects/evidence/collecting.py",  # py-spy and its like, by words
+    "effects/launch.py",  # the shim, by words
+    "effects/log_upkeep.py",
+    "effects/transfers.py",
+    "effects/transient.py",  # systemd-run, systemctl
+    "installing.py",  # systemctl
+    "nanny.py",  # the daemon
+    "primerl/probe.py",  # the job's interpreter with fixed code
+    "sensors/leaving.py",  # [leaving] command, by words
+    "shim.py",  # the job
+    "upgrade.py",
+}
+
+
+def modules() -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted((ROOT / "supervisor").rglob("*.py")):
+        yield path.relative_to(ROOT / "supervisor").as_posix(), ast.parse(path.read_text())
+
+
+def called(node: ast.Call) -> str:
+    return ast.unparse(node.func)
+
+
+def shells(tree: ast.AST) -> list[str]:
+    """Whatever in a module may hand a text to a shell."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if called(node) in SHELLS:
+                found.append(ast.unparse(node))
+            found += [
+                ast.unparse(node)
+                for keyword in node.keywords
+                if keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
+            ]
+        elif isinstance(node, ast.List | ast.Tuple) and len(node.elts) > 1:
+            # [SOMETHING, "-c", ...]: allowed for an interpreter of Python, whose code stands in our own source.
+            first, second = node.elts[0], node.elts[1]
+            if isinstance(second, ast.Constant) and second.value == "-c":
+                named = isinstance(first, ast.Constant) and SHELL_NAMES.search(str(first.value))
+                if named or ("python" not in (text := ast.unparse(first)) and text != "sys.executable"):
+                    found.append(ast.unparse(node))
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.startswith(("sh -c", "bash -c"))
+        ):
+            found.append(node.value)
+    return found
+
+
+def test_shells_are_started_where_a_person_wrote_the_command_and_nowhere_else() -> None:
+    found = {name: places for name, tree in modules() if (places := shells(tree))}
+    assert set(found) == set(ALLOWED), found
+    assert all(len(places) == 1 for places in found.values()), found
+
+
+def test_every_place_that_starts_a_process_is_known_so_that_a_new_one_is_looked_at() -> None:
+    found = {
+        name
+        for name, tree in modules()
+        if not name.startswith("simulator/")
+        and any(isinstance(node, ast.Call) and called(node) in STARTERS for node in ast.walk(tree))
+    }
+    assert found == STARTED_IN
+
+
+def test_no_code_is_read_from_data() -> None:
+    found = [
+        (name, ast.unparse(node))
+        for name, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) in READS_CODE and not name.startswith("simulator/")
+    ]
+    assert found == []
+
+
+def test_the_search_finds_what_it_looks_for() -> None:
+    for bad in (
+        "import os\nos.system(x)",
+        "subprocess.run(x, shell=True)",
+        "subprocess.run(x, shell=maybe)",
+        'subprocess.run(["sh", "-c", x])',
+        'words = [shell, "-c", x]',
+        'os.popen("ls")',
+        'command = "sh -c ls"',
+    ):
+        assert shells(ast.parse(bad)), bad
+    assert not shells(ast.parse('subprocess.run([sys.executable, "-c", x])\nsubprocess.run(x, shell=False)'))
+
+
+def test_scripts_for_the_pod_execute_no_text_that_they_read() -> None:
+    for script in (ROOT / "units").glob("*.sh"):
+        code = "\n".join(
+            line.partition(" #")[0] for line in script.read_text().splitlines() if not line.startswith("#")
+        )
+        assert not re.search(r"(^|[\s;|&(])(eval|source|\.)\s|`", code, re.MULTILINE), script
+        # What process 1 is given in the provider's place is that image's own command line.
+        assert "bash -c" not in code, script
+        assert "sh -c" not in code, script
