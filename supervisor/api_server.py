@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import socket
@@ -146,6 +147,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "rl-supervisor"
     sys_version = ""
     _headers_gone = False
+    _body_read = False
 
     def answer(self, method: str) -> None:
         """Send a page, or raise RefusedError."""
@@ -168,6 +170,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise RefusedError(HTTPStatus.FORBIDDEN, sentence)
             self.answer(method)
         except RefusedError as refused:
+            self._read_the_rest()
             self.send_json({"error": str(refused)}, refused.status)
         except OSError:
             return  # the client went away
@@ -187,9 +190,16 @@ class Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request may have {LARGEST_BODY >> 10} KiB, this one has more."
             )
         self.server.allow(self.connection, REQUEST_S)
+        self._body_read = True
         data = self.rfile.read(int(length))
         self.server.allow(self.connection, EXCHANGE_S)
         return data
+
+    def _read_the_rest(self) -> None:
+        """A connection that is closed on a body that nobody read is reset, and the answer is lost with it."""
+        if not self._body_read:
+            with contextlib.suppress(OSError, RefusedError):
+                self.body()
 
     def send_json(self, data: object, status: HTTPStatus = HTTPStatus.OK) -> None:
         """Send ``data`` as JSON, secrets masked: a sentence may quote a command line or a job's own log."""

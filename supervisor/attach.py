@@ -16,10 +16,10 @@ from supervisor.effects.strangers import without_secrets
 from supervisor.effects.survivors import Identity, Process, ancestors, table
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import Job
+from supervisor.nanny import SHIMS
 from supervisor.sensors.processes import read_title
 
 SHOWN = 5
-SHIMS = ("rl-shim", "rl-exit", "rl-signal")  # names of our own shims: what lives under one is ours already
 NOT_THE_JOB = ("tmux", "screen", "sshd", "login", "systemd")  # they hold the job's terminal, and outlive it
 
 

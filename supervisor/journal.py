@@ -450,12 +450,14 @@ class Journal:
         A disk that is busy with gigabytes of the job's can take seconds for that. Writers go on meanwhile.
         """
         with self._beside, contextlib.suppress(sqlite3.Error, OSError):
+            if self.path.with_name(f"{self.path.name}-wal").stat().st_size <= WAL_BYTES:
+                return
             if self._second is None and not self._closed:
                 where = f"{self.path.absolute().as_uri()}?mode=rw"
                 self._second = sqlite3.connect(
                     where, uri=True, check_same_thread=False, isolation_level=None, timeout=1
                 )
-            if self._second is not None and self.path.with_name(f"{self.path.name}-wal").stat().st_size > WAL_BYTES:
+            if self._second is not None:
                 self._second.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def close(self) -> None:

@@ -49,7 +49,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*ENDING, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR)
 HANDLED = (*FORWARDED, signal.SIGCHLD)
 NANNY = "RL_SUPERVISOR_NANNY"
+"""Set for the daemon: who is its nanny, "PID-TICKS"."""
 SHIMS = ("rl-shim", "rl-exit", "rl-signal")
+"""Names of our own shims: what lives under one is ours."""
 SCM_CREDENTIALS = 2  # linux/socket.h
 PR_SET_NAME = 15  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36

@@ -21,9 +21,8 @@ from typing import IO
 from supervisor import logs, shim
 from supervisor.effects.survivors import Identity, alive, send
 from supervisor.errors import ConfigError, TryAgainError
+from supervisor.nanny import NANNY
 
-NANNY = "RL_SUPERVISOR_NANNY"
-"""Set by the nanny for its daemon: its own pid and start ticks, "PID-TICKS"."""
 WANTED = "lock.wanted"
 """Beside the lock, while somebody waits for it: who that is. The holder takes it away when it gives its place."""
 ENDING = (signal.SIGTERM, signal.SIGINT)

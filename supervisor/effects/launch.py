@@ -38,13 +38,14 @@ from supervisor.effects.survivors import (
 )
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.jobs.base import Component
+from supervisor.nanny import NANNY
 
 How = Literal["auto", "systemd", "fork"]
 COMPONENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 HANDSHAKE_S = 30.0  # a shim answers within 0.1 s; a pod that swaps may take its time
 MEMORY = Path("/dev/shm")  # noqa: S108
 SHIM_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-KNOWN_BY = ("RL_SUPERVISOR_NANNY",)  # by it the nanny knows the shims of its own run; the job is not given it
+KNOWN_BY = (NANNY,)  # by it the nanny knows the shims of its own run; the job is not given it
 
 
 @dataclass(frozen=True, slots=True)

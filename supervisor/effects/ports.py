@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-from supervisor.effects.strangers import told, user_name
+from supervisor.effects.strangers import open_links, told, user_name
 from supervisor.errors import TryAgainError
 
 PATIENCE_S = 15.0  # a listener that was killed is gone at once; another run's that is just being stopped, soon
@@ -146,8 +146,6 @@ def _open_links() -> Iterator[tuple[int, str]]:
     for name in os.listdir("/proc"):  # noqa: PTH208
         if not name.isdigit():
             continue
-        folder = f"/proc/{name}/fd"
         with contextlib.suppress(OSError):  # another user's, or gone
-            for number in os.listdir(folder):  # noqa: PTH208
-                with contextlib.suppress(OSError):
-                    yield int(name), os.readlink(f"{folder}/{number}")  # noqa: PTH115
+            for link in open_links(int(name)):
+                yield int(name), link

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 from collections.abc import Iterable, Sequence
@@ -62,11 +63,18 @@ def _may_hold(process: Process, driver: Path) -> bool:
     if not driver.exists():
         return True  # no such files on this machine, so they tell nothing
     try:
-        folder = f"/proc/{process.pid}/fd"
-        links = [os.readlink(f"{folder}/{number}") for number in os.listdir(folder)]  # noqa: PTH115, PTH208
+        return any(link.startswith("/dev/nvidia") for link in open_links(process.pid))
     except OSError:
         return True
-    return any(link.startswith("/dev/nvidia") for link in links)
+
+
+def open_links(pid: int) -> list[str]:
+    """Where the open files of a process point to; one that it closes meanwhile is none. Raises OSError."""
+    folder, found = f"/proc/{pid}/fd", []
+    for number in os.listdir(folder):  # noqa: PTH208
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"{folder}/{number}"))  # noqa: PTH115
+    return found
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:

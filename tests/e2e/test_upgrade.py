@@ -170,6 +170,10 @@ def end(pod: Pod) -> None:
     assert not pod.practice.alive()
 
 
+def zombies(daemon: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(daemon).children() if child.status() == psutil.STATUS_ZOMBIE]
+
+
 def held(pod: Pod) -> bool:
     """Is the process a new program, which does not go on yet?"""
     assert pod.daemon is not None
@@ -211,7 +215,7 @@ def test_a_run_goes_on_under_other_versions_and_one_that_cannot_start_is_refused
         told = len(steps(pod))
         pod.wait_for(lambda told=told: len(steps(pod)) > told + 1, "steps go on")
         assert_untouched(pod, launcher)
-    assert [child for child in psutil.Process(daemon).children() if child.status() == psutil.STATUS_ZOMBIE] == []
+    pod.wait_for(lambda: not zombies(daemon), "no child of the old program is left unread")
     generation = f"generation {1 + len(versions)}"
     pod.wait_for(lambda: pod.said_so("claimed", generation), "the claim is regained at once")
     assert not pod.sentences("claim-held")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.api import Api
-from tests.people.desk import FakeDesk
+from tests.people.desk import serving
 
 
 @pytest.fixture
@@ -26,14 +26,5 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def serve(sockets: Path) -> Iterator[Callable[..., Api]]:
     """``serve(desk)`` answers at SOCKETS/RUN.sock until the test ends."""
-    served: list[Api] = []
-
-    def begin(desk: FakeDesk, **more: object) -> Api:
-        api = Api(desk, sockets / f"{desk.now['run']}.sock", **more)  # type: ignore[arg-type]
-        served.append(api)
-        api.start()
-        return api
-
-    yield begin
-    for api in served:
-        api.close()
+    with serving(sockets) as begin:
+        yield begin

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from supervisor.api import Reply
+from supervisor.api import Api, Reply
 
 GIB = 1 << 30
 
@@ -132,3 +133,17 @@ def until(true: Callable[[], object], seconds: float = 10.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Callable[..., Api]]:
+    """Gives what answers for a desk at FOLDER/RUN.sock, until the end."""
+    with ExitStack() as served:
+
+        def begin(desk: FakeDesk, **more: Any) -> Api:
+            api = Api(desk, folder / f"{desk.now['run']}.sock", **more)
+            served.callback(api.close)
+            api.start()
+            return api
+
+        yield begin

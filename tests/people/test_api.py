@@ -253,6 +253,7 @@ def test_secrets_in_the_jobs_log_do_not_leave_by_the_api(serve: Serve, sockets: 
     [
         (b"GET /v1/nothing HTTP/1.1\r\n\r\n", 404),
         (b"POST /v1/status HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"POST /v1/status HTTP/1.1\r\nContent-Length: 60000\r\n\r\n" + b"[" * 60000, 405),  # not reset unread
         (b"GET /v1/command HTTP/1.1\r\n\r\n", 405),
         (b"DELETE /v1/status HTTP/1.1\r\n\r\n", 501),
         (b"POST /v1/command HTTP/1.1\r\n\r\n", 411),

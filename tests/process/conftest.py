@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from supervisor.config import RunFile
+from supervisor.core import facts as f
 from supervisor.effects import survivors
+from supervisor.effects.carry_out import Effects
 from supervisor.effects.launch import Launched, ShimState, launch, look
 from supervisor.effects.stop import StopReport, stop_attempt
 from supervisor.jobs.base import Component, StopRules
+from supervisor.jobs.plain import PlainJob
 
 PATIENT = StopRules(((signal.SIGTERM, 10.0),))
 BLUNT = StopRules(())
@@ -109,3 +113,33 @@ def kill(identities: Sequence[survivors.Identity]) -> None:
     for identity in identities:
         survivors.send(identity, signal.SIGKILL)
     wait_for(lambda: not any(map(survivors.alive, identities)), f"{identities} end")
+
+
+class PlainHands:
+    """One daemon's hands on a script as a plain command, asked without a daemon; ``facts`` is what they told."""
+
+    def __init__(self, folder: Path, name: str, script: str, *resume: str, **job: object) -> None:
+        """``resume``: the words behind the script's name on a resume; ``job``: more of the run file's table."""
+        folder.mkdir(parents=True)
+        (folder / "job.py").write_text(script)
+        start = [sys.executable, "-I", "-S", "job.py"]
+        table = {"kind": "command", "dir": str(folder), "output_dir": "out", **job}
+        self.run_file = RunFile.model_validate(
+            {
+                "run": {"id": name, "state_dir": str(folder / "state")},
+                "job": {**table, "plain": {"start": start, "resume": [*start, *resume]}},
+                "supervision": {"shim": "fork", "gpu_free": 0},
+            }
+        )
+        self.facts: list[f.Fact] = []
+        self.known: list[survivors.Identity] = []
+        unused: dict[str, Any] = {"wandb_id": str, "explain": dict, "log_files": dict}
+        self.effects = Effects(
+            self.run_file,
+            self.facts.append,
+            environ=dict(os.environ),
+            gpu_free=lambda: True,
+            known=lambda: self.known,
+            opened=lambda: PlainJob(self.run_file, dict(os.environ)),
+            **unused,
+        )

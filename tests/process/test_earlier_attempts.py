@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import survivors
 from supervisor.effects.attempts import attempt_dir
-from supervisor.effects.carry_out import Effects
 from supervisor.effects.stop import stop_attempt
-from supervisor.jobs.plain import PlainJob
-from tests.process.conftest import BLUNT, wait_for
+from tests.process.conftest import BLUNT, PlainHands, wait_for
 
 TRAIN = """
 import os, time
@@ -28,37 +23,11 @@ time.sleep(60)
 """
 
 
-class Driver:
-    """One daemon's hands on a plain command, asked by hand."""
+class Driver(PlainHands):
+    """One daemon's hands on a trainer, asked by hand."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir()
-        (folder / "train.py").write_text(TRAIN)
-        start = [sys.executable, "-I", "-S", "train.py"]
-        self.run_file = RunFile.model_validate(
-            {
-                "run": {"id": name, "state_dir": str(folder / "state")},
-                "job": {
-                    "kind": "command",
-                    "dir": str(folder),
-                    "output_dir": "out",
-                    "plain": {"start": start, "resume": [*start, "--from", "{step}"]},
-                },
-                "supervision": {"shim": "fork", "gpu_free": 0},
-            }
-        )
-        self.facts: list[f.Fact] = []
-        self.effects = Effects(
-            self.run_file,
-            self.facts.append,
-            environ=dict(os.environ),
-            gpu_free=lambda: True,
-            wandb_id=str,
-            explain=dict,
-            log_files=dict,
-            known=list,
-            opened=lambda: PlainJob(self.run_file, dict(os.environ)),
-        )
+        super().__init__(folder, name, TRAIN, "--from", "{step}")
 
     def start(self, attempt: int) -> None:
         self.effects.do(a.Start(attempt, None))

@@ -22,18 +22,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import own_cgroup, survivors
 from supervisor.effects.attempts import attempt_dir
-from supervisor.effects.carry_out import Effects
 from supervisor.effects.survivors import Identity
 from supervisor.jobs.base import StopRules
-from supervisor.jobs.plain import PlainJob
 from supervisor.sensors.processes import Identity as Seen
 from supervisor.sensors.processes import process_sensors
-from tests.process.conftest import PRELUDE, Attempt, kill, wait_for
+from tests.process.conftest import PRELUDE, Attempt, PlainHands, kill, wait_for
 
 ROLES = ("launcher", "trainer", "engine", "washed", "retitled", "regrouped", "stopped", "forker")
 VICTIMS = ("nobody", "launcher", "trainer", "engine", "shim", "daemon")
@@ -236,7 +233,8 @@ class Innocents:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.neighbour = Attempt(folder, f"neighbour-{os.getpid()}")
-        self.neighbour.start("tell('up'); os.mkdir('inner'); tell('down', os.fork() or os.getpid()); sleep()")
+        # One of the two tells: both, and the slower one would die of the other's rename.
+        self.neighbour.start("tell('up'); os.mkdir('inner'); inner = os.fork(); inner and tell('down', inner); sleep()")
         self.theirs = [self.neighbour.told("up"), *self.neighbour.mine]
         self.others: list[subprocess.Popen[bytes]] = []
 
@@ -391,40 +389,13 @@ def stops(folder: Path, number: int, seed: int, count: Count, *, grouped: bool, 
 # ---------------------------------------------------------------- many stops in a row, by a daemon's hands
 
 
-class Hands:
+class Hands(PlainHands):
     """The effects of a real daemon on the zoo as a plain command: evidence, stop, next start, as the core orders."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True)
-        (folder / "job.py").write_text(PRELUDE + ANIMALS)
-        start = [sys.executable, "-I", "-S", "job.py"]
-        self.run_file = RunFile.model_validate(
-            {
-                "run": {"id": name, "state_dir": str(folder / "state")},
-                "job": {
-                    "kind": "command",
-                    "dir": str(folder),
-                    "output_dir": "out",
-                    # All but the launcher ignore SIGTERM: of a minute's patience they would take all that a stop has.
-                    "stop_grace_s": HASTY.signals[0][1],
-                    "plain": {"start": start, "resume": [*start, "launcher", "{step}"]},
-                },
-                "supervision": {"shim": "fork", "gpu_free": 0},
-            }
-        )
-        self.facts: list[f.Fact] = []
-        self.known: list[Identity] = []
-        self.effects = Effects(
-            self.run_file,
-            self.facts.append,
-            environ=dict(os.environ),
-            gpu_free=lambda: True,
-            wandb_id=str,
-            explain=dict,
-            log_files=dict,
-            known=lambda: self.known,
-            opened=lambda: PlainJob(self.run_file, dict(os.environ)),
-        )
+        # All but the launcher ignore SIGTERM: of a minute's patience they would take all that a stop has.
+        patience = {"stop_grace_s": HASTY.signals[0][1]}
+        super().__init__(folder, name, PRELUDE + ANIMALS, "launcher", "{step}", **patience)
 
     def home(self, attempt: int) -> Path:
         """The attempt's folder, which is also the zoo's."""

@@ -9,12 +9,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from supervisor.api import Api
-from tests.people.desk import FakeDesk
+from tests.people.desk import serving
 
 STRANGER = 54321
 
@@ -57,14 +56,5 @@ def door() -> Iterator[Path]:
 @pytest.fixture
 def serve(door: Path) -> Iterator[Callable[..., Api]]:
     """``serve(desk)`` answers at DOOR/RUN.sock until the test ends."""
-    served: list[Api] = []
-
-    def begin(desk: FakeDesk, **more: Any) -> Api:
-        api = Api(desk, door / f"{desk.now['run']}.sock", **more)
-        served.append(api)
-        api.start()
-        return api
-
-    yield begin
-    for api in served:
-        api.close()
+    with serving(door) as begin:
+        yield begin
