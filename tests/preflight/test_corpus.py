@@ -1,0 +1,59 @@
+"""Every mistake of the corpus is found at its place, sound ones are left alone, and every text is fit to read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from supervisor.preflight import rules
+from supervisor.preflight.finding import SEVERITIES
+from tests.preflight.harness import Case, cases, complaints, found, shown
+
+# Rules about things that no file of the corpus can hold, each with the test that covers it.
+ELSEWHERE: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("case", cases().values(), ids=cases().keys())
+def test_the_case_gives_what_it_expects(case: Case, tmp_path: Path) -> None:
+    findings = found(case, tmp_path)
+    wrong = complaints(case, findings, tmp_path)
+    assert not wrong, "\n".join(["", case.about, *wrong, "", "All that was found:", shown(findings)])
+
+
+@pytest.mark.parametrize("case", cases().values(), ids=cases().keys())
+def test_what_is_said_of_it_can_be_read_at_three_in_the_morning(case: Case, tmp_path: Path) -> None:
+    for one in found(case, tmp_path):
+        told = one.as_json()
+        for part in ("sentence", "remedy", "why"):
+            text = str(told[part])
+            assert text.endswith((".", "?")), (one.id, text)
+            assert "\n" not in text, (one.id, text)
+            assert not re.search(r"\b(None|True|False)\b(?!\")|<[\w.]+ object|Traceback|dataclass|MISSING", text), (
+                one.id,
+                text,
+            )
+            assert text[0].isupper() or not text[0].isalpha() or re.match(r"[\w.\[\]-]+(_|\.|\b =| = )", text), (
+                one.id,
+                text,
+            )
+        assert told["source"], one.id
+        assert told["severity"] in SEVERITIES
+        assert json.loads(json.dumps(told)) == told
+        for edit in one.edits:
+            assert edit.file.is_file(), one.id
+            assert 1 <= edit.first <= edit.last + 1, one.id
+
+
+def test_every_rule_has_a_mistake_that_shows_it() -> None:
+    shown_by = {one.id for case in cases().values() for one in case.expect}
+    assert sorted(set(rules()) - shown_by - set(ELSEWHERE)) == []
+
+
+def test_the_corpus_names_only_rules_that_there_are() -> None:
+    named = {(case.name, one.id) for case in cases().values() for one in case.expect}
+    named |= {(case.name, name) for case in cases().values() for name in (*case.never, *case.warnings)}
+    assert sorted((case, name) for case, name in named if name not in rules()) == []
+    assert sorted(set(ELSEWHERE) - set(rules())) == []
