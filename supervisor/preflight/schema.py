@@ -1,12 +1,10 @@
-"""Every key that an installed prime-rl knows and what kind of value it takes, read from its source without running it.
-
-To be written: ``read``.
-"""
+"""Every key that an installed prime-rl knows and the kind of its value, read from its source without running it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 
@@ -15,7 +13,8 @@ class Field:
     """One key. ``kinds``: TOML types it takes ("str", "int", "float", "bool", "list", "table", "any", "none").
 
     ``below``: the keys of its table ("table"), or of each table in its list ("list"); empty and ``open`` where any key
-    is taken. ``choices``: the only texts that it takes, where they are listed.
+    is taken. With ``open`` and keys in ``below``, those are known and others may be taken as well.
+    ``choices``: the only texts that it takes, where they are listed.
     """
 
     kinds: frozenset[str]
@@ -25,6 +24,8 @@ class Field:
     required: bool = False
     default: object = None
     """A literal default (number, text, bool), None where there is none or it is not literal."""
+    ignores: bool = False
+    """Keys of its table that are not known are dropped without a word, and not refused."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,44 @@ class Schema:
     top: Mapping[str, Field]
     exact: bool = True
     source: str = ""
+    open: bool = False
+    """More keys may be taken at the top level than are known here."""
 
     def get(self, path: str) -> Field | None:
         """The field at a dotted path ("-" and "_" are the same; list indices are left out), None when unknown."""
-        raise NotImplementedError
+        below: Mapping[str, Field] = self.top
+        found: Field | None = None
+        for part in path.split("."):
+            if part.isdigit() and found is not None:
+                continue
+            found = below.get(part.replace("-", "_"))
+            if found is None:
+                return None
+            below = found.below
+        return found
 
     def places(self, name: str) -> Sequence[str]:
         """Dotted paths at which a key of this name is known, shortest first."""
-        raise NotImplementedError
+        return self._places.get(name.replace("-", "_"), ())
+
+    @cached_property
+    def _places(self) -> Mapping[str, Sequence[str]]:
+        places: dict[str, list[str]] = {}
+        for path in walk(self.top):
+            places.setdefault(path.rpartition(".")[2], []).append(path)
+        return {name: sorted(paths, key=lambda path: (path.count("."), path)) for name, paths in places.items()}
+
+
+def walk(fields: Mapping[str, Field], above: str = "") -> Iterator[str]:
+    """Dotted paths of all keys, each table before what stands in it."""
+    for name, one in fields.items():
+        path = f"{above}.{name}" if above else name
+        yield path
+        yield from walk(one.below, path)
 
 
 def read(roots: Sequence[Path], kind: str) -> Schema | None:
     """The schema of the prime-rl in ``roots`` ("rl" or "sft"); None where its source is not understood."""
-    raise NotImplementedError
+    from supervisor.preflight.pydantic_source import schema_in
+
+    return schema_in(roots, kind)
