@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from supervisor.preflight import batches, estimates, keys, lengths, machine, model_support, saving, sharing, tracking
+from supervisor.preflight import (
+    batches,
+    environments,
+    estimates,
+    keys,
+    lengths,
+    machine,
+    model_support,
+    resume,
+    saving,
+    sharing,
+    tracking,
+)
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import SEVERITIES, Finding
 from supervisor.preflight.subject import Subject
 
-_MODULES = (keys, saving, lengths, batches, sharing, model_support, estimates, tracking, machine)
+_MODULES = (keys, saving, lengths, batches, sharing, model_support, estimates, tracking, environments, resume, machine)
 
 
 def checks() -> tuple[Check, ...]:
@@ -26,4 +38,6 @@ def examine(subject: Subject) -> list[Finding]:
 def in_order(found: list[Finding]) -> list[Finding]:
     """Errors first; then as they stand in the files, the machine last. What is said twice is said once."""
     unique = list(dict.fromkeys(found))
-    return sorted(unique, key=lambda one: (SEVERITIES.index(one.weight), not one.where.file, one.where.file, one.where.line))
+    return sorted(
+        unique, key=lambda one: (SEVERITIES.index(one.weight), not one.where.file, one.where.file, one.where.line)
+    )

@@ -29,6 +29,8 @@ class Gpu:
     total_bytes: int
     free_bytes: int
     processes: Sequence[GpuProcess] | None = ()
+    capability: tuple[int, int] | None = None
+    """CUDA's compute capability: (9, 0) is Hopper."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Site:
     """Newest CUDA version that the driver runs ("12.4")."""
     torch_cuda: str = ""
     """CUDA version that the job's torch was built for ("12.8"), "" where there is none."""
+    torch: str = ""
+    """Version of the job's torch ("2.8.0+cu128"), "" where it was not found."""
     memory_bytes: int | None = None
     """RAM that this container may have."""
     nofile: tuple[int, int] | None = None
@@ -64,6 +68,8 @@ class Site:
     """TCP ports that somebody listens on, and who, as far as that is known (asked only for those that are needed)."""
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     """By what lies there: "output", "state", "hf-cache", "tmp"."""
+    persistent: Sequence[Volume] = ()
+    """In a container: volumes that were given to it from outside, and so outlive it."""
     hf_cache: Path | None = None
     hf_models: Mapping[str, Path] = field(default_factory=dict)
     """Models that are in the cache: name to the folder of the snapshot."""

@@ -24,7 +24,6 @@ ALLOWED = {
     "simulator/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
 }
 STARTED_IN = {
-    "cli/machine.py",  # our interpreter with fixed code, to ask NVML beside us
     "effects/carry_out.py",
     "effects/evidence/collecting.py",  # py-spy and its like, by words
     "effects/launch.py",  # the shim, by words
@@ -34,6 +33,8 @@ STARTED_IN = {
     "installing.py",  # systemctl
     "nanny.py",  # the daemon
     "primerl/probe.py",  # the job's interpreter with fixed code
+    "preflight/asking.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
+    "sensors/gpu_survey.py",  # our interpreter with fixed code, to ask NVML beside us
     "sensors/leaving.py",  # [leaving] command, by words
     "shim.py",  # the job
     "upgrade.py",

@@ -1,0 +1,375 @@
+"""One look at the pod as the job will find it: fills a ``Site``. Reads files, and asks the GPU driver in a child."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.config import RunFile
+from supervisor.core.facts import HostLook
+from supervisor.effects import attached, ports, survivors
+from supervisor.effects.strangers import on_the_gpus
+from supervisor.errors import ConfigError, SupervisorError
+from supervisor.jobs.base import Component, Job, StartRequest
+from supervisor.jobs.downloads import hub_cache
+from supervisor.jobs.environment import job_environment
+from supervisor.preflight import installed
+from supervisor.preflight.site import Gpu, GpuProcess, Site, Volume
+from supervisor.primerl import command
+from supervisor.sensors import gpu_survey
+from supervisor.sensors.cgroups import cgroup_of, number
+from supervisor.sensors.gpu import NEAR_ZERO_BYTES
+from supervisor.sensors.host import HostSensor
+
+GPUS_S = 5.0
+"""Patience with the GPU driver; a machine without one answers in a tenth of a second."""
+FILES_S = 2.0
+"""Patience with volumes and caches, of which one may be a network's that is gone."""
+UNLIMITED = 1 << 62
+CAP_SYS_RESOURCE = 24  # linux/capability.h
+LATEST_ATTEMPTS = 3
+PERSISTENT_BYTES = 10 << 30  # smaller ones are files for configuration
+
+_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+_OWN = {
+    *("overlay", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "squashfs", "nsfs", "autofs", "securityfs"),
+    *(
+        "debugfs",
+        "tracefs",
+        "bpf",
+        "pstore",
+        "configfs",
+        "fusectl",
+        "hugetlbfs",
+        "binfmt_misc",
+        "fuse.lxcfs",
+        "iso9660",
+    ),
+    *_MEMORY,
+}
+_SYSTEM = re.compile(r"/(proc|sys|dev|etc|usr|lib|lib64|bin|sbin|boot|run|snap)(/|$)")
+_PROVIDERS = (
+    ("vast", ("VAST_CONTAINERLABEL", "VAST_TCP_PORT_22", "VAST_CONTAINER_ID")),
+    ("runpod", ("RUNPOD_POD_ID",)),
+    ("prime", ("PRIME_POD_ID", "PRIMEINTELLECT_POD_ID")),
+    ("lambda", ("LAMBDA_INSTANCE_ID",)),
+    ("modal", ("MODAL_TASK_ID",)),
+    ("slurm", ("SLURM_JOB_ID",)),
+    ("kubernetes", ("KUBERNETES_SERVICE_HOST",)),
+)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What of the pod this run would use. ``environ``: what the job is given; ``own``: what we were given."""
+
+    environ: Mapping[str, str]
+    own: Mapping[str, str]
+    cwd: Path = Path("/")
+    python: Path | None = None
+    ports: Sequence[int] = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    nofile: int = 65536
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    state_dir: Path | None = None
+
+
+def site(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str], *, gpus: bool = True) -> Site:
+    """Look at this pod for the run. Well under a second, but where a driver or a network volume gives no answer."""
+    return look(needs(run_file, job, environ), gpus=gpus)
+
+
+def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str]) -> Needs:
+    """What the job would be started with. A job that cannot be started yet is looked at as far as it is known."""
+    if run_file is None:
+        here = Path.cwd()
+        folders = {"hf-cache": hub_cache(environ, here), "tmp": Path(environ.get("TMPDIR") or "/tmp")}  # noqa: S108
+        return Needs(environ, environ, here, folders=folders)
+    parts = _components(run_file, job)
+    env = parts[0].env if parts else _environment(run_file, environ)
+    folder = (run_file.job.dir or Path.cwd()).expanduser().absolute()
+    return Needs(
+        environ=env,
+        own=environ,
+        cwd=folder,
+        python=command.interpreter(run_file) if run_file.job.kind != "command" else run_file.job.python,
+        ports=sorted({port for part in parts for port in part.ports}),
+        hosts={port: host for part in parts for port, host in part.hosts.items()},
+        nofile=run_file.job.nofile,
+        folders={
+            "output": run_file.output_dir,
+            "state": run_file.state_dir,
+            "hf-cache": hub_cache(env, folder),
+            "tmp": Path(env.get("TMPDIR") or "/tmp"),  # noqa: S108 - it is looked at, nothing is written there
+        },
+        state_dir=run_file.state_dir,
+    )
+
+
+def look(needs: Needs, *, gpus: bool = True) -> Site:
+    """The pod, as far as it can be known from here. ``gpus`` False: the driver is not asked."""
+    surveyed: list[gpu_survey.GpuSurvey] = []
+    volumes: dict[str, Volume] = {}
+    models: dict[str, Path] = {}
+    persistent: list[Volume] = []
+    mounts = _mounts(Path("/proc/self/mountinfo"))
+    cache = hub_cache(needs.environ, needs.cwd)
+    looks = [_beside(lambda: surveyed.append(gpu_survey.survey(GPUS_S, dict(needs.own))))] if gpus else []
+    for name, folder in needs.folders.items():
+        looks.append(_beside(lambda name=name, folder=folder: _put(volumes, name, volume_of(folder, mounts))))  # type: ignore[misc]
+    looks.append(_beside(lambda: models.update(cached_models(cache))))
+    container = in_container(needs.own, mounts)
+    if container:
+        looks.append(_beside(lambda: persistent.extend(given(mounts))))
+    host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
+    found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
+    torch, torch_cuda = installed.torch(found)
+    held = listening(needs.ports, needs.hosts)
+    shm = volume_of(Path("/dev/shm"), mounts)  # noqa: S108
+    for at, one in enumerate(looks):
+        one.join(GPUS_S + 1 if gpus and at == 0 else FILES_S)
+    told = surveyed[0] if surveyed else gpu_survey.GpuSurvey(problem="not asked")
+    return Site(
+        gpus=_gpus(told) if not told.problem or told.none else None,
+        driver=told.driver,
+        driver_cuda=told.cuda,
+        torch=torch,
+        torch_cuda=torch_cuda,
+        memory_bytes=host.memory_total_bytes,
+        nofile=open_files(needs.nofile),
+        nproc=processes(),
+        shm=shm,
+        ports=held,
+        volumes=dict(volumes),
+        persistent=tuple(persistent),
+        hf_cache=cache,
+        hf_models=dict(models),
+        environ=needs.environ,
+        netrc_wandb=has_wandb_login(needs.environ),
+        provider=provider(needs.own),
+        container=container,
+        job_lives=needs.state_dir is not None and lives(needs.state_dir),
+    )
+
+
+def _components(run_file: RunFile, job: Job | None) -> list[Component]:
+    """What would be started, as far as the job can say it now."""
+    if job is None:
+        return []
+    request = StartRequest(run_file.run.id, 1, None, {}, run_file.wandb.id or "WANDB_ID", Path("/"))
+    try:
+        parts = list(job.components(request))
+        if run_file.recovery.inference == "own-role":
+            parts.append(job.engine_component(request))
+    except SupervisorError:
+        return []
+    return parts
+
+
+def _environment(run_file: RunFile, environ: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        return job_environment(environ, run_file.job.pass_env, run_file.job.env, {})
+    except ConfigError:
+        return {**environ, **run_file.job.env}
+
+
+def _beside(what: Callable[[], object]) -> threading.Thread:
+    """A look that may hang, in a thread that nobody has to wait for. One that fails leaves its place empty."""
+
+    def look() -> None:
+        with suppress(OSError):
+            what()
+
+    thread = threading.Thread(target=look, daemon=True, name="preflight-look")
+    thread.start()
+    return thread
+
+
+def _put(volumes: dict[str, Volume], name: str, volume: Volume | None) -> None:
+    if volume is not None:
+        volumes[name] = volume
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def _gpus(told: gpu_survey.GpuSurvey) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(one.index, one.uuid, one.name, one.total_bytes, one.free_bytes, _tenants(one), one.capability)
+        for one in told.gpus
+    )
+
+
+def _tenants(gpu: gpu_survey.GpuSurveyed) -> Sequence[GpuProcess] | None:
+    """Who holds memory there. The driver's numbers may be the host's, and then name some innocent's here, or nobody."""
+    if gpu.pids is None:
+        return None
+    if not gpu.pids:
+        return () if gpu.used_bytes < NEAR_ZERO_BYTES else None
+    found = []
+    for pid, used in gpu.pids:
+        known = on_the_gpus([pid], ())
+        found.append(GpuProcess(pid, known[0], used) if known else GpuProcess(0, "", used))
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- ports and processes
+
+
+def listening(wanted: Iterable[int], hosts: Mapping[int, str]) -> dict[int, str]:
+    """Which of these ports somebody listens on, and who, for people."""
+    found = ports.listeners(wanted, hosts)
+    if not found:
+        return {}
+    return {one.port: ports.describe(one).partition(" is held by ")[2] for one in ports.with_pids(found)}
+
+
+def lives(state_dir: Path) -> bool:
+    """Is an attempt of this run alive, one that was started or one that was attached?"""
+    folders = (path for path in (state_dir / "attempts").glob("[0-9]*") if path.name.isdigit())
+    for folder in sorted(folders, key=lambda path: int(path.name), reverse=True)[:LATEST_ATTEMPTS]:
+        if attached.living(folder) is not None:
+            return True
+        for record in survivors.records(folder):
+            if record.of_these_pids and (survivors.alive(record.shim) or survivors.alive(record.child)):
+                return True
+    return False
+
+
+# ---------------------------------------------------------------- limits
+
+
+def open_files(asked: int) -> tuple[int, int]:
+    """Soft and hard limit of open files as the job will have them: it is raised to ``asked`` where that may be."""
+    soft, hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE))
+    if soft >= asked:
+        return soft, hard
+    if hard >= asked or _may_raise(asked):
+        return asked, max(hard, asked)
+    return hard, hard
+
+
+def _may_raise(asked: int) -> bool:
+    most = number(Path("/proc/sys/fs/nr_open"))
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", installed.text_of(Path("/proc/self/status")), re.M)
+    return bool(effective and int(effective[1], 16) >> CAP_SYS_RESOURCE & 1) and (most is None or most >= asked)
+
+
+def processes() -> tuple[int, int] | None:
+    """Soft and hard limit of processes and threads: of this user, or of the control group where that is lower."""
+    soft, hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NPROC))
+    if os.geteuid() == 0:
+        soft = hard = UNLIMITED  # setrlimit(2): not for processes with CAP_SYS_RESOURCE
+    cgroup = cgroup_of(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    if cgroup is None:
+        return soft, hard
+    mount, folder = cgroup.mount, cgroup.folder
+    if cgroup.version == 1:
+        mount, folder = mount.with_name("pids"), mount.with_name("pids") / folder.relative_to(mount)
+    most = UNLIMITED
+    for level in (folder, *(one for one in folder.parents if one.is_relative_to(mount))):
+        most = min(most, number(level / "pids.max") or UNLIMITED)
+    return min(soft, most), min(hard, most)
+
+
+def _limit(value: int) -> int:
+    return UNLIMITED if value == resource.RLIM_INFINITY else value
+
+
+# ---------------------------------------------------------------- files
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of /proc/self/mountinfo."""
+
+    point: Path
+    kind: str
+
+
+def _mounts(table: Path) -> list[Mount]:
+    """All mounts, as proc(5) describes the file; later ones lie over earlier ones."""
+    found = []
+    for line in installed.text_of(table).splitlines():
+        words = line.split()
+        if "-" in words[6:]:
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[4])
+            found.append(Mount(Path(point), words[words.index("-", 6) + 1]))
+    return found
+
+
+def volume_of(folder: Path, mounts: Sequence[Mount]) -> Volume | None:
+    """The file system on which ``folder`` lies or would be made. Raises OSError."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    place = place.resolve()
+    known = [one for one in mounts if place.is_relative_to(one.point)]
+    if not known:
+        return None
+    longest = max(len(one.point.parts) for one in known)
+    mount = [one for one in known if len(one.point.parts) == longest][-1]
+    size = os.statvfs(place)
+    return Volume(str(mount.point), mount.kind, size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize)
+
+
+def given(mounts: Sequence[Mount]) -> list[Volume]:
+    """The volumes that a container was given: folders of real file systems that are not the system's own."""
+    found: dict[str, Volume] = {}
+    for mount in mounts:
+        if mount.kind in _OWN or mount.point == Path("/") or _SYSTEM.match(str(mount.point)):
+            continue
+        with suppress(OSError):
+            volume = volume_of(mount.point, mounts) if mount.point.is_dir() else None
+            if volume is not None and volume.total_bytes >= PERSISTENT_BYTES and os.access(mount.point, os.W_OK):
+                found[volume.mount] = volume
+    return list(found.values())
+
+
+def cached_models(cache: Path) -> dict[str, Path]:
+    """Models in the hub's cache: name to the folder of the revision that would be used. Raises OSError.
+
+    A repository's folder is ``models--OWNER--NAME`` with ``refs/main`` and ``snapshots/COMMIT`` (huggingface_hub,
+    file_download.py).
+    """
+    found = {}
+    for folder in sorted(cache.glob("models--*")) if cache.is_dir() else ():
+        commit = installed.text_of(folder / "refs" / "main").strip()
+        snapshots = [path for path in (folder / "snapshots").glob("*") if path.is_dir()]
+        named = [path for path in snapshots if path.name == commit]
+        if chosen := named or snapshots[-1:]:
+            found[folder.name.removeprefix("models--").replace("--", "/")] = chosen[0]
+    return found
+
+
+def has_wandb_login(environ: Mapping[str, str]) -> bool:
+    """Has the job's user a login for W&B in its netrc file?"""
+    path = environ.get("NETRC") or f"{environ.get('HOME') or Path.home()}/.netrc"
+    host = re.sub(r"^https?://|[:/].*$", "", environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
+    return bool(re.search(rf"\bmachine\s+{re.escape(host)}\b", installed.text_of(Path(path))))
+
+
+# ---------------------------------------------------------------- where we are
+
+
+def provider(environ: Mapping[str, str]) -> str:
+    """Who rents this pod out, by the variables that they set; "" where nothing tells."""
+    return next((name for name, variables in _PROVIDERS if any(environ.get(one) for one in variables)), "")
+
+
+def in_container(environ: Mapping[str, str], mounts: Sequence[Mount]) -> bool:
+    """Does this run in a container, whose own layer goes with it?"""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    root = [one.kind for one in mounts if one.point == Path("/")]
+    return bool(
+        any(path.exists() for path in marks)
+        or environ.get("container")
+        or environ.get("KUBERNETES_SERVICE_HOST")
+        or root[-1:] == ["overlay"]
+    )
