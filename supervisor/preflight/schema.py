@@ -76,3 +76,22 @@ def read(roots: Sequence[Path], kind: str) -> Schema | None:
     from supervisor.preflight.pydantic_source import schema_in
 
     return schema_in(roots, kind)
+
+
+def strangers(tree: Mapping[str, object], schema: Schema) -> Iterator[str]:
+    """Dotted paths in ``tree`` that ``schema`` does not know. Nothing is said of what stands below an open table."""
+    yield from _strangers(tree, schema.top, schema.open, "")
+
+
+def _strangers(tree: Mapping[str, object], known: Mapping[str, Field], anything: bool, above: str) -> Iterator[str]:
+    for key, value in tree.items():
+        name = str(key).replace("-", "_")
+        path = f"{above}.{name}" if above else name
+        field = known.get(name)
+        if field is None:
+            if not anything:
+                yield path
+            continue
+        for table in value if isinstance(value, list) else [value]:
+            if isinstance(table, Mapping):
+                yield from _strangers(table, field.below, field.open, path)

@@ -1,0 +1,211 @@
+"""What prime-rl knew when: keys and ways to speak at some thirty commits of its history, for where none is installed.
+
+``eras.json`` beside this file was read from the history by ``python -m supervisor.preflight.eras --write CLONE``;
+an opt-in test (tests/preflight/test_eras.py) compares the two. Of the source it holds names, kinds and defaults of
+keys only. Schemas from here are of a version that is near, so no certain word on the one that will run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from supervisor.preflight.schema import Field, Schema, strangers, walk
+from supervisor.primerl.dialect import Dialect
+
+DATA = Path(__file__).with_name("eras.json")
+KINDS = ("rl", "sft")
+COMMITS = (
+    *("ceb60c03f", "f12e2f2ee", "454e2cba4", "12ef60cf5", "443c657b8", "acfeb861b", "af5073208", "4b3372824"),
+    *("8518c157c", "1a28ff3d9", "b8697b0f0", "534c27ab5", "e3dbf2ad8", "be0e3d131", "32adbba80", "d83dce699"),
+    *("f870f3cbd", "82652c739", "3d9aa90a2", "09a6875f1", "0f236d322", "63331ad8b", "a12f5d5af", "625e05fa6"),
+    *("a87badd65", "d3e478d73", "f6563ff0e", "38494ccb4", "16f5c7222", "77766bb59", "d334ea529", "c012c45cf"),
+    *("9551e20fa", "60bc29547", "d1046b876", "289562d2e", "68e0c50f6", "9975d8868", "29e422276", "559b44772"),
+)
+"""On main, oldest first. One for each day on which the way to speak changed, and the releases."""
+_ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
+_LEAST_EXPLAINED = 0.5
+"""A configuration of which no version knows even this part of the keys is none of prime-rl."""
+
+
+@dataclass(frozen=True)
+class Era:
+    """One commit of prime-rl: from its ``day`` on, and until the next one, this is the best guess."""
+
+    day: date
+    commit: str
+    dialect: Dialect
+    schemas: Mapping[str, Schema]
+    """By kind ("rl", "sft")."""
+
+
+@cache
+def known() -> tuple[Era, ...]:
+    """All of them, oldest first."""
+    data = _data()
+    eras: list[Era] = []
+    features: dict[str, Any] = {}
+    for number, one in enumerate(data["eras"]):
+        features |= one["dialect"]
+        source = f"prime-rl {one['commit']} of {one['day']}"
+        schemas = {
+            kind: Schema(_tree(data[kind], number), False, source, number in data[f"{kind}-open"]) for kind in KINDS
+        }
+        eras.append(Era(date.fromisoformat(one["day"]), one["commit"], Dialect(**features), schemas))
+    return tuple(eras)
+
+
+def nearest(day: date) -> Era:
+    """The era of a day: the newest that is not after it, else the oldest."""
+    return next((era for era in reversed(known()) if era.day <= day), known()[0])
+
+
+def guess(tree: Mapping[str, object], kind: str = "rl") -> Era | None:
+    """The newest era that knows all keys of ``tree``, else the newest of those that know most; None without a clue.
+
+    There is none when every era knows as many of them, and when none knows at least half.
+    """
+    total = sum(1 for _ in _paths(tree))
+    if kind not in KINDS or not total:
+        return None
+    unknown = [(sum(1 for _ in strangers(tree, era.schemas[kind])), era) for era in known()]
+    least = min(count for count, _ in unknown)
+    if least > total * _LEAST_EXPLAINED or all(count == least for count, _ in unknown):
+        return None
+    return next(era for count, era in reversed(unknown) if count == least)
+
+
+def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
+    """When a dotted path was known: from a day until the day from which it was not (None: it still is)."""
+    eras = known()
+    found: list[tuple[date, date | None]] = []
+    since: date | None = None
+    for era in eras:
+        if era.schemas[kind].get(path) is not None:
+            since = since or era.day
+        elif since is not None:
+            found.append((since, era.day))
+            since = None
+    return [*found, (since, None)] if since is not None else found
+
+
+def _paths(tree: Mapping[str, object]) -> Iterator[str]:
+    for key, value in tree.items():
+        yield str(key)
+        for table in value if isinstance(value, list) else [value]:
+            if isinstance(table, Mapping):
+                yield from _paths(table)
+
+
+# ---------------------------------------------------------------- the file
+
+# A path has a list of [first era, last era, facts]; facts are left out where they are what most keys have.
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return data
+
+
+def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str, Field]:
+    top: dict[str, Field] = {}
+    tables: dict[str, dict[str, Field]] = {"": top}
+    for path, spans in table.items():  # each table before what stands in it
+        facts = next((facts for first, last, facts in spans if first <= era <= last), None)
+        if facts is None:
+            continue
+        above, _, name = path.rpartition(".")
+        below = tables[path] = {}
+        tables[above][name] = Field(
+            frozenset(facts["kinds"].split()),
+            below,
+            open=bool(facts.get("open")),
+            choices=tuple(facts.get("choices", ())),
+            required=bool(facts.get("required")),
+            default=facts.get("default"),
+            ignores=bool(facts.get("ignores")),
+        )
+    return top
+
+
+def _facts(field: Field) -> dict[str, Any]:
+    facts = {"open": field.open, "required": field.required, "ignores": field.ignores}
+    lists = {"choices": list(field.choices)} if field.choices else {}
+    default = {} if field.default is None else {"default": field.default}
+    return {"kinds": " ".join(sorted(field.kinds))} | {key: 1 for key, said in facts.items() if said} | lists | default
+
+
+def history(clone: Path) -> dict[str, Any]:
+    """The content of ``eras.json``, from a clone of prime-rl. Raises ValueError where a commit is not understood."""
+    from supervisor.preflight.pydantic_source import schema_of
+    from supervisor.primerl.probe import dialect_of
+
+    data: dict[str, Any] = {"eras": [], **{kind: {} for kind in KINDS}, **{f"{kind}-open": [] for kind in KINDS}}
+    features: dict[str, Any] = {}
+    for number, commit in enumerate(COMMITS):
+        names = set(_git(clone, "ls-tree", "-r", "--name-only", commit).splitlines())
+
+        def read(name: str, commit: str = commit, names: set[str] = names) -> str:
+            path = next((f"{root}/{name}" for root in _ROOTS if f"{root}/{name}" in names), None)
+            return _git(clone, "show", f"{commit}:{path}") if path else ""
+
+        now = asdict(dialect_of(read, commit))
+        changes = {key: value for key, value in now.items() if features.get(key) != value}
+        features = now
+        day = _git(clone, "log", "-1", "--format=%cs", commit).strip()
+        data["eras"].append({"commit": commit, "day": day, "dialect": changes})
+        for kind in KINDS:
+            schema = schema_of(read, kind, commit)
+            if schema is None:
+                raise ValueError(f"{commit}: the configuration of {kind} is not understood")
+            if schema.open:
+                data[f"{kind}-open"].append(number)
+            for path in walk(schema.top):
+                spans = data[kind].setdefault(path, [])
+                facts = _facts(schema.get(path) or Field(frozenset({"any"})))
+                if spans and spans[-1][1] == number - 1 and spans[-1][2] == facts:
+                    spans[-1][1] = number
+                else:
+                    spans.append([number, number, facts])
+    for kind in KINDS:
+        data[kind] = dict(sorted(data[kind].items(), key=lambda item: item[0].split(".")))
+    return data
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """``eras.json``: one line for each era and each key, so that a difference can be read."""
+    parts = []
+    for name, value in data.items():
+        if isinstance(value, dict):
+            lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(spans)}" for path, spans in value.items())
+            parts.append(f"{json.dumps(name)}: {{\n{lines}\n}}")
+        elif name == "eras":
+            parts.append(f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(one) for one in value) + "\n]")
+        else:
+            parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _git(clone: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(clone), *words], capture_output=True, check=True, text=True, errors="replace"
+    ).stdout
+
+
+def main() -> None:
+    """Write ``eras.json`` anew."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", type=Path, required=True, metavar="CLONE", help="a clone of prime-rl")
+    DATA.write_text(text_of(history(parser.parse_args().write)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
