@@ -1,4 +1,4 @@
-"""What prime-rl knew when: keys and ways to speak at some thirty commits of its history, for where none is installed.
+"""What prime-rl knew when: keys and ways to speak at some fifty commits of its history, for where none is installed.
 
 ``eras.json`` beside this file was read from the history by ``python -m supervisor.preflight.eras --write CLONE``;
 an opt-in test (tests/preflight/test_eras.py) compares the two. Of the source it holds names, kinds and defaults of
@@ -17,19 +17,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight.schema import Field, Schema, strangers, walk
+from supervisor.preflight.schema import Field, Schema, walk
 from supervisor.primerl.dialect import Dialect
 
 DATA = Path(__file__).with_name("eras.json")
 KINDS = ("rl", "sft")
 COMMITS = (
     *("ceb60c03f", "f12e2f2ee", "454e2cba4", "12ef60cf5", "443c657b8", "acfeb861b", "af5073208", "4b3372824"),
-    *("8518c157c", "1a28ff3d9", "b8697b0f0", "534c27ab5", "e3dbf2ad8", "be0e3d131", "32adbba80", "d83dce699"),
-    *("f870f3cbd", "82652c739", "3d9aa90a2", "09a6875f1", "0f236d322", "63331ad8b", "a12f5d5af", "625e05fa6"),
-    *("a87badd65", "d3e478d73", "f6563ff0e", "38494ccb4", "16f5c7222", "77766bb59", "d334ea529", "c012c45cf"),
-    *("9551e20fa", "60bc29547", "d1046b876", "289562d2e", "68e0c50f6", "9975d8868", "29e422276", "559b44772"),
+    *("9a0070b1b", "72db541b5", "bad56a97e", "8518c157c", "49d7999ca", "1a28ff3d9", "b8697b0f0", "e25953539"),
+    *("534c27ab5", "e3dbf2ad8", "be0e3d131", "32adbba80", "d83dce699", "f870f3cbd", "82652c739", "3d9aa90a2"),
+    *("09a6875f1", "02bdca2e4", "0f236d322", "63331ad8b", "a12f5d5af", "625e05fa6", "1a1a39619", "a87badd65"),
+    *("eaf95997f", "e792f9cf8", "f6563ff0e", "38494ccb4", "7089ba1e4", "0be5ac452", "16f5c7222", "77766bb59"),
+    *("d334ea529", "c012c45cf", "9551e20fa", "d612e23c1", "60bc29547", "d1046b876", "289562d2e", "68e0c50f6"),
+    *("9975d8868", "29e422276", "559b44772"),
 )
-"""On main, oldest first. One for each day on which the way to speak changed, and the releases."""
+"""On main, oldest first. One for each day on which the way to speak changed or many keys did, and the releases."""
 _ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
 _LEAST_EXPLAINED = 0.5
 """A configuration of which no version knows even this part of the keys is none of prime-rl."""
@@ -46,18 +48,35 @@ class Era:
     """By kind ("rl", "sft")."""
 
 
+class _Schemas(Mapping[str, Schema]):
+    """The schemas of one era, each built when it is asked for: a check wants one of a hundred."""
+
+    def __init__(self, number: int, source: str) -> None:
+        self._number = number
+        self._source = source
+        self._built: dict[str, Schema] = {}
+
+    def __getitem__(self, kind: str) -> Schema:
+        if kind not in self._built:
+            top = _tree(_data()[kind], self._number)
+            self._built[kind] = Schema(top, False, self._source, self._number in _data()[f"{kind}-open"])
+        return self._built[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(KINDS)
+
+    def __len__(self) -> int:
+        return len(KINDS)
+
+
 @cache
 def known() -> tuple[Era, ...]:
     """All of them, oldest first."""
-    data = _data()
     eras: list[Era] = []
     features: dict[str, Any] = {}
-    for number, one in enumerate(data["eras"]):
+    for number, one in enumerate(_data()["eras"]):
         features |= one["dialect"]
-        source = f"prime-rl {one['commit']} of {one['day']}"
-        schemas = {
-            kind: Schema(_tree(data[kind], number), False, source, number in data[f"{kind}-open"]) for kind in KINDS
-        }
+        schemas = _Schemas(number, f"prime-rl {one['commit']} of {one['day']}")
         eras.append(Era(date.fromisoformat(one["day"]), one["commit"], Dialect(**features), schemas))
     return tuple(eras)
 
@@ -72,14 +91,44 @@ def guess(tree: Mapping[str, object], kind: str = "rl") -> Era | None:
 
     There is none when every era knows as many of them, and when none knows at least half.
     """
-    total = sum(1 for _ in _paths(tree))
-    if kind not in KINDS or not total:
+    if kind not in KINDS:
         return None
-    unknown = [(sum(1 for _ in strangers(tree, era.schemas[kind])), era) for era in known()]
-    least = min(count for count, _ in unknown)
-    if least > total * _LEAST_EXPLAINED or all(count == least for count, _ in unknown):
+    eras = known()
+    unknown = [0] * len(eras)
+    opened = set(_data()[f"{kind}-open"])
+    total = _count(tree, "", _data()[kind], set(range(len(eras))) - opened, unknown)
+    least = min(unknown)
+    if least > total * _LEAST_EXPLAINED or all(count == least for count in unknown):
         return None
-    return next(era for count, era in reversed(unknown) if count == least)
+    return next(era for era, count in zip(reversed(eras), reversed(unknown), strict=True) if count == least)
+
+
+def _count(
+    tree: Mapping[str, object], above: str, table: Mapping[str, Any], strict: set[int], unknown: list[int]
+) -> int:
+    """Add to ``unknown`` (by era) the keys that the ``strict`` eras do not know here; their number all in all."""
+    total = 0
+    for key, value in tree.items():
+        path = f"{above}.{key}" if above else str(key)
+        spans = table.get(path.replace("-", "_"), ())
+        facts = {era: facts for first, last, facts in spans for era in range(first, last + 1)}
+        for era in strict:
+            unknown[era] += era not in facts or not _may_be(facts[era]["kinds"], value)
+        total += 1
+        inside = {era for era in strict if era in facts and not facts[era].get("open")}
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Mapping):
+                total += _count(one, path, table, inside, unknown)
+    return total
+
+
+def _may_be(kinds: str, value: object) -> bool:
+    """Is a table, a list or a single value wanted here? What kind of single value is not asked."""
+    if isinstance(value, Mapping):
+        return "table" in kinds or "any" in kinds
+    if isinstance(value, list):
+        return "list" in kinds or "any" in kinds
+    return not set(kinds.split()) <= {"table", "list"}
 
 
 def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
@@ -94,14 +143,6 @@ def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
             found.append((since, era.day))
             since = None
     return [*found, (since, None)] if since is not None else found
-
-
-def _paths(tree: Mapping[str, object]) -> Iterator[str]:
-    for key, value in tree.items():
-        yield str(key)
-        for table in value if isinstance(value, list) else [value]:
-            if isinstance(table, Mapping):
-                yield from _paths(table)
 
 
 # ---------------------------------------------------------------- the file

@@ -8,6 +8,7 @@ BaseSettings and pydantic_config's BaseConfig refuse them), and validators that 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,9 +120,9 @@ class _Reader:
                     elif name in moved and "table" in field.kinds:
                         field = replace(field, open=True)
                     below[name] = field
-        for name in moved:
+        for name in sorted(moved):
             if name.isidentifier() and name not in below:
-                below[name] = _ANYTHING
+                below[name] = _moved_to(name, moved, below)
         return Field(
             frozenset({"table"}),
             below,
@@ -228,6 +229,16 @@ class _Reader:
         if name in _TABLES:
             return Field(frozenset({"table"}), open=True)
         return _ANYTHING
+
+
+def _moved_to(name: str, moved: set[str], below: Mapping[str, Field]) -> Field:
+    """A key that a validator takes although no field has its name.
+
+    Where it names exactly one table that has a field of that name, it moves the key there: `[orchestrator.sampling]`
+    became `[orchestrator.train.sampling]` in that way (1a1a39619). Otherwise nothing is known of it.
+    """
+    there = [below[table].below[name] for table in moved if table in below and name in below[table].below]
+    return replace(there[0], required=False) if len(there) == 1 else _ANYTHING
 
 
 def _choices(inner: Sequence[ast.expr]) -> Field:
@@ -362,7 +373,7 @@ class _Before:
         found = module.find(name) if name else None
         if isinstance(found, Function):
             self._read(found.module, found.node, seen)
-        elif name.startswith("cls.") or (
+        elif re.fullmatch(r"cls\.\w+", name) or (
             isinstance(found, Foreign) and found.dotted.partition(".")[0] not in _HARMLESS
         ):
             self.unknown = True
