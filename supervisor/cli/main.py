@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 
 from supervisor import __version__
@@ -20,7 +21,7 @@ OF_THE_STORE = ("restore", "verify", "logs", "report")
 EPILOG = """\
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
 94 this pod is unfit.
-Of everything else: 0 done, 1 failed, 2 wrong usage.
+Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict).
 """
 
 
@@ -47,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(verb=function, contract=contract)
         if name in OF_THE_STORE:
             where.add_options(sub)
-        elif name not in ("init", "install", "uninstall", "version", "replay", "trace", "simulate"):
+        elif name not in ("check", "init", "install", "uninstall", "version", "replay", "trace", "simulate"):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
@@ -65,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
-    check = verb("check", "load the run file and say what would be done with it", _check)
-    check.add_argument("--json", action="store_true", help="print JSON")
-    check.add_argument("--online", action="store_true", help="also ask the store: its key, its bucket, its steps")
+    _add_check(verb("check", "find what is wrong with a run before it is started, and say what would be done", _check))
     init = verb("init", "write a run file for this machine", _init)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
@@ -149,6 +148,32 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("folder", type=Path)
     trial.add_argument("started", choices=("run", "onstart"))
     return parser
+
+
+def _add_check(check: argparse.ArgumentParser) -> None:
+    what = "the run file; or the trainer's own configuration, or its three files"
+    check.add_argument("files", type=Path, nargs="*", metavar="FILE.toml", help=what)
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--brief", action="store_true", help="one line for each finding, and nothing else")
+    online = "also what takes longer: the store and its key, the environments' import, the trainer's own dry run"
+    check.add_argument("--online", action="store_true", help=online)
+    check.add_argument("--explain", metavar="ID", help="say what a finding means, and end")
+    overrule = "this error does not count; may be given several times ([check] overrule in the run file)"
+    check.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
+    check.add_argument("--strict", action="store_true", help="end with 3 where there are warnings and no errors")
+    job = "folder of the installed prime-rl, where no run file names it"
+    check.add_argument("--job", type=Path, metavar="DIR", help=job)
+    day = "as with the prime-rl of this day (2026-01-06), where none is installed"
+    check.add_argument("--as-of", type=_day, metavar="DAY", help=day)
+    check.add_argument("--fix", action="store_true", help="print a patch with what can be mended for certain")
+    check.add_argument("--write", action="store_true", help="with --fix: apply it, keep FILE.orig, and check again")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a day is wanted, such as 2026-01-06, not {text!r}") from None
 
 
 def _step(text: str) -> int:
@@ -245,7 +270,20 @@ def _attach(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from supervisor.cli import check
 
-    return check.check(options.run_file, as_json=options.json, online=options.online)
+    if options.explain:
+        return check.explain(options.explain)
+    wish = check.Wish(
+        as_json=options.json,
+        online=options.online,
+        strict=options.strict,
+        brief=options.brief,
+        fix=options.fix,
+        write=options.write,
+        overrule=options.overrule,
+        as_of=options.as_of,
+        job_dir=options.job,
+    )
+    return check.check(options.files, wish=wish)
 
 
 def _init(options: argparse.Namespace) -> int:
