@@ -20,8 +20,9 @@ from supervisor import run_file as run_files
 from supervisor.config import RunFile
 from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.jobs.base import GpuPlan, Job
-from supervisor.preflight import look
+from supervisor.preflight import eras, look, schema
 from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.models import facts_of
 from supervisor.preflight.site import Site
 from supervisor.preflight.subject import ConfigText, How, Kind, Subject
 from supervisor.preflight.telling_apart import Part, is_run_file, part_of
@@ -34,6 +35,16 @@ from supervisor.toml_positions import key_positions
 LARGEST = configs.LARGEST
 MOST_STEPS = 6
 """Newest steps that are looked into: one of a thousand says no more of their size, and each costs a read."""
+
+MODELS = (
+    "model.name",
+    "trainer.model.name",
+    "orchestrator.student.model.name",
+    "orchestrator.model.name",
+    "inference.model.name",
+    "inference.vllm.model",
+)
+"""Where a configuration names the model: one for all parts, else that which is trained."""
 
 # What opening the job would say again.
 _SAID_BY_OPENING = {"prime-rl-not-found", "prime-rl-unknown", "config-missing", "config-unreadable", "toml-unreadable"}
@@ -320,7 +331,26 @@ def _with_trainer(
         else:
             told = f"[job] dir = {folder}: there is no such folder, and prime-rl should be in it."
             found.append(Finding("prime-rl-not-found", told, where))
-    return replace(subject, dialect=dialect, dialect_from=how, roots=roots), found
+    keys = schema.read(roots, subject.kind) if roots and dialect is not None else None
+    era: eras.Era | None = None
+    if as_of is not None:  # a person's word: it may be the version that will be installed
+        era, how = eras.nearest(as_of), "as-of"
+    elif dialect is None:
+        era, how = eras.guess(subject.settings.tree, subject.kind), "guessed"
+        found.append(_guessed(subject, era))
+    if era is not None:
+        dialect, keys = era.dialect, era.schemas.get(subject.kind)
+    if dialect is None:
+        how = ""
+    return replace(subject, dialect=dialect, dialect_from=how, schema=keys, roots=roots), found
+
+
+def _guessed(subject: Subject, era: eras.Era | None) -> Finding:
+    missing = "No prime-rl is installed here" if subject.run_file is None else "No prime-rl was found"
+    told = f"{missing}, and the keys fit none of its versions better than another: less can be said."
+    if era is not None:
+        told = f"{missing}, so this is checked as for {era.dialect.name}, the newest that the keys fit."
+    return Finding("prime-rl-guessed", told, Where(str(subject.texts[0].path)) if subject.texts else Where())
 
 
 # ---------------------------------------------------------------- the job
@@ -369,8 +399,16 @@ def _steps(job: Job) -> dict[int, int]:
 def _refusals(subject: Subject, placed: Iterator[configs.Refusal] | tuple[()], told: Sequence[str]) -> list[Finding]:
     """Why a start is refused whatever a person says. ``placed``: those of a key of the configuration."""
     places = {one.sentence: subject.where(one.key) for one in placed}
-    sentences = list(dict.fromkeys([*places, *told]))
-    return [Finding("refused", one, places.get(one) or _place_in_run_file(subject, one)) for one in sentences]
+    sentences = dict.fromkeys([*places, *told])
+    start = f"{subject.settings.where} "  # its place is told beside it
+    return [
+        Finding(
+            "refused",
+            f"It {one.removeprefix(start)}" if one.startswith(start) else one,
+            places.get(one) or _place_in_run_file(subject, one),
+        )
+        for one in sentences
+    ]
 
 
 def _place_in_run_file(subject: Subject, sentence: str) -> Where:
@@ -389,4 +427,10 @@ def _place_in_run_file(subject: Subject, sentence: str) -> Where:
 
 
 def _with_site(subject: Subject, job: Job | None, environ: Mapping[str, str], site: Site | None) -> Subject:
-    return replace(subject, site=look.site(subject.run_file, job, environ) if site is None else site)
+    site = look.site(subject.run_file, job, environ) if site is None else site
+    name = subject.settings.get(*MODELS)
+    folder = subject.run_file.job.dir if subject.run_file is not None else None
+    model = None
+    if isinstance(name, str):
+        model = facts_of(name, site.hf_models, (folder or Path.cwd()).expanduser().absolute())
+    return replace(subject, site=site, model=model)
