@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.preflight import Finding, examine
+from supervisor.preflight.gather import gather
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.site import Gpu, GpuProcess, Site, Volume
-from supervisor.preflight.subject import ConfigText, Subject
-from supervisor.primerl import configs
-from supervisor.primerl.probe import probe
-from supervisor.run_file import load
-from supervisor.toml_positions import key_positions
+from supervisor.preflight.subject import Subject
 from tests.primerl.eras import ERAS, write_checkout
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -119,13 +116,20 @@ def subject_of(case: Case, here: Path) -> Subject:
     if case.era:
         write_checkout(prime_rl, ERAS[case.era])
     prime_rl.mkdir(exist_ok=True)
-    for name, text in {**case.files, "run.toml": case.run or _default_run(case)}.items():
+    named = ["config.toml", *(f"{part}.toml" for part in PARTS)]
+    start = [here / name for name in named if name in case.files]
+    files = dict(case.files)
+    if case.era or case.run or case.args or case.kind not in ("rl", "sft"):
+        files["run.toml"] = case.run or _default_run(case)
+        start = [here / "run.toml"]
+    for name, text in files.items():
         place = here / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        if name == "run.toml" or name not in ("config.toml", *(f"{part}.toml" for part in PARTS)):
+        if name not in named:
             text = text.replace("{here}", str(here)).replace("{prime_rl}", str(prime_rl))
         place.write_text(text, encoding="utf-8")
-    subject = _gather(case, here, site_of(case.site, here))
+    site = site_of(case.site, here)
+    subject = gather(start, environ=site.environ, site=site, as_of=day_of(case))
     if case.model:
         known = {one.name for one in fields(ModelFacts)}
         facts = {key: tuple(value) if isinstance(value, list) else value for key, value in case.model.items()}
@@ -148,37 +152,6 @@ def _default_run(case: Case) -> str:
     if case.args:
         lines.append(f"args = {json.dumps(case.args)}")
     return "\n".join(lines) + "\n"
-
-
-def _gather(case: Case, here: Path, site: Site) -> Subject:
-    run = load(here / "run.toml")
-    files = configs.sources(run.job)
-    texts = []
-    for source in files:
-        text = source.path.read_text(encoding="utf-8")
-        texts.append(ConfigText(source.path, source.table, text, tomllib.loads(text), key_positions(text)))
-    settings = configs.load(files, run.job.args)
-    era = ERAS.get(case.era)
-    roots = [
-        root
-        for part in ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
-        if (root := here / "prime-rl" / part).is_dir()
-    ]
-    return Subject(
-        kind=run.job.kind,
-        settings=settings,
-        texts=texts,
-        args=run.job.args,
-        run_file=run,
-        run_path=here / "run.toml",
-        run_positions=key_positions((here / "run.toml").read_text(encoding="utf-8")),
-        dialect=probe(roots) if era else None,
-        dialect_from="installed" if era else "",
-        roots=roots,
-        interval=run.job.checkpoint_interval,
-        max_steps=run.run.max_steps or settings.number("max_steps", "trainer.max_steps"),
-        site=site,
-    )
 
 
 def site_of(table: Mapping[str, Any], here: Path) -> Site:
