@@ -23,7 +23,7 @@ from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.preflight import examine
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.gate import beaten, stopping
+from supervisor.preflight.gate import beaten, overrule_mistakes, standing, stopping
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
 from supervisor.secrets import masked, masked_all, remember_environment
@@ -131,6 +131,7 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
     overruled = frozenset(wish.overrule)
     if run_file is not None:
         overruled |= frozenset(run_file.check.overrule)
+        found += overrule_mistakes(subject)
         report |= _places(run_file)
         report["notes"] += _keys(run_file, paths[0], own, environ)
         found += _store_library(subject)
@@ -140,7 +141,8 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
         _describe_configs(subject, report)
     if wish.online:
         found += _online(subject, environ, report)
-    look = _Look(report, in_order(found), overruled, ours)
+    found = standing(in_order(found), subject, overruled)
+    look = _Look(report, found, overruled, ours)
     report["ok"] = not look.stopped
     report["problems"] = [_problem(one) for one in look.stopped]
     report["findings"] = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in look.found]

@@ -22,6 +22,9 @@ from supervisor.preflight.subject import Subject
 _MODULES = (keys, saving, lengths, batches, sharing, model_support, estimates, tracking, environments, resume, machine)
 
 
+REFUSED = "refused"
+
+
 def checks() -> tuple[Check, ...]:
     """All of them. Each module of this package that has some lists them in CHECKS."""
     return tuple(check for module in _MODULES for check in module.CHECKS)
@@ -36,8 +39,17 @@ def examine(subject: Subject) -> list[Finding]:
 
 
 def in_order(found: list[Finding]) -> list[Finding]:
-    """Errors first; then as they stand in the files, the machine last. What is said twice is said once."""
-    unique = list(dict.fromkeys(found))
+    """Ordered, and what is said twice is said once.
+
+    A refusal of the supervisor gives way to another error at its very place, which says more of it.
+    """
+    told = {one.where for one in found if one.weight == "error" and one.id != REFUSED and one.where.line}
+    unique = [one for one in dict.fromkeys(found) if one.id != REFUSED or one.where not in told]
+    return ordered(unique)
+
+
+def ordered(found: list[Finding]) -> list[Finding]:
+    """The worst first; then as they stand in the files, the machine last."""
     return sorted(
-        unique, key=lambda one: (SEVERITIES.index(one.weight), not one.where.file, one.where.file, one.where.line)
+        found, key=lambda one: (SEVERITIES.index(one.weight), not one.where.file, one.where.file, one.where.line)
     )

@@ -108,7 +108,8 @@ def gather_run(
         files = [_config_text(one) for one in configs.sources(run.job)] if kind == "vf-rl" else []
     found += [one for file in files for one in file.found]
     tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], run.job.args)
-    settings = Settings(tree, ", ".join(str(file.text.path) for file in files))
+    where = ", ".join(str(file.text.path) for file in files)
+    settings = Settings(tree, f"{where} (with [job] args)" if run.job.args else where)  # as the job's own sentences
     subject = Subject(
         kind=kind,
         settings=settings,
