@@ -1,7 +1,212 @@
-"""One GPU for trainer and engine."""
+"""One GPU for trainer and engine, and what of memory-saving, parallelism and weight transfer excludes each other."""
 
 from __future__ import annotations
 
-from supervisor.preflight.checking import Check
+from collections.abc import Iterator
+from datetime import date
 
-CHECKS: tuple[Check, ...] = ()
+from supervisor.preflight.checking import Check
+from supervisor.preflight.finding import Finding, Severity
+from supervisor.preflight.reading import degree, first, has, lora, number, of_trainer, switched_on
+from supervisor.preflight.subject import Subject
+from supervisor.primerl import configs
+
+DEFAULT_UTILIZATION = 0.9  # inference.gpu_memory_utilization from 454e2cba4 to 559b44772
+SHARED_UTILIZATION = 0.5
+"""What worked on one shared GPU: a 7B model with LoRA and activation checkpointing used 72 of 81 GB."""
+HOPELESS_UTILIZATION = 0.85
+SMALL = 2_000_000_000
+"""Parameters up to which a shared GPU of a data centre needs none of the savings below."""
+GIB = 1 << 30
+
+_UTILIZATION = tuple(
+    f"inference.{table}gpu_memory_utilization" for table in ("vllm.", "vllm_extra.", "")
+)  # d1046b876, 2026-08-08: in [inference.vllm]
+_EAGER = ("inference.vllm.enforce_eager", "inference.vllm_extra.enforce_eager", "inference.model.enforce_eager")
+_BROADCAST = ("weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type")
+
+
+def _era(subject: Subject) -> Iterator[Finding]:
+    if subject.plan.shared and subject.kind == "rl" and subject.dialect and subject.dialect.gpus != "ids":
+        told = (
+            f"GPU {', '.join(_both(subject))} is meant for trainer and engine, and {subject.dialect.name} counts GPUs: "
+            "it cannot give one to both."
+        )
+        where = subject.run_where("gpus", "trainer") if subject.run_line("gpus") else subject.file()
+        yield Finding("shared-gpu-not-possible", told, where)
+
+
+def _utilization(subject: Subject) -> Iterator[Finding]:
+    """vLLM claims its part of the whole GPU, and refuses to start when less than that is free."""
+    if not _shares(subject):
+        return
+    found = first(subject, *_UTILIZATION)
+    value = found.value if found else DEFAULT_UTILIZATION
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= SHARED_UTILIZATION:
+        return
+    said = f"{found.path} = {value}" if found else f"gpu_memory_utilization is not set, so it is {value},"
+    told = f"{said} on GPU {', '.join(_both(subject))}, which the trainer uses as well."
+    path = found.path if found else _UTILIZATION[-1]
+    hopeless = value >= HOPELESS_UTILIZATION and not _fits_beside(subject, float(value))
+    remedy = f"Set {path} to {SHARED_UTILIZATION}, or to 0.45 if the trainer then runs out of memory."
+    where = subject.where(path)
+    yield Finding("shared-gpu-utilization", told, where, remedy, None if hopeless else "warning")
+
+
+def _fits_beside(subject: Subject, utilization: float) -> bool:
+    """Could a small model be trained in the rest? Weights in 32 bits, and with full training gradients and moments."""
+    parameters = subject.model.parameters if subject.model else 0
+    if not parameters:
+        return False
+    totals = [
+        gpu.total_bytes for gpu in subject.site.gpus or () if {str(gpu.index), gpu.uuid} & set(subject.plan.trainer)
+    ]
+    if not totals:
+        return parameters <= SMALL
+    return parameters * (4 if lora(subject) else 16) + GIB < (1 - utilization) * min(totals)
+
+
+def _savings(subject: Subject) -> Iterator[Finding]:
+    """What a large model on a shared GPU cannot do without, or should not."""
+    parameters = subject.model.parameters if subject.model else 0
+    if not _shares(subject) or not parameters or parameters <= SMALL:
+        return
+    size = f"{parameters / 1e9:.1f}B parameters"
+    if not subject.settings.has("trainer.model.ac") and not subject.settings.has("trainer.model.ac_offloading"):
+        told = f"Trainer and engine share GPU {', '.join(_both(subject))} with {size}, and activations are all kept."
+        yield Finding("shared-gpu-checkpointing", told, subject.file("trainer.model.ac"))
+    if not switched_on(subject, *_EAGER):
+        told = f"Trainer and engine share GPU {', '.join(_both(subject))}, and the engine captures CUDA graphs there."
+        yield Finding("shared-gpu-eager", told, subject.file("inference.model.enforce_eager"))
+
+
+def _shares(subject: Subject) -> bool:
+    """With an engine that is started here. Where the era cannot share at all, that is said alone."""
+    dialect = subject.dialect
+    ids = dialect is not None and dialect.gpus == "ids"
+    return subject.plan.shared and subject.kind == "rl" and ids and subject.settings.has("inference")
+
+
+def _both(subject: Subject) -> list[str]:
+    return sorted(set(subject.plan.inference) & set(subject.plan.trainer))
+
+
+# ---------------------------------------------------------------- offloading
+
+
+def _offloading(subject: Subject) -> Iterator[Finding]:
+    fsdp = of_trainer(subject, "model.fsdp_cpu_offload")
+    if subject.kind not in ("rl", "sft") or not switched_on(subject, fsdp):
+        return
+    where = subject.where(fsdp)
+    adapter = lora(subject)
+    mended = has(subject, date(2026, 1, 23), "orchestrator.reload_weights_on_start")  # 82a8241f0; d0f2eb43d
+    if adapter and mended is not True:
+        told = f"{fsdp} is on, and {adapter} trains an adapter."
+        severity: Severity | None = None if mended is False else "warning"
+        yield Finding("cpu-offload-with-lora", told, where, severity=severity)
+    if subject.settings.get(of_trainer(subject, "optim.type")) == "muon":
+        told = f'{fsdp} is on, and {of_trainer(subject, "optim.type")} = "muon".'
+        yield Finding("cpu-offload-with-muon", told, where)
+    states, full = of_trainer(subject, "model.optim_cpu_offload"), of_trainer(subject, "model.full_offload")
+    if on := switched_on(subject, states, full):
+        yield Finding("cpu-offload-twice", f"{fsdp} and {on} are both on.", where)
+    elif subject.settings.get(states) is None and has(subject, date(2026, 6, 26)) is True:  # c5afcaa2e
+        told = f"{fsdp} is on, and so is {states}, which this version switches on by default."
+        yield Finding("cpu-offload-twice", told, where, f"Set {states} = false, or take {fsdp} out.")
+
+
+def _full_offload(subject: Subject) -> Iterator[Finding]:
+    """b8d9553c0 (2026-08-15): it excludes the other, which is on by default."""
+    states, full = of_trainer(subject, "model.optim_cpu_offload"), of_trainer(subject, "model.full_offload")
+    value = subject.settings.get(full)
+    if subject.kind not in ("rl", "sft") or value is None or value is False:
+        return
+    if subject.settings.get(states) is not False:
+        told = f"{full} is on, and {states} is not switched off: it is on by default."
+        yield Finding("full-offload-twice", told, subject.where(full), f"Set {states} = false.")
+
+
+# ---------------------------------------------------------------- vision, context parallelism
+
+
+def _vision(subject: Subject) -> Iterator[Finding]:
+    table = next((path for path in ("model.vlm", "trainer.model.vlm") if _is_table(subject, path)), "")
+    if not table or subject.kind not in ("rl", "sft"):
+        return
+    for name in ("optimization_dtype", "reduce_dtype"):
+        path = of_trainer(subject, f"model.{name}")
+        if (value := subject.settings.get(path)) != "bfloat16":
+            said = f"{path} = {value!r}" if value is not None else f"{path} is float32 by default"
+            told = f"{said}, and [{table}] makes it a vision-language model."
+            yield Finding("vision-needs-bfloat16", told, subject.where(path), f'Set {path} = "bfloat16".')
+    implementation = of_trainer(subject, "model.impl")
+    if has(subject, date(2026, 7, 20)) is True and subject.settings.get(implementation) != "custom":
+        told = f'{implementation} is not "custom", and [{table}] makes it a vision-language model.'
+        yield Finding("vision-needs-custom", told, subject.where(implementation), f'Set {implementation} = "custom".')
+    cp, style = of_trainer(subject, "model.cp"), of_trainer(subject, "model.cp_style")
+    if degree(subject, cp) > 1 and has(subject, date(2026, 7, 22)) is True and subject.settings.get(style) != "ulysses":
+        told = f'{cp} = {degree(subject, cp)} of a vision-language model, and {style} is not "ulysses".'
+        yield Finding("vision-needs-ulysses", told, subject.where(cp), f'Set {style} = "ulysses".')
+
+
+def _is_table(subject: Subject, path: str) -> bool:
+    return isinstance(subject.settings.get(path), dict)
+
+
+def _context_parallel(subject: Subject) -> Iterator[Finding]:
+    cp, attention = of_trainer(subject, "model.cp"), of_trainer(subject, "model.attn")
+    kind, size = subject.settings.get(attention), degree(subject, cp)
+    if subject.kind not in ("rl", "sft") or size < 2:
+        return
+    if kind in ("sdpa", "eager"):
+        told = f'{cp} = {size} splits sequences over GPUs, and {attention} = "{kind}" cannot.'
+        remedy = f'Set {attention} = "flash_attention_2", or {cp} = 1.'
+        yield Finding("context-parallel-attention", told, subject.where(attention), remedy)
+    implementation = of_trainer(subject, "model.impl")
+    if subject.settings.get(implementation) == "hf" and has(subject, date(2026, 7, 20)) is True:
+        told = f'{cp} = {size} splits sequences over GPUs, and {implementation} = "hf" cannot.'
+        remedy = f'Set {implementation} = "custom" or "auto", or {cp} = 1.'
+        yield Finding("context-parallel-implementation", told, subject.where(implementation), remedy)
+
+
+# ---------------------------------------------------------------- weights to the engine
+
+
+def _broadcast(subject: Subject) -> Iterator[Finding]:
+    if subject.kind != "rl":
+        return
+    chosen = first(subject, *_BROADCAST)
+    kind = (
+        chosen.value if chosen else configs.broadcast_type(subject.settings, subject.dialect) if subject.dialect else ""
+    )
+    if kind not in ("nccl", "nixl"):
+        return
+    where = subject.where(*_BROADCAST)
+    told = f'{chosen.path} = "{kind}"' if chosen else "Weights go through NCCL by default"
+    if chosen and (adapter := lora(subject)):
+        yield Finding("nccl-with-lora", f"{told}, and {adapter} trains an adapter.", where)
+    plan = subject.plan
+    if (
+        kind == "nccl"
+        and plan.trainer
+        and len({*plan.trainer, *plan.inference}) < 2
+        and subject.settings.has("inference")
+    ):
+        yield Finding("nccl-one-gpu", f"{told}, and trainer and engine have one GPU together.", where)
+    level = number(subject, "max_async_level", "trainer.max_async_level", "orchestrator.max_async_level")
+    if kind == "nccl" and level and level.value != 1 and has(subject, date(2026, 5, 25)) is not True:
+        told = f"{told}, and {level.path} = {level.value}."
+        yield Finding("nccl-async-level", told, subject.where(level.path), f"Set {level.path} = 1.")
+
+
+CHECKS: tuple[Check, ...] = (
+    _era,
+    _utilization,
+    _savings,
+    _offloading,
+    _full_offload,
+    _vision,
+    _context_parallel,
+    _broadcast,
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.schema import Schema
 from supervisor.preflight.site import Site
-from supervisor.primerl.configs import Settings
+from supervisor.primerl.configs import Settings, flags
 from supervisor.primerl.dialect import Dialect
 from supervisor.toml_positions import Key, Position
 
@@ -73,17 +74,31 @@ class Subject:
     """What was already wrong while it was gathered."""
 
     def where(self, *paths: str) -> Where:
-        """Where the first of the dotted ``paths`` that is set stands: the last file that says it, else [job] args."""
+        """Where the first of the dotted ``paths`` that is set stands; [job] args have the last word."""
         for path in paths:
             if not self.settings.has(path):
                 continue
             parts = tuple(path.split("."))
-            for text in reversed(self.texts):
-                below = parts[1:] if text.table and parts[0] == text.table else parts if not text.table else ()
-                if below and (place := _position(text.positions, below)):
-                    return Where(str(text.path), place.line, path)
+            if path not in self._flags:
+                for text in reversed(self.texts):
+                    below = parts[1:] if text.table and parts[0] == text.table else parts if not text.table else ()
+                    if below and (place := _position(text.positions, below)):
+                        return Where(str(text.path), place.line, path)
             return Where(str(self.run_path or ""), self.run_line("job", "args"), path)
         return self.file(paths[0] if paths else "")
+
+    def where_exactly(self, key: Key) -> Where:
+        """Where a key stands that passes through lists: ``key`` has the index of each element."""
+        name = ".".join(part for part in key if isinstance(part, str))
+        for text in reversed(self.texts):
+            below = key[1:] if text.table and key[0] == text.table else key if not text.table else ()
+            if below and (place := text.positions.get(below)):
+                return Where(str(text.path), place.line, name)
+        return self.where(name)
+
+    @cached_property
+    def _flags(self) -> frozenset[str]:
+        return frozenset(name.replace("-", "_") for name, _ in flags(self.args))
 
     def file(self, key: str = "") -> Where:
         """The file in which ``key`` would have to stand, where none sets it."""
