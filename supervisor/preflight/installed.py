@@ -41,15 +41,13 @@ class Packages:
         relative = Path(*module.split("."))
         return next((folder / relative for folder in self.folders if (folder / relative).is_dir()), None)
 
-    def version(self, distribution: str) -> str:
-        """Version by the metadata's folder name, "" where it is not installed."""
-        wanted = distribution.replace("-", "_").lower()
-        for folder in self.folders:
-            for path in folder.glob("*.dist-info"):
-                name, _, version = path.name.removesuffix(".dist-info").partition("-")
-                if name.replace("-", "_").lower() == wanted:
-                    return version
-        return ""
+    def versions(self) -> dict[str, str]:
+        """Every distribution's version, by the names of the metadata's folders; names in small letters with "_"."""
+        found: dict[str, str] = {}
+        for path in (path for folder in self.folders for path in folder.glob("*.dist-info")):
+            name, _, version = path.name.removesuffix(".dist-info").partition("-")
+            found.setdefault(name.replace("-", "_").lower(), version)
+        return found
 
 
 def packages(python: Path, environ: Mapping[str, str] | None = None) -> Packages:

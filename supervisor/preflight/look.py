@@ -6,7 +6,7 @@ import os
 import re
 import resource
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +78,7 @@ class Needs:
     nofile: int = 65536
     folders: Mapping[str, Path] = field(default_factory=dict)
     state_dir: Path | None = None
+    run_id: str = ""
 
 
 def site(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str], *, gpus: bool = True) -> Site:
@@ -109,6 +110,7 @@ def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str])
             "tmp": Path(env.get("TMPDIR") or "/tmp"),  # noqa: S108 - it is looked at, nothing is written there
         },
         state_dir=run_file.state_dir,
+        run_id=run_file.run.id,
     )
 
 
@@ -130,17 +132,19 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
     found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
     torch, torch_cuda = installed.torch(found)
-    held = listening(needs.ports, needs.hosts)
+    ours = _Ours(needs)
+    held = listening(needs.ports, needs.hosts, ours)
     shm = volume_of(Path("/dev/shm"), mounts)  # noqa: S108
     for at, one in enumerate(looks):
         one.join(GPUS_S + 1 if gpus and at == 0 else FILES_S)
     told = surveyed[0] if surveyed else gpu_survey.GpuSurvey(problem="not asked")
     return Site(
-        gpus=_gpus(told) if not told.problem or told.none else None,
+        gpus=_gpus(told, ours) if not told.problem or told.none else None,
         driver=told.driver,
         driver_cuda=told.cuda,
         torch=torch,
         torch_cuda=torch_cuda,
+        versions=found.versions(),
         memory_bytes=host.memory_total_bytes,
         nofile=open_files(needs.nofile),
         nproc=processes(),
@@ -199,41 +203,75 @@ def _put(volumes: dict[str, Volume], name: str, volume: Volume | None) -> None:
 # ---------------------------------------------------------------- GPUs
 
 
-def _gpus(told: gpu_survey.GpuSurvey) -> tuple[Gpu, ...]:
+class _Ours:
+    """What is left of this run's last attempts, looked for only when somebody is in the way: the start will end it."""
+
+    def __init__(self, needs: Needs) -> None:
+        self._needs = needs
+        self._found: frozenset[survivors.Identity] | None = None
+
+    def __call__(self) -> frozenset[survivors.Identity]:
+        if self._found is None:
+            folders = attempts(self._needs.state_dir) if self._needs.state_dir else []
+            if folders:
+                found = survivors.Belongings(folders[0], (), self._needs.run_id, also=folders[1:]).living()
+                self._found = frozenset(process.identity for process in found)
+            else:
+                self._found = frozenset()
+        return self._found
+
+
+def _gpus(told: gpu_survey.GpuSurvey, ours: Callable[[], Collection[survivors.Identity]]) -> tuple[Gpu, ...]:
     return tuple(
-        Gpu(one.index, one.uuid, one.name, one.total_bytes, one.free_bytes, _tenants(one), one.capability)
+        Gpu(one.index, one.uuid, one.name, one.total_bytes, one.free_bytes, _tenants(one, ours), one.capability)
         for one in told.gpus
     )
 
 
-def _tenants(gpu: gpu_survey.GpuSurveyed) -> Sequence[GpuProcess] | None:
-    """Who holds memory there. The driver's numbers may be the host's, and then name some innocent's here, or nobody."""
+def _tenants(
+    gpu: gpu_survey.GpuSurveyed, ours: Callable[[], Collection[survivors.Identity]]
+) -> Sequence[GpuProcess] | None:
+    """Who holds memory there. The driver's numbers may be the host's, and then name some innocent's here, or nobody.
+
+    None where they are hidden, or where only what is left of this run is there.
+    """
     if gpu.pids is None:
         return None
     if not gpu.pids:
         return () if gpu.used_bytes < NEAR_ZERO_BYTES else None
+    own = {pid for pid, _ in ours()}
     found = []
     for pid, used in gpu.pids:
-        known = on_the_gpus([pid], ())
-        found.append(GpuProcess(pid, known[0], used) if known else GpuProcess(0, "", used))
-    return tuple(found)
+        if pid not in own:
+            known = on_the_gpus([pid], ())
+            found.append(GpuProcess(pid, known[0], used) if known else GpuProcess(0, "", used))
+    return tuple(found) or None
 
 
 # ---------------------------------------------------------------- ports and processes
 
 
-def listening(wanted: Iterable[int], hosts: Mapping[int, str]) -> dict[int, str]:
-    """Which of these ports somebody listens on, and who, for people."""
+def listening(
+    wanted: Iterable[int], hosts: Mapping[int, str], ours: Callable[[], Collection[survivors.Identity]] = frozenset
+) -> dict[int, str]:
+    """Which of these ports somebody listens on who is not ``ours``, and who, for people."""
     found = ports.listeners(wanted, hosts)
     if not found:
         return {}
-    return {one.port: ports.describe(one).partition(" is held by ")[2] for one in ports.with_pids(found)}
+    own = {pid for pid, _ in ours()}
+    others = [one for one in ports.with_pids(found) if not one.pids or not own.issuperset(one.pids)]
+    return {one.port: ports.describe(one).partition(" is held by ")[2] for one in others}
+
+
+def attempts(state_dir: Path) -> list[Path]:
+    """Folders of the last attempts, the newest first."""
+    folders = (path for path in (state_dir / "attempts").glob("[0-9]*") if path.name.isdigit())
+    return sorted(folders, key=lambda path: int(path.name), reverse=True)[:LATEST_ATTEMPTS]
 
 
 def lives(state_dir: Path) -> bool:
     """Is an attempt of this run alive, one that was started or one that was attached?"""
-    folders = (path for path in (state_dir / "attempts").glob("[0-9]*") if path.name.isdigit())
-    for folder in sorted(folders, key=lambda path: int(path.name), reverse=True)[:LATEST_ATTEMPTS]:
+    for folder in attempts(state_dir):
         if attached.living(folder) is not None:
             return True
         for record in survivors.records(folder):

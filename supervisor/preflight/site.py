@@ -57,6 +57,8 @@ class Site:
     """CUDA version that the job's torch was built for ("12.8"), "" where there is none."""
     torch: str = ""
     """Version of the job's torch ("2.8.0+cu128"), "" where it was not found."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """What else is installed in the job's environment: distribution ("vllm", "huggingface_hub") to version."""
     memory_bytes: int | None = None
     """RAM that this container may have."""
     nofile: tuple[int, int] | None = None

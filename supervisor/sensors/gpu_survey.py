@@ -90,10 +90,22 @@ def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) 
         return GpuSurvey(problem=f"No GPU was found ({last.split(': ', 1)[-1]}).", none=none)
     try:
         driver, cuda, found = json.loads(done.stdout)
-        gpus = [
-            GpuSurveyed(*one[:6], tuple(one[6]) if one[6] else None, None if one[7] is None else [*map(tuple, one[7])])
-            for one in found
-        ]
-    except (ValueError, TypeError, IndexError):
+        gpus = [_gpu(*one) for one in found]
+    except (ValueError, TypeError):
         return GpuSurvey(problem="The NVIDIA driver gave an answer that is not understood: GPUs are left out.")
     return GpuSurvey(gpus, driver, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
+
+
+def _gpu(
+    index: int,
+    name: str,
+    uuid: str,
+    total: int,
+    free: int,
+    used: int,
+    capability: list[int] | None,
+    pids: list[list[int]] | None,
+) -> GpuSurveyed:
+    generation = (capability[0], capability[1]) if capability else None
+    processes = None if pids is None else [(pid, held) for pid, held in pids]
+    return GpuSurveyed(index, name, uuid, total, free, used, generation, processes)
