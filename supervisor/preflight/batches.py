@@ -146,20 +146,6 @@ def _trainer_layout(subject: Subject) -> Iterator[Finding]:
         yield Finding("seq-len-by-parallelism", told, subject.where("data.seq_len"))
 
 
-def _gpus_there(subject: Subject) -> Iterator[Finding]:
-    """Only where this pod has GPUs at all: on a desk without any there is nothing to compare with."""
-    there = subject.site.gpus
-    if not there or subject.kind == "command" or elsewhere(subject):
-        return
-    names = {name for gpu in there for name in (str(gpu.index), gpu.uuid)}
-    for part, asked in (("inference", subject.plan.inference), ("trainer", subject.plan.trainer)):
-        if missing := [gpu for gpu in asked if gpu not in names and not gpu.startswith("MIG-")]:
-            who = "the engine" if part == "inference" else "the trainer"
-            numbers = ", ".join(str(gpu.index) for gpu in there)
-            told = f"GPU {', '.join(missing)} is wanted for {who}, and this pod has {_gpus(len(there))} ({numbers})."
-            yield Finding("gpu-not-there", told, _gpus_at(subject, part))
-
-
 def _gpus_once(subject: Subject) -> Iterator[Finding]:
     for part, asked in (("inference", subject.plan.inference), ("trainer", subject.plan.trainer)):
         if twice := sorted({gpu for gpu in asked if list(asked).count(gpu) > 1}):
@@ -197,6 +183,5 @@ CHECKS: tuple[Check, ...] = (
     _practice,
     _engine_layout,
     _trainer_layout,
-    _gpus_there,
     _gpus_once,
 )

@@ -156,6 +156,7 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
         hf_models=dict(models),
         environ=needs.environ,
         netrc_wandb=has_wandb_login(needs.environ),
+        hf_login=has_hf_login(needs.environ),
         provider=provider(needs.own),
         container=container,
         job_lives=needs.state_dir is not None and lives(needs.state_dir),
@@ -391,6 +392,16 @@ def has_wandb_login(environ: Mapping[str, str]) -> bool:
     path = environ.get("NETRC") or f"{environ.get('HOME') or Path.home()}/.netrc"
     host = re.sub(r"^https?://|[:/].*$", "", environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
     return bool(re.search(rf"\bmachine\s+{re.escape(host)}\b", installed.text_of(Path(path))))
+
+
+def has_hf_login(environ: Mapping[str, str]) -> bool:
+    """Is there a file with a token where the job's huggingface_hub looks for one (its constants.py, HF_TOKEN_PATH)?"""
+    home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or _home(environ) + '/.cache'}/huggingface"
+    return bool(installed.text_of(Path(environ.get("HF_TOKEN_PATH") or f"{home}/token")).strip())
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    return environ.get("HOME") or str(Path.home())
 
 
 # ---------------------------------------------------------------- where we are

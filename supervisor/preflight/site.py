@@ -79,6 +79,8 @@ class Site:
     """What the job would be given."""
     netrc_wandb: bool = False
     """Is there a login for api.wandb.ai in ~/.netrc?"""
+    hf_login: bool | None = None
+    """Did somebody log in to Hugging Face here, so that a file holds a token? None: nobody looked."""
     provider: str = ""
     """Such as "vast", "runpod", "prime", ...; "" where nothing tells."""
     container: bool = False
