@@ -60,9 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
     restart = "start the daemon again after a crash, and collect orphans; the default for process 1 of a container"
     run.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
+    overrule = "start although `check` finds this error; may be given several times"
+    run.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
     onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
     onstart.add_argument("--take-over", action="store_true", help=take_over)
     onstart.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
+    onstart.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
@@ -70,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     init = verb("init", "write a run file for this machine", _init)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
+    launch = "take this launch line, script, or standard input (-) and keep its meaning; nothing of it is executed"
+    init.add_argument("--from", dest="launch", metavar="'COMMAND'|FILE.sh|-", help=launch)
     install = verb("install", "put the systemd unit, its folders and a run file in place", _install)
     install.add_argument("--run", type=Path, metavar="RUN.toml", help="copy it under its run.id, and an .env beside it")
     install.add_argument("--now", action="store_true", help="also enable and start it (systemctl enable --now)")
@@ -147,6 +152,11 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("run_file", type=Path)
     trial.add_argument("folder", type=Path)
     trial.add_argument("started", choices=("run", "onstart"))
+    # Asked by the daemon before it starts a job (supervisor.start_check).
+    before = verbs.add_parser("start-check")
+    before.set_defaults(verb=_start_check, contract=False)
+    before.add_argument("run_file", type=Path)
+    before.add_argument("--overrule", action="append", default=[])
     return parser
 
 
@@ -227,19 +237,42 @@ def _percent(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _known_ids(options)
     _nanny(options, "run")
     from supervisor import daemon
 
     return daemon.main(
-        options.run_file, fresh=options.fresh, step=options.step, take_over=options.take_over, onstart=False
+        options.run_file,
+        fresh=options.fresh,
+        step=options.step,
+        take_over=options.take_over,
+        onstart=False,
+        overrule=options.overrule,
     )
 
 
 def _onstart(options: argparse.Namespace) -> int:
+    _known_ids(options)
     _nanny(options, "onstart")
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=False, step=None, take_over=options.take_over, onstart=True)
+    return daemon.main(
+        options.run_file,
+        fresh=False,
+        step=None,
+        take_over=options.take_over,
+        onstart=True,
+        overrule=options.overrule,
+    )
+
+
+def _known_ids(options: argparse.Namespace) -> None:
+    """Raises UsageError for an id to overrule that no finding has."""
+    if options.overrule:
+        from supervisor.cli import findings
+
+        for name in options.overrule:
+            findings.known(name)
 
 
 def _nanny(options: argparse.Namespace, verb: str) -> None:
@@ -258,7 +291,8 @@ def _nanny(options: argparse.Namespace, verb: str) -> None:
     once += ["--take-over"] if options.take_over else []
     # How this very program was started: the interpreter's words, then those that are parsed here.
     program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
-    nanny.turn_into([*program, verb, str(options.run_file), "--no-restart"], once)
+    overrule = [f"--overrule={name}" for name in options.overrule]
+    nanny.turn_into([*program, verb, str(options.run_file), "--no-restart", *overrule], once)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -289,7 +323,7 @@ def _check(options: argparse.Namespace) -> int:
 def _init(options: argparse.Namespace) -> int:
     from supervisor.cli import init
 
-    return init.init(options.output, options.job)
+    return init.init(options.output, options.job, options.launch)
 
 
 def _install(options: argparse.Namespace) -> int:
@@ -364,6 +398,12 @@ def _upgrade_check(options: argparse.Namespace) -> int:
     onstart = options.started == "onstart"
     upgrade.prove(options.run_file, options.folder, onstart=onstart, environ=os.environ)
     return 0
+
+
+def _start_check(options: argparse.Namespace) -> int:
+    from supervisor.cli import check
+
+    return check.before_start(options.run_file, sys.stdin.read(), options.overrule)
 
 
 def _version(options: argparse.Namespace) -> int:
