@@ -36,6 +36,7 @@ _TOOLS = ("inference.model.enable_auto_tool_choice", "inference.vllm.enable_auto
 # prime-rl's engine no longer refuses a request whose prompt and max_tokens together exceed the context (82417b015).
 _ENGINE_CUTS = date(2026, 2, 15)
 _JUST_BEFORE = "dump_config"  # 258638503, 2026-02-12
+_SEQ_LEN_REFUSED = date(2025, 12, 22)  # 67af6779a, which also made the setting for both
 # Rollouts ask for tokens by default, where max_tokens alone may exceed it, too (66ff00d11).
 _TOKENS_IN = date(2026, 5, 17)
 
@@ -107,7 +108,12 @@ def _trainer_shorter(subject: Subject) -> Iterator[Finding]:
         said = f"trainer.model.seq_len {_is(trainer)}, less than orchestrator.seq_len, which {_is(orchestrator)}."
         at = trainer.path or orchestrator.path
         remedy = f"Set trainer.model.seq_len to {orchestrator.value}, or seq_len at the top of the file for both."
-        yield Finding("trainer-seq-len-shorter", said, subject.where(at), remedy)
+        # Before that such samples were cut without a word (trainer/batch.py at b8697b0f0).
+        refused = has(subject, _SEQ_LEN_REFUSED, "seq_len") is not False
+        if not refused:
+            said = f"{said.removesuffix('.')}: longer rollouts are cut before they are trained on."
+        where = subject.where(at)
+        yield Finding("trainer-seq-len-shorter", said, where, remedy, None if refused else "warning")
 
 
 def _is(length: Number) -> str:
