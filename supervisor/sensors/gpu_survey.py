@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 LOOK_S = 15.0
 
@@ -90,22 +91,14 @@ def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) 
         return GpuSurvey(problem=f"No GPU was found ({last.split(': ', 1)[-1]}).", none=none)
     try:
         driver, cuda, found = json.loads(done.stdout)
-        gpus = [_gpu(*one) for one in found]
-    except (ValueError, TypeError):
+        gpus = [_gpu(one) for one in found]
+    except (ValueError, TypeError, IndexError):
         return GpuSurvey(problem="The NVIDIA driver gave an answer that is not understood: GPUs are left out.")
     return GpuSurvey(gpus, driver, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
 
 
-def _gpu(
-    index: int,
-    name: str,
-    uuid: str,
-    total: int,
-    free: int,
-    used: int,
-    capability: list[int] | None,
-    pids: list[list[int]] | None,
-) -> GpuSurveyed:
-    generation = (capability[0], capability[1]) if capability else None
-    processes = None if pids is None else [(pid, held) for pid, held in pids]
+def _gpu(one: list[Any]) -> GpuSurveyed:
+    index, name, uuid, total, free, used, capability, pids = one
+    generation = (int(capability[0]), int(capability[1])) if capability else None
+    processes = None if pids is None else [(int(pid), int(held)) for pid, held in pids]
     return GpuSurveyed(index, name, uuid, total, free, used, generation, processes)
