@@ -95,6 +95,18 @@ def problems(path: Path, run_file: RunFile, environ: Mapping[str, str] = os.envi
     return [masked(_problem(one)) for one in found if one.where.file]
 
 
+def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """For the daemon (supervisor.start_check): print the findings as JSON. ``settings``: the run's, as JSON."""
+    remember_environment(environ)
+    run_file = RunFile.model_validate_json(settings)
+    subject, _ = gather_run(path, environ=environ, run_file=run_file)
+    overruled = frozenset([*overrule, *run_file.check.overrule])
+    found = standing(in_order([*examine(subject), *overrule_mistakes(subject)]), subject, overruled)
+    told = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in found]
+    print(json.dumps(masked_all({"findings": told}), ensure_ascii=False))
+    return 0
+
+
 # ---------------------------------------------------------------- looking
 
 

@@ -25,7 +25,7 @@ def show(found: Sequence[Finding], *, write: bool) -> Fixes:
     if write:
         _put(made)
     elif made.patches:
-        _tell("Nothing is written yet: --fix --write does, or `patch -p0` with the text above.")
+        _tell("Nothing is written yet: --fix --write does that.")
     return made
 
 

@@ -38,7 +38,7 @@ class Patch:
     after: bytes
 
     def diff(self) -> str:
-        """As ``diff -u`` writes it, for ``patch -p0``."""
+        """As ``diff -u`` writes it."""
         old, new = (_lines(content) for content in (self.before, self.after))
         told: list[str] = []
         for line in difflib.unified_diff(old, new, str(self.file), str(self.file)):

@@ -6,7 +6,6 @@ mends one line wants to know of the next one now, and not after the next attempt
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from supervisor.preflight.models import facts_of
 from supervisor.preflight.site import Site
 from supervisor.preflight.subject import ConfigText, How, Kind, Subject
 from supervisor.preflight.telling_apart import Part, is_run_file, part_of
+from supervisor.preflight.toml_text import mended
 from supervisor.primerl import command, configs, inference, open_job
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
@@ -47,7 +47,7 @@ MODELS = (
 """Where a configuration names the model: one for all parts, else that which is trained."""
 
 # What opening the job would say again.
-_SAID_BY_OPENING = {"prime-rl-not-found", "prime-rl-unknown", "config-missing", "config-unreadable", "toml-unreadable"}
+_SAID_BY_OPENING = {"prime-rl-not-found", "prime-rl-unknown"}
 _PLACE = re.compile(r"^(?P<file>.+?) line (?P<line>\d+)(?:, column \d+)?: (?P<told>.*)$", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r'^\[(?P<section>[\w.]+)\] has no (?:setting )?"(?P<key>[^"]+)"')
 _RUN_KEY = re.compile(r"^\[(?P<section>\w+)\](?: (?P<key>[a-z]\w*(?:[.\[][\w.\[\]]+)?)(?=[ :]))?")
@@ -81,7 +81,7 @@ def looks_like_run_file(path: Path) -> bool:
     text, problem = _text(path)
     if problem:
         return True  # whoever reads run files says what is wrong with it
-    return is_run_file(_parsed(path, text), text)
+    return is_run_file(mended(path, text).data, text)
 
 
 # ---------------------------------------------------------------- of a run file
@@ -140,14 +140,24 @@ def _files_of(run: RunFile) -> list[_Read]:
 
 def _read_run_file(path: Path, text: str) -> tuple[RunFile | None, list[Finding]]:
     """What can be used of it, and what is wrong with it. Its settings are used without those that are wrong."""
+    found: list[Finding] = []
     try:
-        return run_files.load(path), []
+        return run_files.load(path), found
     except ConfigError as error:
-        found = [_run_mistake(path, line) for line in str(error).splitlines()]
-    data = _parsed(path, text)
-    for _ in range(len(found) + 1):
-        if data is None:
-            return None, found
+        told = str(error)
+    better = mended(path, text) if text else None
+    if better is not None and better.findings:
+        # It is no TOML, and this says more of it; what else is wrong is seen behind that.
+        found, told = list(better.findings), ""
+        try:
+            run_files.checked(path, better.text, RunFile)
+        except ConfigError as error:
+            told = str(error)
+    found += [_run_mistake(path, line) for line in told.splitlines() if better is None or better.data is not None]
+    data = None
+    if better is not None and better.data is not None:
+        data = {run_files.SECOND_NAMES.get(name, name): value for name, value in better.data.items()}
+    while data is not None:
         try:
             return RunFile.model_validate(data), found
         except ValidationError as error:
@@ -231,7 +241,7 @@ def _of_configs(
 
 def _part(path: Path) -> Part:
     text, problem = _text(path)
-    return part_of(path, None if problem else _parsed(path, text))
+    return part_of(path, None if problem else mended(path, text).data)
 
 
 def _at(finding: Finding, old: Path, new: Path) -> Finding:
@@ -258,8 +268,10 @@ def _config_text(source: Source) -> _Read:
         missing = not source.path.exists()
         finding = Finding("config-missing" if missing else "config-unreadable", problem, where)
         return _Read(ConfigText(source.path, source.table, "", None, {}), [finding])
-    data, found = _mended(source.path, text)
-    return _Read(ConfigText(source.path, source.table, text, data, key_positions(text)), found)
+    better = mended(source.path, text)
+    # A mended text has its lines where they were.
+    positions = key_positions(better.text)
+    return _Read(ConfigText(source.path, source.table, text, better.data, positions), better.findings)
 
 
 def _text(path: Path) -> tuple[str, str]:
@@ -277,34 +289,6 @@ def _text(path: Path) -> tuple[str, str]:
         return "", f"{path} is not UTF-8 text: {error.reason} at byte {error.start}."
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         return "", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}."
-
-
-def _mended(path: Path, text: str) -> tuple[Mapping[str, Any] | None, list[Finding]]:
-    """What the text says, mended where that is certain, and what was wrong with it."""
-    if path.suffix == ".json":
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            line = getattr(error, "lineno", 0)
-            return None, [Finding("config-unreadable", f"This is not JSON: {error}.", Where(str(path), line))]
-        if not isinstance(data, Mapping):
-            return None, [Finding("config-unreadable", "It holds no table of settings.", Where(str(path)))]
-        return data, []
-    data = _parsed(path, text)
-    return data, []
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any] | None:
-    if path.suffix == ".json":
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        return data if isinstance(data, dict) else None
-    try:
-        return run_files.parsed(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 # ---------------------------------------------------------------- the trainer
@@ -365,7 +349,8 @@ def _with_job(
         job = open_job(run, environ)
     except (ConfigError, UnknownDialectError) as error:
         subject = _with_plan(subject, run, environ)
-        if {one.id for one in found} & _SAID_BY_OPENING:
+        broken = {str(text.path) for text in subject.texts}
+        if any(one.id in _SAID_BY_OPENING or one.where.file in broken for one in found):
             return subject, None, []  # said already, with its place
         return subject, None, _refusals(subject, (), str(error).splitlines())
     subject = replace(
