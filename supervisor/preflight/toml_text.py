@@ -113,6 +113,8 @@ class _Repair:
     """How many of the broken statements could not be mended."""
     lost: bool = False
     """The header of the present section is not understood, so neither is what stands below it."""
+    section: tuple[str, ...] = ()
+    """The present section."""
 
     def run(self) -> Mended:
         self.lines = self.text.split("\n")
@@ -168,11 +170,13 @@ class _Repair:
             mend = mended_header(line, self._lists())
             section = section_of(mend.text, at) if mend else None
             if mend is None or section is None:
+                self.section = ()
                 self._cannot(at, at, "This section header is not TOML")
                 self.lost = True
                 return at + 1
             self._mend(at, at, [mend.text], mend.mistake, mend.what, certain=mend.certain)
         self.lost = False
+        self.section = section.names
         self.statements.append(section)
         return at + 1
 
@@ -287,6 +291,10 @@ class _Repair:
 
     # ------------------------------------------------------------ findings
 
+    def _full(self, key: str) -> str:
+        """The dotted path of a key of the present section."""
+        return ".".join([*self.section, key]) if key else ""
+
     def _where(self, at: int, key: str) -> Where:
         return Where(str(self.path), max(at + 1, 0), key)
 
@@ -305,7 +313,7 @@ class _Repair:
             Finding(
                 rule,
                 f"`{_short(shown)}`: {what}.",
-                self._where(first, key),
+                self._where(first, self._full(key)),
                 f"Write it as: {_short(' '.join(line.strip() for line in lines))}" if certain else "",
                 edits=edits,
             )
@@ -324,7 +332,7 @@ class _Repair:
         except (ValueError, RecursionError):
             pass
         shown = _short(self.lines[min(line, len(self.lines) - 1)].strip())
-        self._say("toml-syntax", f"{what}{said}: `{shown}`.", min(line, last), key)
+        self._say("toml-syntax", f"{what}{said}: `{shown}`.", min(line, last), self._full(key))
 
     def _say(self, rule: str, sentence: str, at: int, key: str = "") -> None:
         self.found.append(Finding(rule, sentence, self._where(at, key)))
