@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight import asking, installed
+from supervisor.preflight import asking, installed, look
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import Packages
@@ -270,10 +270,9 @@ def _asked(subject: Subject, one: Named, python: Path, timeout_s: float) -> Iter
     folder = subject.run_file.job.dir if subject.run_file else None
     words = [str(python), "-c", _ASK, MARK, *one.modules]
     place = where(subject, one)
+    env = subject.site.environ or look.needs(subject.run_file, None, os.environ).environ
     try:
-        answer = asking.ask(
-            words, cwd=folder or Path("/"), env=subject.site.environ or dict(os.environ), timeout_s=timeout_s
-        )
+        answer = asking.ask(words, cwd=folder or Path("/"), env=env, timeout_s=timeout_s)
     except OSError as error:
         yield Finding("environment-not-asked", f"{python} cannot be run ({error.strerror}).", place)
         return
