@@ -87,20 +87,25 @@ def nearest(day: date) -> Era:
 
 
 def guess(tree: Mapping[str, object], kind: str = "rl") -> Era | None:
-    """The newest era that knows all keys of ``tree``, else the newest of those that know most; None without a clue.
+    """The newest of those that ``fitting`` gives, None without a clue."""
+    return next(reversed(fitting(tree, kind)), None)
+
+
+def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
+    """The eras that know all keys of ``tree``, else those that know most; oldest first, none without a clue.
 
     There is none when every era knows as many of them, and when none knows at least half.
     """
     if kind not in KINDS:
-        return None
+        return ()
     eras = known()
     unknown = [0] * len(eras)
     opened = set(_data()[f"{kind}-open"])
     total = _count(tree, "", _data()[kind], set(range(len(eras))) - opened, unknown)
     least = min(unknown)
     if least > total * _LEAST_EXPLAINED or all(count == least for count in unknown):
-        return None
-    return next(era for era, count in zip(reversed(eras), reversed(unknown), strict=True) if count == least)
+        return ()
+    return tuple(era for era, count in zip(eras, unknown, strict=True) if count == least)
 
 
 def _count(
@@ -135,14 +140,12 @@ def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
     """When a dotted path was known: from a day until the day from which it was not (None: it still is)."""
     eras = known()
     found: list[tuple[date, date | None]] = []
-    since: date | None = None
-    for era in eras:
-        if era.schemas[kind].get(path) is not None:
-            since = since or era.day
-        elif since is not None:
-            found.append((since, era.day))
-            since = None
-    return [*found, (since, None)] if since is not None else found
+    for first, last, _ in _data()[kind].get(path, ()):
+        since, before = eras[first].day, eras[last + 1].day if last + 1 < len(eras) else None
+        if found and found[-1][1] == since:
+            since = found.pop()[0]
+        found.append((since, before))
+    return found
 
 
 # ---------------------------------------------------------------- the file

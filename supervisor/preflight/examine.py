@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from supervisor.preflight import (
     batches,
     environments,
@@ -32,10 +34,25 @@ def checks() -> tuple[Check, ...]:
 
 def examine(subject: Subject) -> list[Finding]:
     """What all checks find: errors first, then by place."""
-    found = [*subject.found]
-    for check in checks():
-        found += check(subject)
-    return in_order(found)
+    found = _findings(subject)
+    if subject.others:
+        found = _certain(found, subject)
+    return in_order([*subject.found, *found])
+
+
+def _findings(subject: Subject) -> list[Finding]:
+    return [one for check in checks() for one in check(subject)]
+
+
+def _certain(found: list[Finding], subject: Subject) -> list[Finding]:
+    """What is an error in some of the versions that it may be, and not in others, is a warning."""
+    for dialect, schema in subject.others:
+        there = {(one.id, one.where) for one in _findings(replace(subject, dialect=dialect, schema=schema))}
+        found = [
+            replace(one, severity="warning") if one.weight == "error" and (one.id, one.where) not in there else one
+            for one in found
+        ]
+    return found
 
 
 def in_order(found: list[Finding]) -> list[Finding]:

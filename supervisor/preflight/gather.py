@@ -233,7 +233,9 @@ def _of_configs(
     found += more
     if subject.dialect is not None:
         alone = RunFile.model_validate({"run": {"id": "check"}, "job": {"dir": ".", "config": "rl.toml"}})
-        plan = command.gpu_plan(alone, subject.dialect, settings, environ, sft=kind == "sft")
+        # Files of single parts cannot name the GPUs: the command line does, and is not known here.
+        split = any(tables) and not settings.has("inference_gpu_ids") and not settings.has("trainer_gpu_ids")
+        plan = GpuPlan() if split else command.gpu_plan(alone, subject.dialect, settings, environ, sft=kind == "sft")
         found += _refusals(subject, configs.refusals(settings, subject.dialect), ())
         subject = replace(subject, plan=plan)
     return _with_site(replace(subject, found=found), None, environ, site)
@@ -301,6 +303,7 @@ def _with_trainer(
     found: list[Finding] = []
     dialect: Dialect | None = None
     how: How = ""
+    others: list[eras.Era] = []
     roots: list[Path] = []
     if folder is not None:
         where = subject.run_where("job", "dir") if run is not None else Where(str(folder))
@@ -321,13 +324,17 @@ def _with_trainer(
     if as_of is not None:  # a person's word: it may be the version that will be installed
         era, how = eras.nearest(as_of), "as-of"
     elif dialect is None:
-        era, how = eras.guess(subject.settings.tree, subject.kind), "guessed"
+        fitting = eras.fitting(subject.settings.tree, subject.kind)
+        era, how = next(reversed(fitting), None), "guessed"
+        others = [fitting[0], fitting[len(fitting) // 2]] if len(fitting) > 1 else []
         found.append(_guessed(subject, era))
     if era is not None:
         dialect, keys = era.dialect, era.schemas.get(subject.kind)
     if dialect is None:
         how = ""
-    return replace(subject, dialect=dialect, dialect_from=how, schema=keys, roots=roots), found
+    versions = [(one.dialect, one.schemas.get(subject.kind)) for one in dict.fromkeys(others)]
+    subject = replace(subject, dialect=dialect, dialect_from=how, schema=keys, roots=roots, others=versions)
+    return subject, found
 
 
 def _guessed(subject: Subject, era: eras.Era | None) -> Finding:

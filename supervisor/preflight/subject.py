@@ -57,6 +57,8 @@ class Subject:
     run_positions: Mapping[Key, Position] = field(default_factory=dict)
     dialect: Dialect | None = None
     dialect_from: How = ""
+    others: Sequence[tuple[Dialect, Schema | None]] = ()
+    """Where the dialect is guessed: some others that the keys fit as well. An error must be one in all of them."""
     schema: Schema | None = None
     """Every key that the trainer knows, of the installed version where there is one."""
     roots: Sequence[Path] = ()
