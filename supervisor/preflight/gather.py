@@ -326,13 +326,13 @@ def _with_trainer(
     elif dialect is None:
         fitting = eras.fitting(subject.settings.tree, subject.kind)
         era, how = next(reversed(fitting), None), "guessed"
-        others = [fitting[0], fitting[len(fitting) // 2]] if len(fitting) > 1 else []
+        others = [fitting[at] for at in sorted({0, len(fitting) // 2}) if at < len(fitting) - 1]
         found.append(_guessed(subject, era))
     if era is not None:
         dialect, keys = era.dialect, era.schemas.get(subject.kind)
     if dialect is None:
         how = ""
-    versions = [(one.dialect, one.schemas.get(subject.kind)) for one in dict.fromkeys(others)]
+    versions = [(one.dialect, one.schemas.get(subject.kind)) for one in others]
     subject = replace(subject, dialect=dialect, dialect_from=how, schema=keys, roots=roots, others=versions)
     return subject, found
 
