@@ -1,0 +1,114 @@
+"""Why a key is not known: another name, another place, another time, or a slip of the pen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+
+from supervisor.preflight import eras
+from supervisor.preflight.finding import Severity
+from supervisor.preflight.renames import Known, gone, known_as
+from supervisor.preflight.schema import Schema
+
+MOST_PLACES = 4
+"""A name that is known at more places than these is too common to say which of them was meant."""
+_NEAR = 0.75
+_VERY_NEAR = 0.85
+
+_HINTS: Mapping[str, str] = {
+    "top_p": "Training samples from the whole distribution (top_p = 1): only evals take it.",
+    "top_k": "Training samples from the whole distribution: only evals take it.",
+}
+"""By name: what people want with a key that is at home elsewhere."""
+
+_OF_VLLM = {"max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "enable_chunked_prefill", "swap_space",
+            "kv_cache_dtype", "block_size", "max_seq_len_to_capture", "cpu_offload_gb", "quantization",
+            "gpu_memory_utilization", "tensor_parallel_size", "data_parallel_size", "compilation_config"}  # fmt: skip
+"""Arguments of vLLM that people look for: not every version of prime-rl hands them on."""
+
+
+def severity(schema: Schema) -> Severity:
+    """Of what the classes of ``schema`` would refuse: only of the installed version it is certain that they do."""
+    return "error" if schema.exact else "warning"
+
+
+def explained(path: str, schema: Schema, kind: str, said: str, value: object = None) -> tuple[str, str, str]:
+    """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs."""
+    version = "the installed prime-rl" if schema.exact else schema.source or "that prime-rl"
+    above, _, name = path.rpartition(".")
+    field = schema.get(above) if above else None
+    siblings = field.below if field else schema.top if not above else {}
+    at = f"in [{above}]" if above else "at the top level"
+
+    known = known_as(path, schema, kind) or _renamed_below(path, value, schema, kind)
+    if known is not None:
+        by = known.by
+        told = f"{said} is not known to {version}: it is {known.path} there ({by.commit}, {by.day:%-d %b %Y})."
+        same_table = known.path.rpartition(".")[0] == above
+        note = f" {by.note}" if by.note else ""
+        remedy = f"Write {known.path} instead.{note}"
+        return told, remedy, known.path.rpartition(".")[2] if same_table and not note else ""
+
+    near = near_names(name, siblings, _VERY_NEAR)
+    if near:
+        return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
+
+    if (went := gone(path, kind)) is not None and went.day <= _day(schema):
+        told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
+        return told, f"Take it out. {went.note}".strip(), ""
+
+    places = [place for place in schema.places(name) if place != path]
+    if places and len(places) <= MOST_PLACES:
+        tables = [f"[{place.rpartition('.')[0]}]" if "." in place else "the top level" for place in places]
+        told = f"{said} is not known {at} of {version}: {name} stands in {_joined(tables)}."
+        return told, f"Move it to {_joined(tables, 'or')}. {_HINTS.get(name, '')}".strip(), ""
+
+    times = eras.periods(path, kind) if kind in eras.KINDS else ()
+    if times:
+        told = f"{said} is not known to {version}: prime-rl knew it {_period(times)}."
+        return told, "Take it out, or use a version of that time.", ""
+
+    if near := near_names(name, siblings):
+        return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
+    told = f"{said} is not known {at} of {version}."
+    if name in _OF_VLLM:
+        table = next((one for one in ("inference.vllm", "inference.vllm_extra") if schema.get(one)), "")
+        if table:
+            return told, f"It is an argument of vLLM: put it into [{table}].", ""
+        return told, "It is an argument of vLLM that this version does not hand on: take it out.", ""
+    few = sorted(siblings) if 0 < len(siblings) <= 8 else []
+    return told, f"Take it out; known {at}: {', '.join(few)}." if few else "Take it out, or mend its name.", ""
+
+
+def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list[str]:
+    """The one of ``names`` that is most like ``name``, if any is like it."""
+    return difflib.get_close_matches(name, list(names), 1, likeness)
+
+
+def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> Known | None:
+    """A table that is not known may hold nothing but what is known elsewhere: what its first key is called."""
+    if isinstance(value, list) and value:
+        value = value[0]
+    if not isinstance(value, Mapping) or not value:
+        return None
+    return next((found for key in value if (found := known_as(f"{path}.{key}", schema, kind))), None)
+
+
+def _day(schema: Schema) -> date:
+    """The day of a schema that is not installed; for the installed one, no change is too late."""
+    era = next((era for era in eras.known() if era.commit in schema.source), None) if not schema.exact else None
+    return era.day if era else eras.known()[-1].day
+
+
+def _joined(names: Sequence[str], word: str = "and") -> str:
+    names = list(dict.fromkeys(names))
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _period(times: Sequence[tuple[date, date | None]]) -> str:
+    since, before = times[-1]
+    first = since == eras.known()[0].day
+    if before is None:
+        return f"from {since:%-d %b %Y} on"
+    return f"before {before:%-d %b %Y}" if first else f"between {since:%-d %b %Y} and {before:%-d %b %Y}"
