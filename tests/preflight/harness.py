@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight import Finding, examine
+from supervisor.preflight import Finding, eras, examine
 from supervisor.preflight.gather import gather
 from supervisor.preflight.models import ModelFacts
+from supervisor.preflight.schema import Schema
 from supervisor.preflight.site import Gpu, GpuProcess, Site, Volume
 from supervisor.preflight.subject import Subject
 from tests.primerl.eras import ERAS, write_checkout
@@ -130,12 +131,22 @@ def subject_of(case: Case, here: Path) -> Subject:
         place.write_text(text, encoding="utf-8")
     site = site_of(case.site, here)
     subject = gather(start, environ=site.environ, site=site, as_of=day_of(case))
+    if case.era and subject.schema is None:  # the checkout has identifiers only
+        subject = replace(subject, schema=_schema(case.era, case.kind))
     if case.model:
         known = {one.name for one in fields(ModelFacts)}
         facts = {key: tuple(value) if isinstance(value, list) else value for key, value in case.model.items()}
         assert set(facts) <= known, f"{case.name}: ModelFacts has no {sorted(set(facts) - known)}"
         subject = replace(subject, model=ModelFacts(**{"name": "a model", **facts}))
     return replace(subject, steps=dict(case.steps)) if case.steps else subject
+
+
+def _schema(commit: str, kind: str) -> Schema | None:
+    known = next((era for era in eras.known() if era.commit == commit), None)
+    if known is None:
+        return eras.nearest(ERAS[commit].day).schemas.get(kind)
+    schema = known.schemas.get(kind)
+    return schema and replace(schema, exact=True)
 
 
 def found(case: Case, here: Path) -> list[Finding]:
@@ -178,6 +189,7 @@ def site_of(table: Mapping[str, Any], here: Path) -> Site:
         nofile=_pair(given.pop("nofile", None)),
         nproc=_pair(given.pop("nproc", None)),
         shm=_volume(given.pop("shm")) if "shm" in given else None,
+        persistent=[_volume(one) for one in given.pop("persistent", ())],
         volumes={name: _volume(one) for name, one in given.pop("volumes", {}).items()},
         ports={int(port): who for port, who in given.pop("ports", {}).items()},
         hf_cache=Path(cache) if (cache := given.pop("hf_cache", "")) else None,
@@ -212,6 +224,7 @@ def _gpu(table: Mapping[str, Any]) -> Gpu:
         total_bytes=int(total * GIB),
         free_bytes=int(table.get("free_gib", free) * GIB),
         processes=processes,
+        capability=_pair(table.get("capability")),
     )
 
 
