@@ -24,8 +24,9 @@ GRAPHS_HIGH = 2.0 * GIB
 """CUDA graphs of an engine without enforce_eager lie outside its utilization."""
 OUTSIDE_HIGH = 0.5 * GIB
 """What else of an engine lies outside its utilization."""
-SLACK = 1.10
-"""Blocks that torch's allocator holds and cannot use, on what comes and goes."""
+SLACK = 1.06
+"""Blocks that torch's allocator holds and cannot use, on what comes and goes (prime-rl sets expandable_segments).
+So large that no peak of prime-rl's benchmarks lies above the high end (docs/preflight.md)."""
 _CHUNK_VOCABULARY = 8192  # prime_rl/trainer/models/layers/lm_head.py: widest slice of logits of the fused output layer
 
 
@@ -111,6 +112,9 @@ class TrainerSetup:
     """Inputs of checkpointed layers go to the CPU."""
     fused_head: int | None = 0
     """Tokens of a chunk of the fused output layer; 0: all logits are made at once."""
+    logit_bytes: float = 16.0
+    """Bytes of all copies of one logit: counted for RL (rl/train.py); 18 for the cross entropy of SFT, by the slope of
+    prime-rl's own benchmarks over the sequence length."""
     fsdp_cpu_offload: bool = False
     optim_cpu_offload: bool | None = False
     full_offload: bool = False
@@ -142,23 +146,34 @@ def layer_parameters(facts: ModelFacts) -> float:
     return max(facts.parameters - ends, 0) / max(facts.layers, 1)
 
 
-def activation_bytes(facts: ModelFacts, *, trained: bool) -> float:
+def activation_bytes(facts: ModelFacts, *, lora: bool) -> float:
     """What the backward pass of one layer needs of one token, without checkpointing. Counted off the layer's forward
     pass in transformers: each norm keeps its input in float32 (and, where its weight is trained, its output once
     more), each projection its input, attention q, k, v and its output, the MLP the gate, its activation, the other
     branch and their product, all in bfloat16."""
     queries, keys = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
-    norms = 2 * (6 if trained else 4) * facts.hidden
+    norms = 2 * (4 if lora else 6) * facts.hidden
     inputs = 2 * 2 * facts.hidden
     attention = 2 * (2 * queries + 2 * keys)
     if facts.model_type in ("qwen3", "qwen3_moe"):
-        attention += (6 if trained else 4) * (queries + keys)  # norms of q and k
+        attention += (4 if lora else 6) * (queries + keys)  # norms of q and k
+    mlp = 8.0 * facts.intermediate
     if facts.experts:
-        wide = facts.experts_per_token + facts.shared_experts
-        mlp = wide * (8 * facts.expert_intermediate + 2 * 2 * facts.hidden)
-    else:
-        mlp = 8 * facts.intermediate
+        # A routed token is copied, sorted, padded, multiplied with its score in float32, and put back: 12 bytes for
+        # each number of its hidden state (prime_rl/trainer/models/layers/moe.py).
+        mlp = facts.experts_per_token * (8.0 * facts.expert_intermediate + 12.0 * facts.hidden)
+        mlp += facts.shared_experts * 8.0 * facts.expert_intermediate
     return float(norms + inputs + attention + mlp)
+
+
+def gradient_bytes(facts: ModelFacts) -> float:
+    """What the backward pass of a layer has of one token beside that: the gradients of the MLP's three branches, and of
+    a routed token what its way through the experts took."""
+    queries = facts.heads * facts.head_dim
+    if not facts.experts:
+        return 3.0 * 2 * max(facts.intermediate, queries)
+    wide = facts.experts_per_token * facts.expert_intermediate
+    return 3.0 * 2 * max(wide, queries) + 12.0 * facts.experts_per_token * facts.hidden
 
 
 def trainer(facts: ModelFacts, setup: TrainerSetup) -> Estimate:
@@ -179,9 +194,11 @@ def trainer(facts: ModelFacts, setup: TrainerSetup) -> Estimate:
     gathered = Interval(
         max(embedding, layer), (2 * layer + embedding) * SLACK
     )  # one layer is fetched while one is used
-    if not setup.lora:  # a gradient in bfloat16 and once more in float32 on its way to the others
-        gathered += Interval(0, 3 * max(layer, embedding) * SLACK)
-    passing = _passing(facts, setup) * SLACK
+    if shards > 1:  # what has arrived from the others, before it is copied to where it is used
+        gathered += Interval(0, max(embedding, layer) * SLACK)
+    # A gradient in bfloat16, and once more in float32 on its way to the others.
+    leaving = 0.0 if setup.lora else 3 * max(layer, embedding)
+    passing = _passing(facts, setup, leaving) * SLACK
     if setup.optim_cpu_offload:
         passing = max(0.0, passing - moments)  # they are gone when the moments come back: the larger of the two counts
     nccl = NCCL_HIGH if shards > 1 else 0.0
@@ -197,25 +214,26 @@ def trainer(facts: ModelFacts, setup: TrainerSetup) -> Estimate:
     )
 
 
-def _passing(facts: ModelFacts, setup: TrainerSetup) -> float:
-    """Most bytes of activations and logits at once, for a micro batch that is full."""
-    layer = setup.tokens * activation_bytes(facts, trained=setup.lora is None)
+def _passing(facts: ModelFacts, setup: TrainerSetup, leaving: float) -> float:
+    """Most bytes of activations, logits and gradients that leave, at once, for a micro batch that is full."""
+    layer = setup.tokens * activation_bytes(facts, lora=setup.lora is not None)
+    gradients = setup.tokens * gradient_bytes(facts)
     logits = _logits(facts, setup)
+    # When the backward pass has come to the layers, the logits are still there, before and after the temperature.
+    left = 0.0 if setup.fused_head else logits / 2
     if not setup.checkpointing:
-        return layer * facts.layers + logits
+        return layer * facts.layers + max(logits, left + gradients + leaving)
     saved = -(-facts.layers // max(setup.every, 1))
     kept = min(saved, 5) if setup.offload_inputs else saved  # ac_offloading.max_inflight_activations is 5 in all eras
     inputs = kept * setup.tokens * 2.0 * facts.hidden
-    # When the layers are computed again, only the float32 logits are left of what the output layer needed.
-    left = 0.0 if setup.fused_head else logits / 4
-    return inputs + layer * (facts.layers - saved) + max(logits, left + layer)
+    return inputs + layer * (facts.layers - saved) + max(logits, left + layer + gradients + leaving)
 
 
 def _logits(facts: ModelFacts, setup: TrainerSetup) -> float:
     """Most bytes of logits: in float32, once divided by the temperature, and the gradient of each."""
     if setup.fused_head:
-        return 16.0 * min(setup.tokens, setup.fused_head) * min(facts.vocabulary, _CHUNK_VOCABULARY)
-    return 16.0 * setup.tokens * facts.vocabulary
+        return setup.logit_bytes * min(setup.tokens, setup.fused_head) * min(facts.vocabulary, _CHUNK_VOCABULARY)
+    return setup.logit_bytes * setup.tokens * facts.vocabulary
 
 
 # ---------------------------------------------------------------- the engine

@@ -97,7 +97,8 @@ def facts_of(name: str, snapshots: Mapping[str, Path], folder: Path) -> ModelFac
 
 def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
     """Facts of a config.json. Of one with vision the language part is counted."""
-    text = data.get("text_config") if isinstance(data.get("text_config"), Mapping) else data
+    nested = data.get("text_config")
+    text: Mapping[str, Any] = nested if isinstance(nested, Mapping) else data
     read = _Reader(text)
     outer = str(data.get("model_type") or "")
     hidden, heads = read.number("hidden_size"), read.number("num_attention_heads")
@@ -130,7 +131,8 @@ def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
         origin=origin,
         vision=isinstance(data.get("vision_config"), Mapping),
     )
-    return replace(facts, **_counts(facts, model_type, text))
+    total, active = _counts(facts, model_type, text)
+    return replace(facts, parameters=total, active_parameters=active)
 
 
 class _Reader:
@@ -174,11 +176,12 @@ def embedding_parameters(facts: ModelFacts) -> int:
     return facts.vocabulary * facts.hidden
 
 
-def _counts(facts: ModelFacts, model_type: str, text: Mapping[str, Any]) -> dict[str, int]:
+def _counts(facts: ModelFacts, model_type: str, text: Mapping[str, Any]) -> tuple[int, int]:
+    """All parameters, and those that one token passes through; 0 where the formula does not cover the layers."""
     needed = (facts.hidden, facts.layers, facts.heads, facts.kv_heads, facts.head_dim, facts.vocabulary)
     mlp = facts.expert_intermediate if facts.experts else facts.intermediate
     if model_type not in _COVERED or not all(needed) or not mlp:
-        return {}
+        return 0, 0
     h, queries, keys = facts.hidden, facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
     attention = attention_parameters(facts)
     if model_type == "qwen2" or (text.get("attention_bias") is True):
@@ -209,7 +212,7 @@ def _counts(facts: ModelFacts, model_type: str, text: Mapping[str, Any]) -> dict
     always = ends + facts.layers * (attention + norms) + plain * dense + sparse * (router + shared)
     total = always + sparse * facts.experts * expert
     active = always + sparse * min(facts.experts_per_token, facts.experts) * expert
-    return {"parameters": total, "active_parameters": active if facts.experts else total}
+    return total, active if facts.experts else total
 
 
 def _weights(folder: Path, facts: ModelFacts) -> tuple[int, int]:
