@@ -12,6 +12,7 @@ from supervisor.config import RunFile
 from supervisor.core.facts import Fact, Role
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import (
+    Change,
     Component,
     Engine,
     EngineRole,
@@ -30,6 +31,7 @@ from supervisor.jobs.downloads import arriving
 from supervisor.jobs.environment import job_environment
 from supervisor.primerl import command, inference, logs, processes
 from supervisor.primerl import configs as files
+from supervisor.primerl.changes import changes
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.layout import Layout
 from supervisor.primerl.revision import revision
@@ -192,6 +194,10 @@ class PrimeRlJob:
         return inference.weight_update(self.layout, self.settings, self.engine())
 
     # ---------------------------------------------------------------- starting and stopping
+
+    def changes(self, request: StartRequest) -> Sequence[Change]:
+        """Words, variables and limits that are the supervisor's, in the order of the command line."""
+        return list(changes(self.run, self.dialect, self.settings, self.environ, request))
 
     def components(self, request: StartRequest) -> Sequence[Component]:
         """The launcher. Raises ConfigError while there are problems."""
