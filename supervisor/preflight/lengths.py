@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from typing import Literal
 
 from supervisor.preflight.checking import Check
-from supervisor.preflight.finding import Finding
+from supervisor.preflight.finding import Finding, Severity
 from supervisor.preflight.reading import Number, first, has, number, sources, switched_on
 from supervisor.preflight.subject import Subject
 
@@ -52,7 +53,7 @@ def _max_tokens(subject: Subject) -> Iterator[Finding]:
 
 
 def _against_context(subject: Subject, asked: Number, context: Number) -> Iterator[Finding]:
-    cuts = has(subject, _ENGINE_CUTS, _JUST_BEFORE)
+    refuses = _engine_refuses(subject)
     room = context.value - asked.value
     tools = bool(switched_on(subject, *_TOOLS) or first(subject, "inference.model.tool_call_parser"))
     named = f"{asked.path} = {asked.value}"
@@ -61,19 +62,30 @@ def _against_context(subject: Subject, asked: Number, context: Number) -> Iterat
         f", or raise {context.path}." if context.path else "."
     )
     where = subject.where(asked.path)
-    if room <= 0 and cuts is False:
+    certain: Severity | None = None if refuses == "yes" else "warning"
+    if room <= 0 and refuses != "no":
         told = f"{named} leaves no room for a prompt: prompt and answer must fit into {limit} together."
-        yield Finding("max-tokens-fill-context", told, where, remedy)
+        yield Finding("max-tokens-fill-context", told, where, remedy, certain)
     elif room < 0:
-        refused = cuts is True and has(subject, _TOKENS_IN) is False
+        refused = has(subject, _ENGINE_CUTS) is True and has(subject, _TOKENS_IN) is False
         told = f"{named} is more than {limit}."
         yield Finding("max-tokens-above-context", told, where, remedy, "error" if refused else None)
-    elif cuts is False and tools and room < LEAST_PROMPT_WITH_TOOLS:
+    elif refuses != "no" and tools and room < LEAST_PROMPT_WITH_TOOLS:
         told = f"{named} leaves {room} tokens of {limit} for the prompt, and the tools' definitions alone need more."
-        yield Finding("max-tokens-fill-context", told, where, remedy)
-    elif cuts is False and room < (MEASURED_PROMPT if tools else LEAST_PROMPT):
+        yield Finding("max-tokens-fill-context", told, where, remedy, certain)
+    elif refuses != "no" and room < (MEASURED_PROMPT if tools else LEAST_PROMPT):
         told = f"{named} leaves {room} tokens of {limit} for the prompt."
         yield Finding("max-tokens-little-room", told, where, remedy)
+
+
+def _engine_refuses(subject: Subject) -> Literal["yes", "perhaps", "no"]:
+    """What does not fit into the context. Of an unknown version, and of those that end the answer there: no."""
+    cuts = has(subject, _ENGINE_CUTS, _JUST_BEFORE)
+    if cuts is False:
+        return "yes"
+    schema = subject.schema
+    late = schema is not None and schema.get(_JUST_BEFORE) is not None
+    return "no" if cuts is True or subject.dialect is None or late else "perhaps"
 
 
 def _sensible(context: int) -> int:
@@ -152,7 +164,7 @@ def _ignored(subject: Subject) -> Iterator[Finding]:
 def _environment(subject: Subject) -> Iterator[Finding]:
     """Some environments take a max_tokens of their own, and send it with their requests."""
     context = number(subject, *_CONTEXT)
-    if context is None or has(subject, _ENGINE_CUTS, _JUST_BEFORE) is not False:
+    if context is None or _engine_refuses(subject) == "no":
         return
     for place, source in sources(subject):
         args = source.get("args") if isinstance(source, dict) else None

@@ -18,9 +18,6 @@ from supervisor.primerl import configs
 
 # Last part of the key that configs.refusals names, and what the refusal is called here.
 _REFUSED = {
-    "slurm": "slurm",
-    "type": "several-machines",
-    "max_concurrent_runs": "several-runs",
     "weights_only": "weights-only",
     "output_dir": "checkpoints-elsewhere",
     "resume_step": "resume-by-hand",
@@ -32,9 +29,6 @@ _REFUSED = {
     "toml_files": "other-files",
 }
 _WHAT = {
-    "slurm": "[slurm] hands the run to a cluster, and this supervisor runs one pod.",
-    "several-machines": '{key} = "{value}" spreads the run over several machines.',
-    "several-runs": "{key} = {value} trains several runs in one trainer.",
     "weights-only": "{key} is on: no checkpoint would hold what a resume needs.",
     "checkpoints-elsewhere": '{key} = "{value}" takes the trainer\'s part of each checkpoint away from the rest.',
     "resume-by-hand": "{key} is set, and the supervisor names the step to resume from at each start.",
@@ -47,7 +41,7 @@ _SKIPS = ("skip_optimizer", "skip_scheduler", "skip_progress", "skip_dataloader"
 
 
 def _refused(subject: Subject) -> Iterator[Finding]:
-    """What the supervisor refuses, each under a name of its own. The condition stands in configs.refusals alone."""
+    """What the supervisor refuses for the checkpoints' sake. The condition of each stands in configs.refusals alone."""
     if subject.dialect is None or subject.kind not in ("rl", "sft"):
         return
     for one in configs.refusals(subject.settings, subject.dialect):

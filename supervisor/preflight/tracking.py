@@ -179,17 +179,21 @@ def _executors(node: Any, path: tuple[str | int, ...], depth: int = 0) -> Iterat
 
 def _names(subject: Subject) -> Iterator[Finding]:
     """Since a7db21723 (2026-03-11) metrics are kept by environment, so each needs a name of its own."""
-    seen: dict[str, tuple[str | int, ...]] = {}
+    refused = has(subject, date(2026, 3, 11))
+    if subject.dialect is None or refused is False:
+        return
+    seen: set[str] = set()
     for place, source in sources(subject):
         name = (source.get("name") or source.get("id")) if isinstance(source, Mapping) else None
         if not isinstance(name, str):
             continue
         shown = name.partition("@")[0]
-        if shown in seen and has(subject, date(2026, 3, 11)) is True:
+        if shown in seen:
             told = f"Two environments are called {shown}."
             remedy = "Give each a name of its own: name = ... beside its id."
-            yield Finding("environments-same-name", told, subject.where_exactly(place), remedy)
-        seen.setdefault(shown, place)
+            where = subject.where_exactly(place)
+            yield Finding("environments-same-name", told, where, remedy, None if refused else "warning")
+        seen.add(shown)
 
 
 CHECKS: tuple[Check, ...] = (
