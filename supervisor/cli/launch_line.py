@@ -42,7 +42,7 @@ from supervisor.secrets import MASK, SECRET_NAME, masked, remember
 DEEPEST = 6  # a script that starts a script that starts tmux ...
 LARGEST = 1 << 20
 
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|\S+)")
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|\S+)")
 _SECRET_FLAG = re.compile(r"--?(?:[\w.-]*[.-])?(?:api-?key|token|secret|passw(?:or)?d|access-key)(?:=(.+))?")
 _LOOP = re.compile(r"(?m)(?:^|[;&]) *(?:while|until)\b[^\n;]*[;\n]\s*do\b")
 _HERE = r'\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)'
@@ -471,4 +471,4 @@ def _remember_secrets(words: Sequence[str]) -> None:
         elif re.fullmatch(r"[A-Za-z_]\w*", name) and SECRET_NAME.search(name):
             remember(value)
     if "login" in words[1:2]:
-        remember(*words[2:])
+        remember(*(word for word in words[2:] if not word.startswith("-")))

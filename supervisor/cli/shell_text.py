@@ -115,7 +115,7 @@ class _Reader:
         self._words: list[Raw] = []
         self._assignments: list[Assignment] = []
         self._redirects: list[tuple[str, Raw]] = []
-        self._begin, self._begin_line = -1, 0
+        self._begin, self._begin_line, self._until = -1, 0, 0
 
     # ---------------------------------------------------------------- commands
 
@@ -129,7 +129,8 @@ class _Reader:
             if char == "#":
                 end = text.find("\n", self.at)
                 self.at = len(text) if end < 0 else end
-            elif char == "\n":
+                continue
+            if char == "\n":
                 self._end("\n", 1)
                 self.line += 1
                 self._skip_heredocs()
@@ -147,6 +148,7 @@ class _Reader:
             else:
                 self._start()
                 self._add(self._word())
+            self._until = self.at
         self._end("\n", 0)
 
     def _start(self) -> None:
@@ -154,7 +156,7 @@ class _Reader:
             self._begin, self._begin_line = self.at, self.line
 
     def _end(self, operator: str, length: int) -> None:
-        source = self.text[self._begin : self.at].strip() if self._begin >= 0 else ""
+        source = self.text[self._begin : self._until].strip() if self._begin >= 0 else ""
         words, assignments = self._words, self._assignments
         while words and words[0].bare in _KEYWORDS:
             words = words[1:]
