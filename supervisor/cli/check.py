@@ -20,7 +20,7 @@ from supervisor.cli.render import Paint
 from supervisor.config import RunFile
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
-from supervisor.preflight import examine
+from supervisor.preflight import dry_run, environments, examine, online
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.gate import beaten, overrule_mistakes, standing, stopping
@@ -152,7 +152,7 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
     elif not ours:
         _describe_configs(subject, report)
     if wish.online:
-        found += _online(subject, environ, report)
+        found += _online(subject, found, environ, report)
     found = standing(in_order(found), subject, overruled)
     look = _Look(report, found, overruled, ours)
     report["ok"] = not look.stopped
@@ -166,14 +166,20 @@ def _problem(one: Finding) -> str:
     return f"{place}{one.sentence}"
 
 
-def _online(subject: Subject, environ: Mapping[str, str], report: dict[str, Any]) -> list[Finding]:
+def _online(
+    subject: Subject, found: Sequence[Finding], environ: Mapping[str, str], report: dict[str, Any]
+) -> list[Finding]:
     """The slow looks, side by side: each has its own patience."""
-    looks: list[Callable[[], Sequence[Finding]]] = []
+    looks: list[Callable[[], Sequence[Finding]]] = [
+        lambda: online.findings(subject),
+        lambda: environments.slow_findings(subject),
+        lambda: dry_run.findings(subject, known=found),
+    ]
     run_file = subject.run_file
     if run_file is not None and run_file.store.url and not _store_library(subject):
         # The embedded default is made when the daemon starts.
         looks.append(lambda: _reach(subject, run_file, environ, report))
-    with ThreadPoolExecutor(max(1, len(looks)), "check-online") as pool:
+    with ThreadPoolExecutor(len(looks), "check-online") as pool:
         return [one for look in [pool.submit(look) for look in looks] for one in look.result()]
 
 
