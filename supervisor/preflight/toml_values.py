@@ -281,7 +281,13 @@ class _Value:
             raw = raw[: raw.index(",")]
             word = first.strip()
             end = self.at + len(raw)
-        self.out.append(self._word(word))
+        parts = word.split()
+        if inside != "{" and len(parts) > 1 and not is_scalar(word) and all(map(is_scalar, parts)):
+            self.mistakes.append("missing-comma" if inside else "missing-brackets")
+            listed = ", ".join(parts)
+            self.out.append(listed if inside else f"[{listed}]")
+        else:
+            self.out.append(self._word(word))
         self.out.append(raw[len(raw.rstrip()) :])
         self.at = end
 
