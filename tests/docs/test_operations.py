@@ -47,6 +47,12 @@ IN_ORDER = "test_the_commands_of_the_page_work_in_their_order"
 ELSEWHERE: list[tuple[str, str, str, str]] = [
     # command (a regular expression), the file and the name of the test that executes it, how that is seen in it
     (r"rl-supervisor (un)?install( .*)?", "tests/units/test_install.py", "test_all_is_put_in_place_.*", r"install\(\)"),
+    (
+        r"rl-supervisor init --from .*",
+        "tests/people/test_init_pod.py",
+        "test_the_lines_of_the_page_are_taken",
+        r'\("init", "--from", .*"-o"',
+    ),
     (r"pip install --upgrade .*", "tests/units/test_install.py", "test_pip_installs_.*", r'"pip install" in line'),
     (
         r"systemctl kill --kill-whom=main --signal=KILL .*",

@@ -151,6 +151,15 @@ def test_a_launch_line_is_taken_checked_and_told(
     assert target.read_text() == before
 
 
+def test_the_lines_of_the_page_are_taken(checkout: Path) -> None:
+    (checkout / "launch.sh").write_text("uv run rl @ configs/practice.toml --max-steps 500\n")
+    given = ("uv run rl @ rl.toml --max-steps 500", "launch.sh")
+    for number, launch in enumerate(given):
+        words = ("init", "--from", launch, "-o", f"my-run-{number}.toml")
+        assert main.main(words) == 0
+        assert load(Path(words[-1])).run.max_steps == 500
+
+
 def test_a_script_and_standard_input_are_read_the_same(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
