@@ -76,7 +76,9 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
         return ""
     scores = _score(data)
     # A trainer of RL has no data set of its own; an SFT run has, and what else it sets is the trainer's.
-    if scores.get("sft") and not scores.get("orchestrator") and not scores.get("inference"):
+    # Both it and the orchestrator may have [eval] (15d6c8197).
+    orchestrator = scores.get("orchestrator", 0) - ("eval" in data)
+    if scores.get("sft") and orchestrator <= 0 and not scores.get("inference"):
         return "sft"
     best = max(scores.values(), default=0)
     found = [part for part, score in scores.items() if score == best and part != "sft"]

@@ -40,8 +40,18 @@ CONFIGS = ("configs", "examples", "benchmarks/configs", "k8s")
 # What a supervisor of one pod cannot run or would lose by, and prime-rl alone could.
 OURS = {
     *("refused", "slurm", "several-machines", "several-runs", "weights-only", "checkpoints-elsewhere"),
-    *("resume-by-hand", "clean-at-start", "nothing-trained", "other-files", "nccl-cannot-resume"),
+    *(
+        "multi-node",
+        "multi-run",
+        "resume-by-hand",
+        "clean-at-start",
+        "nothing-trained",
+        "other-files",
+        "nccl-cannot-resume",
+    ),
 }
+
+OTHERS = {"evals", "eval", "synthesize", "env"}  # configurations of other commands than `rl` and `sft`
 
 # Errors that are true of files that were shipped: (id, part of the path), and why.
 TRUE: dict[tuple[str, str], str] = {}
@@ -80,6 +90,8 @@ def launches(folder: Path, gpus: str) -> Iterator[Launch]:
     parts: dict[str, dict[str, str]] = {}
     for path in sorted(path for place in CONFIGS for path in (folder / place).rglob("*.toml")):
         name = path.relative_to(folder)
+        if OTHERS & {*name.parts[:-1], name.stem}:
+            continue
         part = part_of(path, tomllib.loads(path.read_text(encoding="utf-8")))
         if part in ("", "sft"):
             yield Launch(part or "rl", {"config": str(name)})
