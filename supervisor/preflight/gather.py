@@ -50,6 +50,7 @@ MODELS = (
 _SAID_BY_OPENING = {"prime-rl-not-found", "prime-rl-unknown"}
 _PLACE = re.compile(r"^(?P<file>.+?) line (?P<line>\d+)(?:, column \d+)?: (?P<told>.*)$", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r'^\[(?P<section>[\w.]+)\] has no (?:setting )?"(?P<key>[^"]+)"')
+_SECTION = re.compile(r"^(?:there is no|the) section \[(?P<section>\w+)\]")
 _RUN_KEY = re.compile(r"^\[(?P<section>\w+)\](?: (?P<key>[a-z]\w*(?:[.\[][\w.\[\]]+)?)(?=[ :]))?")
 
 
@@ -181,7 +182,8 @@ def _key_named(sentence: str) -> str:
         return f"{lacking['section']}.{lacking['key']}"
     named = _RUN_KEY.match(sentence)
     if named is None:
-        return ""
+        whole = _SECTION.match(sentence)
+        return whole["section"] if whole else ""
     section, key = named.groups()
     # A word that is no setting is one of the sentence ("[job] has both ...").
     return f"{section}.{key}" if key and _is_setting(section, key) else str(section)
@@ -194,11 +196,12 @@ def _is_setting(section: str, key: str) -> bool:
 
 
 def _without(data: dict[str, Any], place: tuple[str | int, ...]) -> bool:
-    """Take the value at ``place`` out; False where nothing could be (a whole table is what is wrong)."""
+    """Take the value at ``place`` out; False where nothing can be (a known table as a whole is what is wrong)."""
     node: Any = data
     for part in place[:-1]:
         node = node.get(part) if isinstance(node, dict) else None
-    if len(place) < 2 or not isinstance(node, dict) or place[-1] not in node:
+    whole = len(place) == 1 and place[0] in RunFile.model_fields
+    if not place or whole or not isinstance(node, dict) or place[-1] not in node:
         return False
     del node[place[-1]]
     return True
