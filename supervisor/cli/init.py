@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor import homes
@@ -40,6 +40,9 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
         wanted = _from_line(given, machine, job_dir, environ)
     else:
         wanted = _from_machine(machine)
+    if given is not None:  # it may name another prime-rl than the one that lies in a usual place
+        ours = wanted.settings["job.kind"] in ("rl", "sft")
+        machine = replace(machine, job_dir=Path(wanted.settings["job.dir"]) if ours else None)
     pod = survey(machine, environ)
     name = wanted.name if re.fullmatch(RUN_ID, wanted.name) else _run_id(output.stem, machine, wanted)
     _write(output, run_file_text(pod, wanted, name))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.cli.launch_words import (
     CLUSTER,
-    COMPONENTS,
     CONTAINERS,
     DELETES,
     DROPPED,
@@ -27,6 +27,7 @@ from supervisor.cli.launch_words import (
     SCREEN_VALUES,
     TMUX_VALUES,
     Kind,
+    component_of,
     entry_of,
     looks_like_training,
     options_end,
@@ -101,6 +102,7 @@ def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | 
     """
     finder = _Finder(environ, folder, script)
     finder.text(text, script is not None)
+    finder.say_others()
     if finder.found.launches and _LOOP.search(text):
         finder.found.told.append("The loop is left out: the supervisor itself starts what ended again.")
     return finder.found
@@ -116,6 +118,7 @@ class _Finder:
         self.all_exported = False
         self.venv: Path | None = None
         self.depth = 0
+        self.others: list[int] = []
 
     # ---------------------------------------------------------------- commands in their order
 
@@ -396,27 +399,38 @@ class _Finder:
             self._left_out(command, "put the key into the .env beside the run file")
         elif name in ("conda", "mamba", "micromamba", "module", "ml", "pyenv", "nvm") and not before:
             self._left_out(command, "say which interpreter the job uses with [job] python")
-        elif rank := rank_of(name, words, lone=lone):
+        elif rank := rank_of(name, words, lone=lone and self._there(words[0])):
             launch = Launch(
                 kind="command",
                 line=command.line,
                 source=command.source,
                 launcher=(*kept, *before, *words),
-                entry=name,
+                entry=component_of(name, words) or name,
                 arguments=(),
                 env=env,
                 folder=self.folder,
                 venv=self.venv,
                 rank=rank,
             )
-            engine = name in ENGINES or (name in COMPONENTS and any(word.text.startswith("@") for word in words))
+            engine = name in ENGINES or component_of(name, words) == "inference"
             (self.found.parts if engine else self.found.launches).append(launch)
         elif prepares(name, words) or (before and prepares(words[0].text, words)):
             self.found.prepared.append(safe(command.source))
         elif name.endswith(".sh"):
             self._script(words, command)
         elif not lone:
-            self._left_out(command, "it is no part of the launch line")
+            self.others.append(command.line)
+
+    def _there(self, program: Word) -> bool:
+        """Is it a program, and not the first word of a sentence?"""
+        return "/" in program.text or shutil.which(program.text, path=self.scope.environ.get("PATH")) is not None
+
+    def say_others(self) -> None:
+        """Name the lines that are neither the launch nor anything that was said already."""
+        lines = list(dict.fromkeys(map(str, self.others)))
+        if lines:
+            more = f" and {len(lines) - 12} more" if len(lines) > 12 else ""
+            self.found.told.append(f"No part of the launch line, and left out: line {', '.join(lines[:12])}{more}.")
 
     def _left_out(self, command: Command, why: str) -> None:
         self.found.told.append(f"Line {command.line} is left out: {why}: `{_short(command.source)}`")

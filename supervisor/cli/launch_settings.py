@@ -105,7 +105,7 @@ def _no_launch(found: Found, launch: Launch | None) -> str:
 
 class _Drawer:
     def __init__(self, found: Found, launch: Launch, environ: Mapping[str, str], here: Path, gpus: int) -> None:
-        self.found, self.launch, self.environ, self.gpus = found, launch, environ, gpus
+        self.found, self.launch, self.environ, self.here, self.gpus = found, launch, environ, here, gpus
         self.out = Draft(source=safe(launch.source), prepared=list(found.prepared))
         self.folder = launch.folder or here
         self.out.changed += found.told
@@ -178,6 +178,7 @@ class _Drawer:
 
     def prime_rl(self, job_dir: Path | None, installed: Path | None) -> None:
         out, launch = self.out, self.launch
+        self._settle(job_dir or installed)
         checkout = self._checkout(job_dir, installed)
         out.settings["job.kind"] = launch.kind
         out.settings["job.dir"] = str(checkout)
@@ -196,6 +197,18 @@ class _Drawer:
             of_files(told, files, sft=launch.kind == "sft")
         self._launcher(told, checkout, venv, visible)
         self._take(told, checkout)
+
+    def _settle(self, checkout: Path | None) -> None:
+        """A line that was not typed where it runs: its files are not below this folder, and prime-rl is elsewhere."""
+        program = self.launch.launcher[-1].text
+        if checkout is None or self.launch.kind == "vf-rl" or is_prime_rl(self.folder) or program.startswith("/"):
+            return
+        words = self.launch.arguments
+        named = [words[at + 1].text for at in range(len(words) - 1) if words[at].text == "@"]
+        relative = [path for path in named if not path.startswith(("/", "~"))]
+        if self.launch.folder == self.here and not any((self.folder / path).exists() for path in relative):
+            self.folder = checkout.absolute()
+            self.out.changed.append(f"The line is taken to run in {self.folder}, where prime-rl is.")
 
     def _checkout(self, job_dir: Path | None, installed: Path | None) -> Path:
         if job_dir is not None:

@@ -20,10 +20,17 @@ _MODULES: dict[str, Kind] = {
     **dict.fromkeys(("verifiers.scripts.rl", "verifiers_rl.scripts.rl"), "vf-rl"),
 }
 _SCRIPT = re.compile(r"(?:^|/)(prime_rl/(?:rl|entrypoints/rl|entrypoints/sft|trainer/sft/train))\.py$")
+_PART = re.compile(
+    r"(?:^|/)prime_rl[./](trainer|orchestrator|inference)[./](?:rl[./]train|orchestrator|server)(?:\.py)?$"
+)
 COMPONENTS = ("trainer", "orchestrator", "inference")
 ENGINES = ("vf-vllm", "vllm", "inference")
 CLUSTER = {"sbatch", "srun", "salloc", "rl_slurm", "sft_slurm", "qsub", "bsub"}
 CONTAINERS = {"docker", "podman", "apptainer", "singularity", "kubectl", "ssh", "enroot"}
+_NO_TRAINING = {
+    *("eval", "evals", "vf-eval", "synthesize", "env-server", "pytest", "pre-commit", "ruff", "hf", "jupyter"),
+    *("kubectl", "helm", "ssh", "scp", "rsync", "docker", "podman", "cmake", "ninja", "tensorboard", "nvitop", "htop"),
+}
 _PARALLEL = {"torchrun", "accelerate", "deepspeed"}
 
 # Programs that start another one, and which of their options take a value.
@@ -150,6 +157,8 @@ def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
         or texts[1:3] == ["-m", "torch.distributed.launch"]
     ):
         return 2
+    if name in _NO_TRAINING:
+        return 0
     if re.fullmatch(r"python[\d.]*", name) and "-c" not in texts[1:2] and len(texts) > 1:
         module = texts[2] if texts[1] == "-m" and len(texts) > 2 else ""
         if module.partition(".")[0] in ("pip", "venv", "ensurepip", "http", "json"):
@@ -157,7 +166,16 @@ def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
         return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", " ".join(texts[:4])) else 1
     if name in ("vf-train", "trl", "axolotl", "llamafactory-cli", "verl", "make"):
         return 2
-    return 1 if lone and not name.endswith(".sh") else 0
+    return 1 if lone and not name.endswith(".sh") and name not in _NO_TRAINING and not prepares(name, words) else 0
+
+
+def component_of(name: str, words: Sequence[Word]) -> str:
+    """The part of prime-rl that is started alone: "trainer", "orchestrator" or "inference"; "" for anything else."""
+    texts = [word.text for word in words]
+    if name in COMPONENTS and any(text.startswith("@") for text in texts):
+        return name
+    found = next((found for text in texts[:20] if (found := _PART.search(text))), None)
+    return found[1] if found else ""
 
 
 def looks_like_training(words: Sequence[Word]) -> bool:

@@ -490,6 +490,13 @@ REFUSED = {
         "uv run inference @ i.toml &\nuv run orchestrator @ o.toml &\nuv run trainer @ t.toml",
         "`uv run rl --trainer @ t.toml --orchestrator @ o.toml --inference @ i.toml`",
     ),
+    "the trainer alone under torchrun": (
+        "uv run torchrun --nproc-per-node 8 src/prime_rl/trainer/rl/train.py @ t.toml",
+        "Only parts of prime-rl are started there",
+    ),
+    "an evaluation": ("uv run eval wordle -m m -n 20", "No launch line was found there"),
+    "an installation": ("uv pip install -e my-env", "No launch line was found there"),
+    "a sentence": ("Then start the training:", "No launch line was found there"),
     "nothing": ("cd /x\necho hello\n", "No launch line was found there"),
     "a comment": ("# uv run rl @ a.toml", "No launch line was found there"),
 }
@@ -592,6 +599,22 @@ def test_a_line_from_another_folder_keeps_its_files(checkout: Path) -> None:
     assert taken.run.output_dir == elsewhere / "out"
     assert f"The job runs in {checkout}, the line ran in {elsewhere}" in taken.said
     assert take(f"uv run --project {checkout} rl @ my.toml", elsewhere).run.output_dir == elsewhere / "outputs"
+
+
+def test_a_line_that_is_not_typed_where_prime_rl_is_runs_there(checkout: Path) -> None:
+    (checkout / "configs").mkdir()
+    (checkout / "configs" / "a.toml").write_text("[inference]\n")
+    taken = take("uv run rl @ configs/a.toml", checkout.parent, job_dir=checkout)
+    assert (taken.run.job.dir, taken.get("job.config")) == (checkout, "configs/a.toml")
+    assert f"The line is taken to run in {checkout}, where prime-rl is." in taken.said
+    (checkout.parent / "b.toml").write_text("[inference]\n")  # but a file that lies here is the one that is meant
+    taken = take("uv run rl @ b.toml", checkout.parent, job_dir=checkout)
+    assert taken.get("job.config") == str(checkout.parent / "b.toml")
+
+
+def test_lines_of_a_script_that_are_no_part_of_it_are_named_once(checkout: Path) -> None:
+    taken = take("foo\nbar --x\nuv run rl @ a.toml\nbaz\n", checkout)
+    assert "No part of the launch line, and left out: line 1, 2, 4." in taken.said
 
 
 def test_what_the_files_say_and_the_supervisor_would_overrule_is_taken_over(checkout: Path) -> None:
