@@ -48,7 +48,17 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(verb=function, contract=contract)
         if name in OF_THE_STORE:
             where.add_options(sub)
-        elif name not in ("check", "init", "install", "uninstall", "version", "replay", "trace", "simulate"):
+        elif name not in (
+            "check",
+            "diagnose",
+            "init",
+            "install",
+            "uninstall",
+            "version",
+            "replay",
+            "trace",
+            "simulate",
+        ):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
@@ -110,6 +120,11 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
+    about = "say what went wrong, the root first, from logs, a folder of them, a bundle of evidence, or stdin"
+    diagnose = verb("diagnose", about, _diagnose)
+    what = "logs, folders, a bundle, RUN.toml, or - for stdin; default: the run of this machine"
+    diagnose.add_argument("paths", nargs="*", metavar="LOGS|BUNDLE|-", help=what)
+    diagnose.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
@@ -354,6 +369,12 @@ def _by_hand(options: argparse.Namespace) -> int:
     from supervisor.cli import steps
 
     return steps.by_hand(options)
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from supervisor.cli import diagnose
+
+    return diagnose.diagnose(options.paths, json_wanted=options.json)
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted
     link = "failure"                    # cause (the default), failure, consequence or end: where in a chain it stands
     after = ["cuda-oom"]                # names of what may have caused it; "*": anything that came before
     mild = true                         # a healthy run may say it: it explains nothing while the run goes on
+    quiet = true                        # some programs say it at the level INFO
     only = "diagnose"                   # recovery is not told: it says that something failed, and not what
     frame = "transformers/models/auto/" # part of the path where it is raised (then recovery is not told either)
 

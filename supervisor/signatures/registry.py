@@ -24,7 +24,7 @@ LONGEST: Final = 4096  # characters of a message that are looked at
 _ROLES: Final = frozenset(get_args(Role))
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _TEXTS: Final = ("sentence", "remedy", "source")
-_OF_DIAGNOSE: Final = ("link", "after", "before", "mild", "only", "frame")
+_OF_DIAGNOSE: Final = ("link", "after", "before", "mild", "quiet", "only", "frame")
 _KEYS: Final = {"name", "kind", "roles", "pattern", "examples", "others", *_TEXTS, *_OF_DIAGNOSE}
 _LEAST: Final = 4  # letters of the word that a pattern must hold, so that most lines are told apart without it
 _UNBOUNDED = re.compile(r"[*+]|\{\d*,\}")
@@ -55,6 +55,7 @@ class Signature:
     after: frozenset[str] = frozenset()  # names of those that may have caused it
     before: frozenset[str] = frozenset()  # names of later, wider ones that match its lines, too
     mild: bool = False  # a healthy run may say it: it explains nothing while the run goes on
+    quiet: bool = False  # it is also said at the level of ordinary lines
     diagnosed_only: bool = False  # recovery is not told of it
     frame: str = ""  # part of the path in which the exception was raised
 
@@ -148,8 +149,14 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
     link, frame = table.get("link", "cause"), table.get("frame", "")
     if link not in get_args(Link):
         raise SignatureError(f"{where} has link {link!r}: use one of {', '.join(get_args(Link))}.")
-    if not isinstance(frame, str) or table.get("only", "diagnose") != "diagnose" or table.get("mild", True) is not True:
-        raise SignatureError(f'{where}: frame is a text, only is "diagnose" and mild is true, or they are left out.')
+    if (
+        not isinstance(frame, str)
+        or table.get("only", "diagnose") != "diagnose"
+        or {table.get("mild", True), table.get("quiet", True)} != {True}
+    ):
+        raise SignatureError(
+            f'{where}: frame is a text, only is "diagnose", mild and quiet are true, or they are left out.'
+        )
     patterns = _texts(table.get("pattern", []), f"{where}: pattern")
     return Signature(
         name,
@@ -162,10 +169,11 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
         str(texts["source"]),
         examples,
         _examples(table.get("others", []), f"{where}: others"),
-        link,
+        link,  # type: ignore[arg-type]  # a link, checked above
         frozenset(_texts(table.get("after", []), f"{where}: after")),
         frozenset(_texts(table.get("before", []), f"{where}: before")),
         "mild" in table,
+        "quiet" in table,
         "only" in table or bool(frame),
         frame,
     )

@@ -165,7 +165,7 @@ def test_an_error_carries_what_it_means_and_at_most_300_characters_of_its_line()
         ({"pattern": ["[A-Z]{1,9}: x"]}, "has no plain word of 4 letters"),
         ({"pattern": ["(?i:demo error)"]}, "has no plain word of 4 letters"),
         ({"link": "root"}, "has link 'root'"),
-        ({"mild": False}, "mild is true"),
+        ({"mild": False}, "mild and quiet are true"),
         ({"only": "recovery"}, 'only is "diagnose"'),
     ],
 )

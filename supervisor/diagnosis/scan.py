@@ -1,0 +1,362 @@
+"""Reads one log of any size in a stream, and keeps what may explain an end.
+
+Most lines of a log say that all goes on. They are passed over by one expression each, without being decoded; so are
+lines that hold none of the words that a known error cannot be without. Memory is bounded whatever the log holds.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from typing import BinaryIO, Final
+
+from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
+from supervisor.diagnosis.frames import Raised, Tracebacks
+from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse
+from supervisor.diagnosis.places import named
+from supervisor.diagnosis.seen import GAP_S, Event, Log, Place, Steps
+from supervisor.primerl.logs import SIGNATURES, parse_line
+from supervisor.signatures import Signature
+from supervisor.signatures.xids import seen_in
+
+BLOCK_BYTES: Final = 1 << 20
+LINE_BYTES: Final = LONGEST
+MOST_EVENTS: Final = 400
+PIECE, LEAST = 12, 6
+# How often letters come in English text, in percent; what is not named is rarer.
+LETTERS: Final = " etaoinsrhldcumfpgwybvk01."
+SHARES: Final = (18, 10, 7, 7, 6, 6, 6, 5, 5, 5, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2)
+COMMON: Final = dict(zip(LETTERS, SHARES, strict=True))
+SHOWN: Final = 300
+MORE_LINES: Final = 3
+ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
+
+_HEAD = (
+    rb"(?:\x1b\[[0-9;]{0,16}m|\[[A-Za-z]{1,32}\d{1,6}\]: ?|\([^()\n]{1,60}\) "
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16} |std(?:out|err) F |\d\d:\d\d:\d\d| {1,10}){0,12}"
+)
+# A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
+_ORDINARY = re.compile(_HEAD + rb"(?:INFO|DEBUG|SUCCESS|TRACE)\b")
+_ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
+_WANTED = "Step [0-9]|finished[!.]|Resuming |Starting |API server version"
+_STARTS: Final[dict[Role, str]] = {
+    "launcher": "Starting RL run",
+    "trainer": "Starting RL trainer",
+    "orchestrator": "Starting orchestrator",
+    "inference": "vLLM API server version",
+}
+# A trainer of another kind (transformers, TRL) says its steps so.
+_PLAIN_STEP = re.compile(r"\{'loss': |.{0,40}\b(?:global_)?step[ :=]{1,3}(\d{1,12})\b.{0,60}\bloss\b", re.I)
+_SAMPLE = "\u2502"  # of tables in which sampled answers are printed
+
+
+@cache
+def _gate() -> re.Pattern[bytes]:
+    """Finds any word without which no known error, traceback or summary of one can be."""
+    words = {word for signature in SIGNATURES.signatures for word in signature.words}
+    words |= {"Traceback (most", "==> ", "dump signal", "last enqueued", "Root Cause", "above exception"}
+    return re.compile(_either(sorted({_rarest(word) for word in words})).encode())
+
+
+@cache
+def _news() -> re.Pattern[bytes]:
+    """Finds what is wanted of ordinary lines."""
+    words = {_rarest(word) for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
+    return re.compile(f"{_WANTED}|{_either(sorted(words))}".encode())
+
+
+def _either(words: Sequence[str]) -> str:
+    """An expression for any of these, which tries each beginning once."""
+    if "" in words:
+        return ""  # what is longer begins with it
+    choices = []
+    for letter in sorted({word[0] for word in words}):
+        choices.append(re.escape(letter) + _either([word[1:] for word in words if word[0] == letter]))
+    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
+
+
+def _rarest(word: str) -> str:
+    """A part of the word that begins with a letter that is rare in text: the fewer places an expression has to try, the
+    faster it passes over what a model has written."""
+    start = min(range(max(1, len(word) - LEAST + 1)), key=lambda place: COMMON.get(word[place], 0))
+    return word[start : start + PIECE]
+
+
+def scan(
+    stream: BinaryIO, name: str, role: Role | None = None, *, attempt: str = "", kernel: bool = False
+) -> list[Log]:
+    """Read it to its end. More than one log comes of a text that joins several ("==> NAME <=="). Raises OSError."""
+    return _Scan(name, role, attempt, kernel).read(stream)
+
+
+def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
+    """Lines in pieces of about a megabyte. A line that has no end is cut into pieces, so that memory is bounded."""
+    rest = b""
+    try:
+        while data := stream.read(BLOCK_BYTES):
+            log.bytes += len(data)
+            parts = (rest + data).split(b"\n")
+            rest = parts.pop()
+            if len(rest) > LINE_BYTES:
+                rest = rest[:LINE_BYTES]
+            yield parts
+    except (EOFError, zlib.error):
+        log.trouble = "its compressed end is missing or damaged"
+    if rest:
+        yield [rest]
+
+
+@lru_cache(maxsize=4096)
+def _known(roles: tuple[Role, ...], message: str, frame: str) -> Signature | None:
+    """The first signature that a message has in any of these roles. A storm says one thing many times: it is kept."""
+    for role in roles:
+        found = SIGNATURES.match(role, message, diagnosing=True, frame=frame)
+        if found is not None and found.name != "python-error":
+            return found
+    return None
+
+
+class _Scan:
+    def __init__(self, name: str, role: Role | None, attempt: str, kernel: bool) -> None:
+        self._whole = name
+        self._role = role
+        self._attempt = attempt
+        self._kernel = kernel
+        self._done: list[Log] = []
+        self._begin(name, role, 0)
+
+    def _begin(self, name: str, role: Role | None, line: int) -> None:
+        merged = role in (None, "launcher")
+        self.log = Log(name, role, self._attempt, merged, kernel=self._kernel)
+        self._zero = line  # the lines before it are another log's: numbers are those of the whole file
+        self._number = line
+        self._clock = Clock()
+        self._stamp: Line | None = None
+        self._shown = ""
+        self._t: float | None = None
+        self._ordinary: bytes = b""
+        self._noted: bytes = b""  # the ordinary line whose time was last looked at
+        self._tracebacks = Tracebacks()
+        self._open: dict[tuple[str, Role | None], Event] = {}
+        self._growing: list[tuple[Event, str]] = []
+        self._resuming: int | None = None
+        self._lives = 0  # ordinary lines so far
+        self._lived: dict[int, int] = {}  # by an event's identity: how many there were when it last came
+
+    def read(self, stream: BinaryIO) -> list[Log]:
+        gate, ordinary, json_ordinary, wanted = _gate().search, _ORDINARY.match, _ORDINARY_JSON.match, _news().search
+        for parts in blocks(stream, self.log):
+            if parts and self._stamp is None:
+                self._look_at_times(parts[:50])
+            number = self._number
+            for raw in parts:
+                number += 1
+                if ordinary(raw) or (raw[:1] == b"{" and json_ordinary(raw)):
+                    self._lives += 1
+                    self._ordinary = raw
+                    if self._growing:
+                        self._growing = []
+                    if not wanted(raw):
+                        continue
+                elif not (gate(raw) or self._growing or not self._tracebacks.idle or self.log.ranks.wanted):
+                    continue
+                self._number = number
+                for part in raw.split(b"\r") if b"\r" in raw else (raw,):
+                    if part:
+                        self._line(part)
+            self._number = number
+            self._note_time(self._ordinary)
+        self._end()
+        return [log for log in self._done if log.lines]
+
+    def _end(self) -> None:
+        log = self.log
+        log.lines = self._number - self._zero
+        log.dated = self._clock.dated
+        if self._ordinary:
+            line = parse(self._ordinary)
+            self._note(line)
+            log.last_ordinary = line.text.strip()[:SHOWN]
+        for event in log.events:
+            event.lives = self._lives - self._lived.get(id(event), self._lives)
+            went_on = (
+                event.level is None and event.lives >= 5 and not log.merged and event.role not in (None, "inference")
+            )
+            event.weak = event.weak or went_on
+        self._done.append(log)
+
+    # ------------------------------------------------------------ times
+
+    def _look_at_times(self, parts: Sequence[bytes]) -> None:
+        for raw in parts:
+            if (line := parse(raw)).stamp is not None:
+                self._note(line)
+                return
+
+    def _note_time(self, raw: bytes) -> None:
+        if raw and raw is not self._noted:
+            self._noted = raw
+            self._note(parse(raw))
+
+    def _note(self, line: Line) -> None:
+        if line.stamp is None:
+            return
+        self._stamp = line
+        self._t = self._clock.at(line.stamp)
+        self._shown = line.stamp.shown
+        log = self.log
+        if log.first_t is None or (self._clock.dated and not log.dated):
+            log.first_t = self._t
+            log.dated = self._clock.dated
+        log.last_t, log.last_shown = self._t, self._shown
+
+    # ------------------------------------------------------------ one line
+
+    def _line(self, raw: bytes) -> None:
+        line = parse(raw)
+        text = line.text
+        if text.startswith("==> ") and text.endswith(" <=="):
+            self._section(text[4:-4].strip())
+            return
+        if line.stamp is None and self._ordinary:
+            self._note_time(self._ordinary)  # of the last line that had one
+        self._note(line)
+        self.log.ranks.see(line.rank)
+        if line.level in ("INFO", "DEBUG", "SUCCESS", "TRACE"):
+            self._progress(line)
+            return
+        message = text.strip()
+        in_traceback = line.key in self._tracebacks
+        raised = self._tracebacks.feed(line.key, self._number, text)
+        if raised is not None:
+            self._raised(line, raised)
+            return
+        for one in line.exception.splitlines():
+            if (raised := self._tracebacks.feed("json", self._number, one)) is not None:
+                self._raised(line, raised)
+        self._grow(line, message)
+        if not message or (in_traceback and text[:1] in " \t\u2502|>"):
+            return  # a line of a program, not what it says
+        self.log.ranks.feed(message)
+        if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
+            return
+        if (signature := self._match(line, message)) is not None:
+            self._seen(signature, line, message)
+        elif line.level is None and _PLAIN_STEP.match(message):
+            self._step("job", self.log.steps.get("job", Steps()).count + 1)
+
+    def _section(self, name: str) -> None:
+        """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
+        role, kernel = named(name)
+        number = self._number
+        self._end()
+        self._kernel = kernel
+        self._begin(f"{self._whole} ({name})", role, number)
+
+    def _progress(self, line: Line) -> None:
+        message = line.text.strip()
+        role = self._role_of(line)
+        for start_role, words in _STARTS.items():
+            if message.startswith(words) and (start_role == role or (role is None and start_role == "launcher")):
+                self.log.starts += 1
+                self._open.clear()
+        told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
+        every: tuple[Role, ...] = ("trainer", "orchestrator", "launcher")
+        for one in every if role is None or role == "launcher" else (role,):
+            facts = parse_line(one, told)
+            for fact in facts:
+                if isinstance(fact, StepDone):
+                    self._step(fact.role, fact.step)
+                elif isinstance(fact, FinishSeen):
+                    self.log.finishes.append((fact.role, self._place()))
+                elif isinstance(fact, PhaseSeen) and message.startswith("Resuming"):
+                    self._resuming = fact.step
+                elif isinstance(fact, FreshStartSeen):
+                    self._resuming = None
+            if facts:
+                break
+        if (signature := self._match(line, message)) is not None and signature.quiet:
+            self._seen(signature, line, message)
+
+    def _step(self, role: Role, number: int) -> None:
+        self.log.steps.setdefault(role, Steps()).add(self._place(), number)
+        self._resuming = None
+
+    # ------------------------------------------------------------ errors
+
+    def _role_of(self, line: Line) -> Role | None:
+        role = self.log.role
+        return line.role or role if role in (None, "launcher") else role
+
+    def _match(self, line: Line, message: str, frame: str = "") -> Signature | None:
+        role = self._role_of(line)
+        if self.log.kernel:
+            roles: tuple[Role, ...] = ("job",)
+        elif role is None or self.log.merged:
+            roles = tuple(dict.fromkeys((role or "launcher", *(one for one in ROLES if one != "env"))))
+        elif role == "env":
+            roles = ("env",)
+        else:
+            roles = (role, "job")
+        return _known(roles, message, frame)
+
+    def _raised(self, line: Line, raised: Raised) -> None:
+        frame = raised.last.path if raised.last else ""
+        signature = self._match(line, raised.text, frame)
+        event = self._seen(signature, line, raised.text, raised.type if signature is None else "")
+        place = raised.place
+        if event.raised is None or (event.raised.place is None and place is not None):
+            event.raised = raised
+
+    def _seen(self, signature: Signature | None, line: Line, message: str, name: str = "") -> Event:
+        key = signature.name if signature else name
+        code = seen_in(message)
+        if code is not None:
+            key = f"{key} {code[0]}"
+        role = self._role_of(line)
+        place = self._place()
+        old = self._open.get((key, role))
+        again = old is not None and not self._is_new_story(old, place)
+        if not again and len(self.log.events) >= MOST_EVENTS:
+            old = old or next((one for one in self.log.events if one.signature is signature), self.log.events[-1])
+            again = True
+        if old is not None and again:
+            old.count += 1
+            old.last = place
+            old.weak = old.weak and line.level == "WARNING"
+            event = old
+        else:
+            event = Event(signature, role, message[:SHOWN], place, place, level=line.level, start=self.log.starts)
+            event.weak = line.level in ("WARNING", "WARN", "INFO", "DEBUG", "SUCCESS") and not (
+                signature is not None and signature.quiet
+            )
+            event.resuming = self._resuming
+            self.log.events.append(event)
+            self._open[key, role] = event
+            self._growing = [*self._growing[-8:], (event, line.key)]
+        if line.rank is not None:
+            event.ranks.add(line.rank)
+        self._lived[id(event)] = self._lives
+        return event
+
+    def _is_new_story(self, old: Event, place: Place) -> bool:
+        if any(steps.after_line(old.last.line) >= 2 for steps in self.log.steps.values()):
+            return True
+        return place.t is not None and old.last.t is not None and place.t - old.last.t > GAP_S
+
+    def _grow(self, line: Line, message: str) -> None:
+        """The lines after an error's own: what a configuration error is about stands there."""
+        left = []
+        for event, key in self._growing:
+            if key != line.key or not message:
+                left.append((event, key))
+                continue
+            event.more.append(message[:SHOWN])
+            if len(event.more) < MORE_LINES:
+                left.append((event, key))
+        self._growing = left
+
+    def _place(self) -> Place:
+        return Place(self.log.name, self._number, self._t, self._shown)
