@@ -72,7 +72,9 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
     """Which configuration of prime-rl it is."""
     if data is None:
         return _by_name(path)
-    if _WHOLE & set(data):
+    whole = _WHOLE & set(data)
+    # SFT may have an engine for its evaluations (15d6c8197); a whole run has no data or optimizer at its top.
+    if whole and not (whole == {"inference"} and {"data", "optim"} & set(data)):
         return ""
     scores = _score(data)
     # A trainer of RL has no data set of its own; an SFT run has, and what else it sets is the trainer's.
