@@ -171,7 +171,7 @@ def _online(
 ) -> list[Finding]:
     """The slow looks, side by side: each has its own patience."""
     looks: list[Callable[[], Sequence[Finding]]] = [
-        lambda: online.findings(subject),
+        lambda: online.findings(subject, environ),
         lambda: environments.slow_findings(subject),
         lambda: dry_run.findings(subject, known=found),
     ]

@@ -1,13 +1,216 @@
-"""What only the network can tell: the store and its key, the time of an upload, the model on the Hub."""
+"""What only the network can tell, beside the store's own survey: the model on the Hub, what the store's newest step was
+made with, and whether publishing keeps up.
+
+Nothing is written anywhere. How fast publishing is comes from the run's own journal: what a few megabytes would say of
+hundreds of gigabytes over many streams is no measure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from urllib.parse import quote
 
-from supervisor.preflight.finding import Finding
+from supervisor import journal, web
+from supervisor.checkpoints.catalogue import get_run_files
+from supervisor.checkpoints.manifest import Manifest
+from supervisor.checkpoints.records import read_latest, read_manifest
+from supervisor.effects.described import MASKED, RUN
+from supervisor.errors import SupervisorError
+from supervisor.preflight import installed, look, resume
+from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.subject import Subject
+from supervisor.storage import open_store
+from supervisor.storage.base import Store
+
+HUB = "https://huggingface.co"
+HUB_S = 10.0
+MODEL = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name", "model")
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+LATEST_FACTS = 400
+_NAME = re.compile(r"[\w.-]+/[\w.-]+\Z", re.ASCII)
+_LOCAL = ("outputs/", "models/", "checkpoints/", "weights/")
+_CONFIG = re.compile(r"config-(\d+)-")
 
 
-def findings(subject: Subject) -> Sequence[Finding]:
-    """Look at the store and at the Hub. Writes nothing."""
-    return ()
+def findings(subject: Subject, environ: Mapping[str, str] = os.environ) -> Sequence[Finding]:
+    """Look at the Hub, at what the store tells of its newest step, and at how publishing went. Writes nothing.
+
+    ``environ``: what the daemon would have, with the store's keys. A store that cannot be reached says nothing here:
+    ``supervisor.storage.bucket`` surveys it.
+    """
+    return [*_hub(subject, environ), *_stored(subject, environ), *publishing(subject)]
+
+
+# ---------------------------------------------------------------- the Hub
+
+
+def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Is the model there, and may the job have it? One small request, and one more for a gated model."""
+    name = subject.settings.get(*MODEL)
+    if subject.kind == "command" or not isinstance(name, str) or not _NAME.match(name) or name.startswith(_LOCAL):
+        return
+    folder = subject.run_file.job.dir if subject.run_file else None
+    if name in subject.site.hf_models or ((folder or Path.cwd()) / name).is_dir():
+        return  # it need not be fetched
+    given = subject.site.environ or (
+        look.needs(subject.run_file, None, environ).environ if subject.run_file else environ
+    )
+    if given.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return  # what that means is said without asking
+    place = subject.where(*MODEL)
+    base = (given.get("HF_ENDPOINT") or HUB).rstrip("/")
+    token = token_of(given)
+    try:
+        page = _asked(f"{base}/api/models/{quote(name)}?expand%5B%5D=gated", "GET", token)
+        if page.status in (401, 403, 404):
+            who = "with the token that the job has" if token else "without a token, which the job does not have"
+            yield Finding("model-not-on-hub", f"{base} shows no model {name} {who} (HTTP {page.status}).", place)
+            return
+        if page.status != 200:
+            yield Finding("hub-no-answer", f"{base} answered HTTP {page.status} when it was asked for {name}.", place)
+            return
+        if _gated(page.text):
+            page = _asked(f"{base}/{quote(name)}/resolve/main/config.json", "HEAD", token)
+            if page.status in (401, 403):
+                yield _closed(name, token, page.status, place)
+    except web.NoAnswerError as error:
+        yield Finding("hub-no-answer", f"{base} gave no answer when it was asked for {name}: {error}.", place)
+
+
+def _asked(url: str, method: str, token: str) -> web.Page:
+    problem = web.problem_of(url)
+    if problem:
+        raise web.NoAnswerError(f"its address {problem}")
+    return web.ask(url, method, {"Authorization": f"Bearer {token}"} if token else {}, timeout_s=HUB_S)
+
+
+def _gated(text: str) -> bool:
+    """Is it a model whose owner lets people in one by one ("manual") or by a form ("auto")?"""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("gated") in ("auto", "manual", True)
+
+
+def _closed(name: str, token: str, status: int, place: Where) -> Finding:
+    if token:
+        told = f"{name} is gated, and the token that the job has may not read it (HTTP {status})."
+        return Finding("model-gated", told, place, f"Ask for access at {HUB}/{name} with the account of that token.")
+    told = f"{name} is gated, and the job has no token (HTTP {status})."
+    return Finding("model-gated", told, place)
+
+
+def token_of(environ: Mapping[str, str]) -> str:
+    """The job's token for the Hub: a variable's, else the file that ``huggingface-cli login`` writes."""
+    for name in TOKENS:
+        if environ.get(name, "").strip():
+            return environ[name].strip()
+    home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    path = environ.get("HF_TOKEN_PATH") or f"{home}/token"
+    text = installed.text_of(Path(re.sub(r"^~(?=/|$)", environ.get("HOME") or str(Path.home()), path))).strip()
+    return text if text.isascii() and "\n" not in text else ""
+
+
+# ---------------------------------------------------------------- the store's newest step
+
+
+def _stored(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What the store tells of its newest step, where this disk has none that is newer."""
+    run = subject.run_file
+    if run is None or subject.kind == "command" or not run.store.url or run.store.url.startswith("file:"):
+        return  # a folder's manifest is read without asking
+    try:
+        store = open_store(run.store_url, run.store.service, environ, region=run.store.region)
+        latest = read_latest(store, run.run.id)
+        if latest is None or latest.legacy or latest.step <= max(subject.steps, default=-1):
+            return
+        manifest, _ = read_manifest(store, run.run.id, latest.step)
+        texts = _texts(store, run.run.id)
+    except SupervisorError:
+        return
+    yield from resume.changed(subject, _before(subject, manifest, texts, store.url))
+
+
+def _before(subject: Subject, manifest: Manifest, texts: Sequence[str], url: str) -> resume.Before:
+    told = f"as {url} keeps it"
+    settings = resume.of_texts(subject, texts)
+    return resume.Before(manifest.step, settings, told, manifest.revision, manifest.step_base)
+
+
+def _texts(store: Store, run_id: str) -> list[str]:
+    """The trainer's configuration files that are kept beside the steps; none where a secret was masked in one."""
+    files = get_run_files(store, run_id)
+    try:
+        about = json.loads(files.get(RUN, b"{}"))
+    except ValueError:
+        return []
+    masked = about.get(MASKED) if isinstance(about, dict) else None
+    if isinstance(masked, dict) and masked.get("files"):
+        return []
+    named = [(int(found[1]), data) for name, data in files.items() if (found := _CONFIG.match(name))]
+    return [data.decode("utf-8", "replace") for _, data in sorted(named)]
+
+
+# ---------------------------------------------------------------- does publishing keep up?
+
+
+def publishing(subject: Subject) -> Iterator[Finding]:
+    """The last publishes against the time between two checkpoints, both as the run's journal has them."""
+    run = subject.run_file
+    if run is None or not subject.interval:
+        return
+    took, steps = _measured(run.state_dir / "journal.db")
+    if len(took) < 2 or len(steps) < 3:
+        return
+    upload, between = median(took), median(steps) * subject.interval
+    if upload <= between:
+        return
+    yield Finding(
+        "publishing-too-slow",
+        f"A step took {_span(upload)} to publish (median of the last {len(took)}), and every {_span(between)} there is "
+        f"a new one: job.checkpoint_interval = {subject.interval}, and a step takes {_span(median(steps))}.",
+        subject.run_where("job", "checkpoint_interval"),
+        f"Set job.checkpoint_interval to {-(-int(upload) // max(1, int(median(steps)))) + 1} or more.",
+    )
+
+
+def _measured(path: Path) -> tuple[list[float], list[float]]:
+    """Seconds of the last publishes that sent something, and seconds between the trainer's last steps."""
+    took: list[float] = []
+    done: list[tuple[int, float]] = []
+    if not path.exists():
+        return [], []
+    try:
+        with closing(journal.open_read_only(path)) as db:
+            rows = db.execute(
+                "SELECT wall, fact FROM observations WHERE fact LIKE '%Published%' OR fact LIKE '%StepDone%' "
+                "ORDER BY id DESC LIMIT ?",
+                (LATEST_FACTS,),
+            ).fetchall()
+    except sqlite3.Error:
+        return [], []
+    for wall, text in rows:
+        try:
+            fact = json.loads(text)
+            if fact["@"] == "Published" and float(fact.get("sent_bytes", 0)) > 0:
+                took.append(float(fact["seconds"]))
+            elif fact["@"] == "StepDone" and fact.get("role") == "trainer":
+                done.append((int(fact["step"]), float(wall)))
+        except (ValueError, KeyError, TypeError):
+            continue
+    steps = [last - first for (after, last), (before, first) in pairwise(done) if after == before + 1]
+    return took[:10], [one for one in steps[:50] if one > 0]
+
+
+def _span(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
