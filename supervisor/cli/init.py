@@ -9,9 +9,11 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from supervisor import homes
 from supervisor.cli.launch_line import LARGEST, find
@@ -21,6 +23,9 @@ from supervisor.cli.pod import Pod, survey
 from supervisor.cli.run_text import run_file_text
 from supervisor.config import RUN_ID, load
 from supervisor.errors import ConfigError
+from supervisor.primerl import configs
+from supervisor.primerl.configs import Source
+from supervisor.primerl.launch_flags import PARTS, Translation, of_files
 from supervisor.secrets import masked, remember_environment
 from supervisor.storage.keys import KEYS
 
@@ -122,19 +127,24 @@ def _from_line(given: _Given, machine: Machine, job_dir: Path | None, environ: M
 
 def _from_machine(machine: Machine) -> Draft:
     """The settings of what was found here, where nobody gave a launch line."""
-    settings: dict[str, object] = {}
+    settings: dict[str, Any] = {}
     config = machine.configs[0] if machine.configs else None
     settings["job.kind"] = config.kind if config else "rl"
     if machine.job_dir:
         settings["job.dir"] = str(machine.job_dir)
-    if config is not None and not config.split:
+    if config is None:
+        return Draft(settings)
+    if not config.split:
         settings["job.config"] = str(config.path)
-    elif config is not None:
-        for name in ("trainer", "orchestrator", "inference"):
-            path = config.path.with_name(f"{name}.toml")
-            if path.is_file():
-                settings[f"job.{name}_config"] = str(path)
-    return Draft(settings)
+        files = [Source(config.path)]
+    else:
+        parts = [(part, config.path.with_name(f"{part}.toml")) for part in PARTS]
+        files = [Source(path, part) for part, path in parts if path.is_file()]
+        settings |= {f"job.{one.table}_config": str(one.path) for one in files}
+    told = Translation()
+    with suppress(ConfigError):  # the check says what is wrong with it
+        of_files(told, configs.load(files), sft=config.kind == "sft")
+    return Draft({**told.settings, **settings}, kept=told.kept, changed=told.changed)
 
 
 def _run_id(stem: str, machine: Machine, wanted: Draft) -> str:
@@ -153,17 +163,17 @@ def _run_id(stem: str, machine: Machine, wanted: Draft) -> str:
 # ---------------------------------------------------------------- what is said
 
 
-def _say(wanted: Draft, notes: object) -> None:
+def _say(wanted: Draft, notes: Sequence[str]) -> None:
     for title, sentences in (
-        ("Kept:", wanted.kept),
-        ("Not as the line said it:", wanted.changed),
+        ("What stands where:" if wanted.source else "Taken from the configuration:", wanted.kept),
+        ("Not as it was:", wanted.changed),
         ("To do before the first start:", wanted.to_do),
     ):
         if sentences:
             print(title)
             for sentence in sentences:
                 print(f"  - {masked(sentence)}")
-    for note in notes if isinstance(notes, (list, tuple)) else ():
+    for note in notes:
         print(f"  note: {masked(note)}")
 
 

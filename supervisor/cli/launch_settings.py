@@ -196,6 +196,7 @@ class _Drawer:
         if files is not None:
             of_files(told, files, sft=launch.kind == "sft")
         self._launcher(told, checkout, venv, visible)
+        self._engine_beside(told)
         self._take(told, checkout)
 
     def _settle(self, checkout: Path | None) -> None:
@@ -271,6 +272,19 @@ class _Drawer:
             return
         self.out.settings["job.launcher"] = texts
         self.out.kept.append(f"`{' '.join(texts)}` is [job] launcher")
+
+    def _engine_beside(self, told: Translation) -> None:
+        """An inference server that the text starts by itself."""
+        engines = [one for one in self.found.parts if one.entry in ENGINES]
+        if not engines or self.launch.kind != "rl":
+            return
+        words = [word.text for word in engines[-1].launcher]
+        file = next((words[at + 1] for at in range(len(words) - 1) if words[at] == "@"), "FILE.toml")
+        told.to_do.append(
+            f"Line {engines[-1].line} starts an inference server of its own, which this run file does not. To have it "
+            f'started and watched beside the job: [job] inference_config = "{masked(file)}" and [recovery] inference = '
+            '"own-role". Where it runs elsewhere: [job] engine_url.'
+        )
 
     def _torchrun(self, told: Translation, visible: Sequence[int] | None) -> bool:
         """[gpus] says as much as this torchrun line does; if it does not, the words stay as they are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor import homes
@@ -37,7 +37,8 @@ class Pod:
     systemd: bool = False
     trainer: str = ""
     """Name and revision of the installed prime-rl, or why it is not known."""
-    notes: Sequence[str] = field(default_factory=tuple)
+    told_by: str = ""
+    """The variable that tells the provider."""
 
 
 def survey(machine: Machine, environ: Mapping[str, str]) -> Pod:
@@ -59,6 +60,7 @@ def survey(machine: Machine, environ: Mapping[str, str]) -> Pod:
         process_one=sorted(set(first) - set(environ) - {"_", "PWD", "OLDPWD", "SHLVL"}),
         systemd=transient.BOOTED.is_dir(),
         trainer=_trainer(machine.job_dir),
+        told_by=next((name for name in sorted(both) if site.provider and look.provider({name: "x"})), ""),
     )
 
 
@@ -93,7 +95,8 @@ def told(pod: Pod) -> list[str]:
     lines = [_gpus(pod.machine)]
     if pod.trainer:
         lines.append(f"{pod.machine.job_dir}: {pod.trainer}.")
-    lines += [f"Pod: {pod.provider.name}.", *(f"  {said}" for said in pod.provider.said)]
+    by = f" ({pod.told_by} is set)" if pod.told_by else ""
+    lines += [f"Pod: {pod.provider.name}{by}.", *(f"  {said}" for said in pod.provider.said)]
     lines.append(
         "systemd: runs here; `rl-supervisor install` makes the unit."
         if pod.systemd

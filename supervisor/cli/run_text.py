@@ -60,13 +60,13 @@ def _head(pod: Pod, draft: Draft) -> Iterator[str]:
     yield "#"
     yield f"# Found by `rl-supervisor init` ({__version__}):"
     for line in pods.told(pod):
-        yield from comment(line, "  ")
+        yield from comment(line, "    " if line.startswith(" ") else "  ")
     if draft.source:
         yield "#"
         yield "# Taken from this launch line:"
         yield from comment(draft.source, "  ")
     for title, sentences in (
-        ("What of it stands where:", draft.kept),
+        ("What of it stands where:" if draft.source else "Taken from the configuration:", draft.kept),
         ("What is not as the line said it:", draft.changed),
         ("TO DO before the first start:", draft.to_do),
     ):

@@ -242,7 +242,7 @@ class _Translator:
         self.out.kept.append(f"{flag.shown} is [{section}] {name} = {json.dumps(value)}")
 
     def _checkpoints(self, flag: _Flag) -> None:
-        off = flag.name.endswith("no-ckpt") or flag.value.lower() in ("none", "false")
+        off = flag.name.startswith("no-") or flag.name.endswith("no-ckpt") or flag.value.lower() in ("none", "false")
         if off:
             self.out.changed.append(
                 f"{flag.shown} is left out: without checkpoints there is nothing to go on from, so they are "

@@ -452,6 +452,10 @@ TO_DO = {
     "only one part": ("uv run rl --trainer @ t.toml --inference @ i.toml", "The line names no file for --orchestrator"),
     "a fork": ("uv run rl @ a.toml --resume.dir o/checkpoints/step_5", "before the first start copy that step"),
     "another trainer's resume": ("torchrun train.py", "Add those that make your trainer go on from a step"),
+    "an engine that is started beside it": (
+        "uv run inference @ i.toml &\nuv run rl --trainer @ t.toml --orchestrator @ o.toml",
+        '[job] inference_config = "i.toml" and [recovery] inference = "own-role"',
+    ),
     "two programs": (
         "CUDA_VISIBLE_DEVICES=0 vf-vllm --model m &\nCUDA_VISIBLE_DEVICES=1 accelerate launch train.py",
         "The text starts two programs: line 1 (vf-vllm) and line 2 (accelerate)",
@@ -468,7 +472,7 @@ def test_what_a_person_must_fill_in_is_told_and_stops_a_start(checkout: Path, na
     if job.kind == "command":
         assert job.plain is not None
         assert not any("{step}" in word or "{checkpoint}" in word for word in job.plain.resume)  # which check refuses
-    elif "fork" not in name:
+    elif name not in ("a fork", "an engine that is started beside it"):
         named = [*job.config, job.trainer_config, job.orchestrator_config]
         assert any(path is not None and path.name.startswith("TODO-") for path in named)  # a file that is not there
 

@@ -160,6 +160,19 @@ def test_the_lines_of_the_page_are_taken(checkout: Path) -> None:
         assert load(Path(words[-1])).run.max_steps == 500
 
 
+def test_without_a_launch_line_the_files_own_interval_and_folder_are_kept(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNPOD_POD_ID", "abc")
+    assert main.main(["init", "-o", str(tmp_path / "found.toml"), "--job", str(checkout)]) == 0
+    run = load(tmp_path / "found.toml")
+    assert (run.run.id, run.job.checkpoint_interval, str(run.job.output_dir)) == ("found", 5, "outputs")
+    text = (tmp_path / "found.toml").read_text()
+    assert "Pod: RunPod (RUNPOD_POD_ID is set)." in text
+    assert "abc" not in text
+    assert run.leaving.grace_s == 5
+
+
 def test_a_script_and_standard_input_are_read_the_same(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
