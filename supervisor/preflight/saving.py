@@ -16,6 +16,9 @@ from supervisor.preflight.reading import first, has, number, switched_on
 from supervisor.preflight.subject import Subject
 from supervisor.primerl import configs
 
+FEW_STEPS = 20
+"""A run of so few steps tries something out; losing it is no loss to warn of."""
+
 # Last part of the key that configs.refusals names, and what the refusal is called here.
 _REFUSED = {
     "weights_only": "weights-only",
@@ -91,7 +94,7 @@ def _after_the_end(subject: Subject) -> Iterator[Finding]:
         else:
             where, remedy = subject.where("ckpt.interval", "trainer.ckpt.interval"), ""
         told = f"A checkpoint every {interval} steps, and the run ends at step {last}."
-        yield Finding("checkpoint-after-the-end", told, where, remedy)
+        yield Finding("checkpoint-after-the-end", told, where, remedy, "note" if last <= FEW_STEPS else None)
 
 
 def _intervals(subject: Subject) -> Iterator[Finding]:

@@ -20,6 +20,8 @@ _WANDB = ("monitors.wandb", "wandb", "monitor.wandb")  # 9975d8868, 2026-08-15; 
 _WANDB_OFF = {"offline", "disabled", "dryrun"}
 _HF_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN")
 _CLIENTS = ("orchestrator.model.client", "orchestrator.student.client", "orchestrator.client")
+_TOKENIZERS = ("orchestrator.tokenizer.name", "tokenizer.name")
+_MODELS = ("orchestrator.model.name", "orchestrator.student.model.name", "model.name")
 _ENV_VARS = ("env_vars", "trainer.env_vars", "orchestrator.env_vars", "inference.env_vars")
 
 
@@ -152,6 +154,21 @@ def _port(value: object) -> int | None:
         return None
 
 
+def _renderer(subject: Subject) -> Iterator[Finding]:
+    """Since 659194391 (2026-05-19) rollouts are tokenized by a renderer that is looked up by the model's name."""
+    if subject.kind != "rl" or has(subject, date(2026, 6, 1)) is not True:
+        return
+    orchestrator = subject.settings.tree.get("orchestrator")
+    renderer = orchestrator.get("renderer") if isinstance(orchestrator, Mapping) else None
+    chosen = renderer.get("name", "auto") if isinstance(renderer, Mapping) else renderer or "auto"
+    if chosen != "auto" or first(subject, "orchestrator.training_mode"):
+        return
+    named = first(subject, *_TOKENIZERS) or first(subject, *_MODELS)
+    if named and isinstance(named.value, str) and named.value.startswith(("/", "./", "../", "~")):
+        told = f'{named.path} = "{named.value}" is a folder, and no renderer is known by that name.'
+        yield Finding("renderer-of-a-folder", told, subject.where(named.path))
+
+
 # ---------------------------------------------------------------- environments
 
 
@@ -201,6 +218,7 @@ CHECKS: tuple[Check, ...] = (
     _wandb_offline,
     _gated,
     _engine_port,
+    _renderer,
     _executor,
     _names,
 )
