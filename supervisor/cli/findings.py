@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from supervisor.cli.render import Paint, safe
 from supervisor.errors import UsageError
 from supervisor.preflight.finding import SEVERITIES, Finding, Rule, rules
+from supervisor.preflight.gate import beaten
 
 WIDEST = 100
 _KINDS = {"error": "gave-up", "warning": "warning", "note": ""}
@@ -28,9 +29,8 @@ def lines(
     """All of them, as they come: a head with severity and id, the place, the sentence, why it matters, what helps."""
     text: list[str] = []
     for one in found:
-        beaten = one.weight == "error" and one.id in overruled
-        word = "overruled" if beaten else one.weight
-        head = f"{paint(word, _KINDS[one.weight] if not beaten else 'warning')}  {one.id}"
+        word, kind = ("overruled", "warning") if beaten(one, overruled) else (one.weight, _KINDS[one.weight])
+        head = f"{paint(word, kind)}  {one.id}"
         if brief:
             text.append(f"{head}  {_place(one)}: {safe(one.sentence)}")
             continue
@@ -71,15 +71,15 @@ def _wrapped(text: str, indent: str, columns: int | None, *, hang: str | None = 
 def count(found: Sequence[Finding], overruled: Collection[str] = ()) -> str:
     """``2 errors, 1 warning``; "" where there is nothing but notes."""
     numbers = dict.fromkeys(SEVERITIES, 0)
-    beaten = 0
+    without = 0
     for one in found:
-        if one.weight == "error" and one.id in overruled:
-            beaten += 1
+        if beaten(one, overruled):
+            without += 1
         else:
             numbers[one.weight] += 1
     told = [f"{number} {name}{'s' if number > 1 else ''}" for name, number in numbers.items() if number]
-    if beaten:
-        told.append(f"{beaten} overruled")
+    if without:
+        told.append(f"{without} overruled")
     return ", ".join(told)
 
 
