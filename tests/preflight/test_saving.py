@@ -124,7 +124,7 @@ def test_names_and_folders_that_the_supervisor_overrules() -> None:
     assert elsewhere == {"output-dir-overruled": "note"}
 
 
-@pytest.mark.parametrize("tree", odd_trees())
+@pytest.mark.parametrize("tree", list(odd_trees()))
 def test_odd_values_are_no_reason_to_fall_over(tree: dict[str, object]) -> None:
     """Whatever stands there: each check looks away from what it does not understand, and every sentence can be read."""
     modules = (saving, lengths, batches, sharing, tracking)

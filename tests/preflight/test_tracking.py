@@ -80,6 +80,7 @@ def test_the_remedy_for_offline_is_one_that_the_version_takes() -> None:
     assert "[trainer.monitors.wandb]" in newest.remedy
 
 
+CLIENT = "[orchestrator.client]\nbase_url = "
 LLAMA = '[model]\nname = "meta-llama/Llama-3.1-8B-Instruct"\n'
 GATED = ModelFacts("meta-llama/Llama-3.1-8B-Instruct", gated=True)
 
@@ -100,8 +101,8 @@ def test_a_gated_model_is_complained_of_only_where_all_is_known() -> None:
         (JANUARY, "[inference]\n", False),
         (JANUARY, "[inference.server]\nport = 8000\n", False),
         (JANUARY, "[inference.server]\nport = 8001\n", True),
-        (JANUARY, '[inference.server]\nport = 8001\n[orchestrator.client]\nbase_url = ["http://localhost:8001/v1"]\n', False),
-        (JANUARY, '[inference]\n[orchestrator.client]\nbase_url = ["http://10.0.0.7:9000/v1"]\n', False),  # a router elsewhere
+        (JANUARY, f"[inference.server]\nport = 8001\n{CLIENT}['http://localhost:8001/v1']\n", False),
+        (JANUARY, f"[inference]\n{CLIENT}['http://10.0.0.7:9000/v1']\n", False),  # a router elsewhere
         (JANUARY, '[orchestrator.client]\nbase_url = ["http://localhost:9000/v1"]\n', False),  # an engine of one's own
         (IDS, '[inference]\n[orchestrator.client]\nbase_url = "http://localhost:9000/v1"\n', True),
         (SEPTEMBER, "[inference.server]\nport = 8001\n[orchestrator.client]\nport = 8001\n", False),
