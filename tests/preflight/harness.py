@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.preflight import Finding, eras, examine
+from supervisor.preflight.gate import overrule_mistakes
 from supervisor.preflight.gather import gather
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.schema import Schema
@@ -151,7 +152,8 @@ def _schema(commit: str, kind: str) -> Schema | None:
 
 def found(case: Case, here: Path) -> list[Finding]:
     """Everything that the checks say of the case, its files written to ``here``."""
-    return examine(subject_of(case, here))
+    subject = subject_of(case, here)
+    return [*examine(subject), *overrule_mistakes(subject)]
 
 
 def _default_run(case: Case) -> str:
