@@ -41,10 +41,12 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
     siblings = field.below if field else schema.top if not above else {}
     at = f"in [{above}]" if above else "at the top level"
 
-    known = known_as(path, schema, kind) or _renamed_below(path, value, schema, kind)
+    known, meant = known_as(path, schema, kind), "it"
+    if known is None and (inside := _renamed_below(path, value, schema, kind)):
+        meant, known = inside
     if known is not None:
         by = known.by
-        told = f"{said} is not known to {version}: it is {known.path} there ({by.commit}, {by.day:%-d %b %Y})."
+        told = f"{said} is not known to {version}: {meant} is {known.path} there ({by.commit}, {by.day:%-d %b %Y})."
         same_table = known.path.rpartition(".")[0] == above
         note = f" {by.note}" if by.note else ""
         remedy = f"Write {known.path} instead.{note}"
@@ -86,13 +88,14 @@ def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list
     return difflib.get_close_matches(name, list(names), 1, likeness)
 
 
-def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> Known | None:
-    """A table that is not known may hold nothing but what is known elsewhere: what its first key is called."""
+def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> tuple[str, Known] | None:
+    """A table that is not known may hold what is known elsewhere: the first such key, and what it is called."""
     if isinstance(value, list) and value:
         value = value[0]
-    if not isinstance(value, Mapping) or not value:
+    if not isinstance(value, Mapping):
         return None
-    return next((found for key in value if (found := known_as(f"{path}.{key}", schema, kind))), None)
+    paths = [f"{path}.{key}" for key in value]
+    return next(((one, found) for one in paths if (found := known_as(one, schema, kind))), None)
 
 
 def _day(schema: Schema) -> date:

@@ -261,6 +261,10 @@ def _either(sides: Sequence[Field]) -> Field:
         for name, field in side.below.items():
             below[name] = _either([below[name], field]) if name in below else field
     tables = [side for side in sides if side.kinds & {"table", "list", "any"}]
+    for name, field in below.items():
+        # Which of the tables is meant depends on its `type`; one that drops the key takes any value of it.
+        if any(name not in side.below and (side.ignores or side.open) for side in tables):
+            below[name] = replace(field, kinds=field.kinds | {"any"}, open=True)
     return Field(
         kinds,
         {name: replace(field, required=field.required and len(tables) < 2) for name, field in below.items()},
