@@ -397,6 +397,10 @@ class _Finder:
             self._left_out(command, "the supervisor ends what is the run's own, and nothing else")
         elif "login" in [word.text for word in words[1:2]] and name in ("wandb", "huggingface-cli", "hf", "prime"):
             self._left_out(command, "put the key into the .env beside the run file")
+        elif name in ("b2", "rclone", "aws", "s3cmd", "gsutil", "vastai", "runpodctl") and not before:
+            self._left_out(
+                command, "the supervisor itself restores and publishes ([store]) and ends a pod ([hooks] finish)"
+            )
         elif name in ("conda", "mamba", "micromamba", "module", "ml", "pyenv", "nvm") and not before:
             self._left_out(command, "say which interpreter the job uses with [job] python")
         elif rank := rank_of(name, words, lone=lone and self._there(words[0])):

@@ -228,9 +228,6 @@ class _Drawer:
                 return place
         if launch.folder is None and installed is not None:
             return installed
-        if named[0] == self.folder and installed is not None and not self.folder.is_dir():
-            self.out.changed.append(f"{self.folder} is not here: the prime-rl in {installed} is taken.")
-            return installed
         return named[0] if "/" not in program or not str(named[0]).endswith("/bin") else self.folder
 
     def _venv(self) -> Path | None:

@@ -404,6 +404,10 @@ SAID = {
         "nothing of a run may be deleted at a start: `rm -rf outputs/x`",
     ),
     "processes that would be killed": ("pkill -9 python\nuv run rl @ a.toml", "`pkill -9 python`"),
+    "a checkpoint that is fetched": (
+        "b2 sync b2://bucket/step_5 outputs/checkpoints/step_5\nuv run rl @ a.toml",
+        "the supervisor itself restores and publishes ([store])",
+    ),
     "a loop": ("while true; do uv run rl @ a.toml; sleep 1; done", "the supervisor itself starts what ended again"),
     "a file of variables": ("set -a; source .env; set +a\nuv run rl @ a.toml", "that file was not read"),
     "conda": ("conda activate rl\nuv run rl @ a.toml", "say which interpreter the job uses with [job] python"),
@@ -619,6 +623,11 @@ def test_a_line_that_is_not_typed_where_prime_rl_is_runs_there(checkout: Path) -
 def test_lines_of_a_script_that_are_no_part_of_it_are_named_once(checkout: Path) -> None:
     taken = take("foo\nbar --x\nuv run rl @ a.toml\nbaz\n", checkout)
     assert "No part of the launch line, and left out: line 1, 2, 4." in taken.said
+
+
+def test_a_folder_that_is_not_here_is_still_the_lines(checkout: Path) -> None:
+    taken = take("cd /app/prime-rl && source .venv/bin/activate && rl @ a.toml", checkout.parent)
+    assert (str(taken.run.job.dir), taken.run.job.python) == ("/app/prime-rl", None)
 
 
 def test_what_the_files_say_and_the_supervisor_would_overrule_is_taken_over(checkout: Path) -> None:
