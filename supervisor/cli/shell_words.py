@@ -86,6 +86,8 @@ class Scope:
             return [Word(value)]
         if piece.default is not None and not value:
             return [joined([word for part in piece.default for word in self._values(part)], "")]
+        if value == "":
+            return [Word("")]
         return [found[0]] if found else [Word(shown, (shown,))]
 
     def _home(self, text: str) -> str:
