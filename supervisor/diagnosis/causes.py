@@ -23,9 +23,9 @@ from supervisor.signatures.xids import SOURCE, seen_in
 SLACK_S: Final = 120.0  # logs of several processes tell of one moment so far apart
 SURVIVED: Final[dict[Role, int]] = {"orchestrator": 2, "trainer": 4, "job": 2, "launcher": 4, "env": 4, "inference": 4}
 """Steps after an error that show that the run went on: the trainer may do a few with what it has already."""
+AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last line of a log
 OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
 VERY_OFTEN: Final = 20  # the same where no times are told
-MOST_LIVES: Final = 5
 
 _ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
 _RANK: Final = {signature.name: place for place, signature in enumerate(SIGNATURES.signatures)}
@@ -39,6 +39,7 @@ _OF_USERS: Final = frozenset({
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
     "config-file-missing", "openai-key-missing",
 })  # fmt: skip
+_TELLING: Final = ("ended-from-outside", "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
 
 
@@ -80,10 +81,10 @@ class Diagnosis:
     @property
     def named(self) -> bool:
         """Is anything of it known by name, other than that something ended?"""
-        found = [one for one in (self.root, *self.cascade) if one is not None]
-        return any(one.name != CALLED_UNKNOWN and one.link in ("cause", "failure") for one in found) or bool(
-            self.root and self.root.name != CALLED_UNKNOWN and self.root.name not in ("fatal-error", "component-failed")
-        )
+        found = [one for one in (self.root, *self.cascade) if one is not None and one.name != CALLED_UNKNOWN]
+        if any(one.link in ("cause", "failure") for one in found):
+            return True
+        return self.root is not None and self.root.name in _TELLING
 
 
 @dataclass
@@ -151,8 +152,8 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     over: list[tuple[Log, Event]] = []
     for log in logs:
         for event in log.events:
-            if event.start < log.starts or _ignored(event):
-                continue  # of a start before the last one in the same file
+            if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
+                continue  # of a start before the last one in the same file, or of another time
             (over if _survived(log, event, logs) else present).append((log, event))
     kinds = _kinds(present)
     hard = [kind for kind in kinds if not kind.mild and kind.link != "end"]
@@ -201,9 +202,20 @@ def _align(logs: Iterable[Log]) -> None:
 
 
 def _ignored(event: Event) -> bool:
-    return event.signature is None and (
-        event.name.rpartition(".")[2] in _IGNORED or (event.raised is not None and _made_up(event.raised.last))
-    )
+    if event.raised is not None and _made_up(event.raised.last):
+        return True
+    return event.signature is None and event.name.rpartition(".")[2] in _IGNORED
+
+
+def _of_others(log: Log, event: Event, logs: Iterable[Log]) -> bool:
+    """Does the kernel tell of a time when this attempt did not live?"""
+    t = log.at(event.last)
+    timed = [one for one in logs if not one.kernel and one.first_t is not None and one.last_t is not None]
+    if t is None or not timed or not any(one.dated for one in timed):
+        return False
+    begun = min(one.first_t + one.shift for one in timed if one.first_t is not None)
+    ended = max(one.last_t + one.shift for one in timed if one.last_t is not None)
+    return not begun - GAP_S <= t <= ended + AFTER_S
 
 
 def _made_up(frame: Frame | None) -> bool:
@@ -339,14 +351,14 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
     raised = next((one.raised for _, one in pairs if one.raised and one.raised.place), event.raised)
     cause = Cause(
         signature.name if signature else CALLED_UNKNOWN,
-        signature.sentence if signature else "An exception that nobody has described yet.",
+        signature.sentence if signature else "An exception that nobody has described yet ended it.",
         signature.kind if signature else "unknown",
         kind.link,
         signature.remedy
         if signature
         else "Read the lines around it. Once you know what it means and what helps, describe it: it takes one entry in "
         "a data file, and docs/diagnosis.md says how.",
-        signature.source if signature else "Python",
+        signature.source if signature else "",
         event.text,
         event.first,
         last,
@@ -356,6 +368,8 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
     )
     if raised is not None and (signature is None or _is_of_users(signature.name)):
         cause.own = raised.place or (raised.last if signature is None else None)
+        if signature is None and raised.place is not None:
+            cause.sentence = "Your own code, or the environment's, raised an exception that nobody has described yet."
         began = raised
         while began.cause is not None:
             began = began.cause
@@ -390,7 +404,8 @@ def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
             if sentence:
                 told.root.notes.append(sentence)
                 break
-    if root.event.ranks and len(root.event.ranks) <= 8 and root.name not in _COLLECTIVE:
+    several = any(len(log.ranks.seen) > 1 for log, _ in root.events)
+    if several and root.event.ranks and len(root.event.ranks) <= 8 and root.name not in _COLLECTIVE:
         ranks_said = ", ".join(map(str, sorted(root.event.ranks)))
         told.root.notes.append(f"It was rank {ranks_said} that said it.")
     silent = root.name in ("connection-error", "connection-refused")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -180,7 +181,7 @@ class _Pieces:
 
     def __init__(self, paths: tuple[Path, ...]) -> None:
         self._left = list(paths)
-        self._file: BinaryIO | None = None
+        self._file: BufferedReader | gzip.GzipFile | None = None
 
     def read(self, size: int) -> bytes:
         while True:
@@ -188,7 +189,7 @@ class _Pieces:
                 if not self._left:
                     return b""
                 self._file = _open(self._left.pop(0))
-            data = self._file.read(size)
+            data = self._file.read1(size)  # what could be unpacked before a damaged place
             if data:
                 return data
             self.close()
@@ -199,11 +200,11 @@ class _Pieces:
             self._file = None
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> BufferedReader | gzip.GzipFile:
     file = path.open("rb")
     start = file.read(2)
     file.seek(0)
-    return gzip.GzipFile(fileobj=file) if start == b"\x1f\x8b" else file  # type: ignore[return-value]
+    return gzip.GzipFile(fileobj=file) if start == b"\x1f\x8b" else file
 
 
 def roles_of(found: list[Source]) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, Event, Log, Place, Steps
 from supervisor.primerl.logs import SIGNATURES, parse_line
+from supervisor.signatures import LONGEST as MATCHED
 from supervisor.signatures import Signature
 from supervisor.signatures.xids import seen_in
 
@@ -31,6 +32,7 @@ SHARES: Final = (18, 10, 7, 7, 6, 6, 6, 5, 5, 5, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1
 COMMON: Final = dict(zip(LETTERS, SHARES, strict=True))
 SHOWN: Final = 300
 MORE_LINES: Final = 3
+LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
 _HEAD = (
@@ -41,11 +43,11 @@ _HEAD = (
 _ORDINARY = re.compile(_HEAD + rb"(?:INFO|DEBUG|SUCCESS|TRACE)\b")
 _ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
 _WANTED = "Step [0-9]|finished[!.]|Resuming |Starting |API server version"
-_STARTS: Final[dict[Role, str]] = {
-    "launcher": "Starting RL run",
-    "trainer": "Starting RL trainer",
-    "orchestrator": "Starting orchestrator",
-    "inference": "vLLM API server version",
+_STARTS: Final[dict[Role, re.Pattern[str]]] = {
+    "launcher": re.compile("Starting RL run"),
+    "trainer": re.compile("Starting (?:RL|SFT) trainer"),
+    "orchestrator": re.compile(r"Starting orchestrator(?: \(| {0,4}\[|$)"),
+    "inference": re.compile("vLLM API server version"),
 }
 # A trainer of another kind (transformers, TRL) says its steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |.{0,40}\b(?:global_)?step[ :=]{1,3}(\d{1,12})\b.{0,60}\bloss\b", re.I)
@@ -148,6 +150,8 @@ class _Scan:
     def read(self, stream: BinaryIO) -> list[Log]:
         gate, ordinary, json_ordinary, wanted = _gate().search, _ORDINARY.match, _ORDINARY_JSON.match, _news().search
         for parts in blocks(stream, self.log):
+            if self._number == 0:
+                self._guess_role(parts)
             if parts and self._stamp is None:
                 self._look_at_times(parts[:50])
             number = self._number
@@ -187,6 +191,21 @@ class _Scan:
             event.weak = event.weak or went_on
         self._done.append(log)
 
+    def _guess_role(self, parts: Sequence[bytes]) -> None:
+        """Whose log it is, where its name says nothing and only one of them speaks in it."""
+        if self.log.role is not None or self._kernel:
+            return
+        begun = b"\n".join(parts)
+        marks: dict[Role, bytes] = {
+            "inference": b"vLLM API server version",
+            "orchestrator": b"Starting orchestrator",
+            "trainer": b"Starting RL trainer",
+            "launcher": b"Starting RL run",
+        }
+        found = [role for role, mark in marks.items() if mark in begun]
+        if found == ["inference"] or (len(found) == 1 and b"vLLM" not in begun):
+            self.log.role, self.log.merged = found[0], found[0] == "launcher"
+
     # ------------------------------------------------------------ times
 
     def _look_at_times(self, parts: Sequence[bytes]) -> None:
@@ -197,13 +216,14 @@ class _Scan:
 
     def _note_time(self, raw: bytes) -> None:
         if raw and raw is not self._noted:
-            self._noted = raw
             self._note(parse(raw))
+            self._noted = raw
 
     def _note(self, line: Line) -> None:
         if line.stamp is None:
             return
         self._stamp = line
+        self._noted = self._ordinary  # what is ordinary and was not looked at is older
         self._t = self._clock.at(line.stamp)
         self._shown = line.stamp.shown
         log = self.log
@@ -258,8 +278,8 @@ class _Scan:
     def _progress(self, line: Line) -> None:
         message = line.text.strip()
         role = self._role_of(line)
-        for start_role, words in _STARTS.items():
-            if message.startswith(words) and (start_role == role or (role is None and start_role == "launcher")):
+        for start_role, pattern in _STARTS.items():
+            if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
                 self.log.starts += 1
                 self._open.clear()
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
@@ -300,7 +320,7 @@ class _Scan:
             roles = ("env",)
         else:
             roles = (role, "job")
-        return _known(roles, message, frame)
+        return _known(roles, message[:MATCHED], frame)
 
     def _raised(self, line: Line, raised: Raised) -> None:
         frame = raised.last.path if raised.last else ""
@@ -350,7 +370,7 @@ class _Scan:
         """The lines after an error's own: what a configuration error is about stands there."""
         left = []
         for event, key in self._growing:
-            if key != line.key or not message:
+            if key != line.key or not message or line.level is not None or message == event.text:
                 left.append((event, key))
                 continue
             event.more.append(message[:SHOWN])

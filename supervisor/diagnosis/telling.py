@@ -45,21 +45,22 @@ def _one(told: Diagnosis) -> list[str]:
         lines += _wrapped(_no_reason(told), "  ")
         return lines + _others("On the way it met, and survived:", told.survived)
     root = told.root
-    lines = [f"{where}Root cause{step}: {root.name}"]
+    name = f"{root.text.partition(':')[0]} (unknown)" if root.name == CALLED_UNKNOWN else root.name
+    lines = [f"{where}Root cause{step}: {name}"]
     lines += _wrapped(root.sentence, "  ")
     lines += ["", *_line(root, "  ")]
-    lines += [f"  own frame: {root.own}"] if root.own else []
+    lines += [f"  raised at: {root.own}"] if root.own else []
     lines += [f"  it began as: {root.began}"] if root.began else []
     for note in root.notes:
         lines += _wrapped(note, "  ")
     lines += ["", f"  {KINDS[root.kind]}"]
     lines += _wrapped(f"Remedy: {root.remedy}", "  ")
-    lines += _wrapped(f"Source: {root.source}", "  ")
+    lines += _wrapped(f"Source: {root.source}", "  ") if root.source else []
     if told.cascade:
         lines += ["", "What came with it or followed:"]
         for number, one in enumerate(told.cascade[:12], 1):
             lines.append(f"  {number}. {_told(one)}")
-            lines += [f"     own frame: {one.own}"] if one.own else []
+            lines += [f"     raised at: {one.own}"] if one.own else []
         if len(told.cascade) > 12:
             lines.append(f"  and {len(told.cascade) - 12} more (--json lists them)")
     return lines + _others("Seen before, and survived:", told.survived)
