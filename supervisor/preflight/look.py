@@ -20,6 +20,7 @@ from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.downloads import hub_cache
 from supervisor.jobs.environment import job_environment
 from supervisor.preflight import installed
+from supervisor.preflight import volumes as volumes_of
 from supervisor.preflight.site import Gpu, GpuProcess, Site, Volume
 from supervisor.primerl import command
 from supervisor.sensors import gpu_survey
@@ -34,26 +35,7 @@ FILES_S = 2.0
 UNLIMITED = 1 << 62
 CAP_SYS_RESOURCE = 24  # linux/capability.h
 LATEST_ATTEMPTS = 3
-PERSISTENT_BYTES = 10 << 30  # smaller ones are files for configuration
 
-_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
-_OWN = {
-    *("overlay", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "squashfs", "nsfs", "autofs", "securityfs"),
-    *(
-        "debugfs",
-        "tracefs",
-        "bpf",
-        "pstore",
-        "configfs",
-        "fusectl",
-        "hugetlbfs",
-        "binfmt_misc",
-        "fuse.lxcfs",
-        "iso9660",
-    ),
-    *_MEMORY,
-}
-_SYSTEM = re.compile(r"/(proc|sys|dev|etc|usr|lib|lib64|bin|sbin|boot|run|snap)(/|$)")
 _PROVIDERS = (
     ("vast", ("VAST_CONTAINERLABEL", "VAST_TCP_PORT_22", "VAST_CONTAINER_ID")),
     ("runpod", ("RUNPOD_POD_ID",)),
@@ -120,21 +102,23 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     volumes: dict[str, Volume] = {}
     models: dict[str, Path] = {}
     persistent: list[Volume] = []
-    mounts = _mounts(Path("/proc/self/mountinfo"))
+    mounts = volumes_of.mounts()
     cache = hub_cache(needs.environ, needs.cwd)
     looks = [_beside(lambda: surveyed.append(gpu_survey.survey(GPUS_S, dict(needs.own))))] if gpus else []
     for name, folder in needs.folders.items():
-        looks.append(_beside(lambda name=name, folder=folder: _put(volumes, name, volume_of(folder, mounts))))  # type: ignore[misc]
-    looks.append(_beside(lambda: models.update(cached_models(cache))))
+        looks.append(
+            _beside(lambda name=name, folder=folder: _put(volumes, name, volumes_of.volume_of(folder, mounts)))
+        )  # type: ignore[misc]
+    looks.append(_beside(lambda: models.update(volumes_of.cached_models(cache))))
     container = in_container(needs.own, mounts)
     if container:
-        looks.append(_beside(lambda: persistent.extend(given(mounts))))
+        looks.append(_beside(lambda: persistent.extend(volumes_of.given(mounts))))
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
     found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
     torch, torch_cuda = installed.torch(found)
     ours = _Ours(needs)
     held = listening(needs.ports, needs.hosts, ours)
-    shm = volume_of(Path("/dev/shm"), mounts)  # noqa: S108
+    shm = volumes_of.volume_of(Path("/dev/shm"), mounts)  # noqa: S108
     for at, one in enumerate(looks):
         one.join(GPUS_S + 1 if gpus and at == 0 else FILES_S)
     told = surveyed[0] if surveyed else gpu_survey.GpuSurvey(problem="not asked")
@@ -324,69 +308,6 @@ def _limit(value: int) -> int:
 # ---------------------------------------------------------------- files
 
 
-@dataclass(frozen=True)
-class Mount:
-    """One line of /proc/self/mountinfo."""
-
-    point: Path
-    kind: str
-
-
-def _mounts(table: Path) -> list[Mount]:
-    """All mounts, as proc(5) describes the file; later ones lie over earlier ones."""
-    found = []
-    for line in installed.text_of(table).splitlines():
-        words = line.split()
-        if "-" in words[6:]:
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[4])
-            found.append(Mount(Path(point), words[words.index("-", 6) + 1]))
-    return found
-
-
-def volume_of(folder: Path, mounts: Sequence[Mount]) -> Volume | None:
-    """The file system on which ``folder`` lies or would be made. Raises OSError."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    place = place.resolve()
-    known = [one for one in mounts if place.is_relative_to(one.point)]
-    if not known:
-        return None
-    longest = max(len(one.point.parts) for one in known)
-    mount = [one for one in known if len(one.point.parts) == longest][-1]
-    size = os.statvfs(place)
-    return Volume(str(mount.point), mount.kind, size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize)
-
-
-def given(mounts: Sequence[Mount]) -> list[Volume]:
-    """The volumes that a container was given: folders of real file systems that are not the system's own."""
-    found: dict[str, Volume] = {}
-    for mount in mounts:
-        if mount.kind in _OWN or mount.point == Path("/") or _SYSTEM.match(str(mount.point)):
-            continue
-        with suppress(OSError):
-            volume = volume_of(mount.point, mounts) if mount.point.is_dir() else None
-            if volume is not None and volume.total_bytes >= PERSISTENT_BYTES and os.access(mount.point, os.W_OK):
-                found[volume.mount] = volume
-    return list(found.values())
-
-
-def cached_models(cache: Path) -> dict[str, Path]:
-    """Models in the hub's cache: name to the folder of the revision that would be used. Raises OSError.
-
-    A repository's folder is ``models--OWNER--NAME`` with ``refs/main`` and ``snapshots/COMMIT`` (huggingface_hub,
-    file_download.py).
-    """
-    found = {}
-    for folder in sorted(cache.glob("models--*")) if cache.is_dir() else ():
-        commit = installed.text_of(folder / "refs" / "main").strip()
-        snapshots = [path for path in (folder / "snapshots").glob("*") if path.is_dir()]
-        named = [path for path in snapshots if path.name == commit]
-        if chosen := named or snapshots[-1:]:
-            found[folder.name.removeprefix("models--").replace("--", "/")] = chosen[0]
-    return found
-
-
 def has_wandb_login(environ: Mapping[str, str]) -> bool:
     """Has the job's user a login for W&B in its netrc file?"""
     path = environ.get("NETRC") or f"{environ.get('HOME') or Path.home()}/.netrc"
@@ -412,7 +333,7 @@ def provider(environ: Mapping[str, str]) -> str:
     return next((name for name, variables in _PROVIDERS if any(environ.get(one) for one in variables)), "")
 
 
-def in_container(environ: Mapping[str, str], mounts: Sequence[Mount]) -> bool:
+def in_container(environ: Mapping[str, str], mounts: Sequence[volumes_of.Mount]) -> bool:
     """Does this run in a container, whose own layer goes with it?"""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     root = [one.kind for one in mounts if one.point == Path("/")]

@@ -15,8 +15,9 @@ import pytest
 from supervisor import shim
 from supervisor.config import RunFile
 from supervisor.effects import attached
-from supervisor.preflight import installed, look
-from supervisor.preflight.look import Mount, Needs
+from supervisor.preflight import installed, look, volumes
+from supervisor.preflight.look import Needs
+from supervisor.preflight.volumes import Mount
 from supervisor.sensors import gpu_survey
 
 FAKE_NVML = """
@@ -174,13 +175,13 @@ damaged line
 def test_a_folder_is_found_on_the_deepest_mount_above_it(tmp_path: Path) -> None:
     (tmp_path / "work space").mkdir()
     (tmp_path / "mountinfo").write_text(MOUNTS.format(here=tmp_path))
-    mounts = look._mounts(tmp_path / "mountinfo")
+    mounts = volumes.mounts(tmp_path / "mountinfo")
     assert mounts[0] == Mount(Path("/"), "overlay")
-    deep = look.volume_of(tmp_path / "work space/not/yet/there", mounts)
+    deep = volumes.volume_of(tmp_path / "work space/not/yet/there", mounts)
     assert deep is not None
     assert (deep.mount, deep.kind) == (str(tmp_path / "work space"), "ext4")
     assert deep.total_bytes > deep.free_bytes >= 0
-    other = look.volume_of(tmp_path, mounts)
+    other = volumes.volume_of(tmp_path, mounts)
     assert other is not None
     assert other.kind == "overlay"
 
@@ -188,7 +189,7 @@ def test_a_folder_is_found_on_the_deepest_mount_above_it(tmp_path: Path) -> None
 def test_what_a_container_was_given_is_neither_its_own_nor_the_systems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "PERSISTENT_BYTES", 1)
+    monkeypatch.setattr(volumes, "PERSISTENT_BYTES", 1)
     mounts = [
         Mount(Path("/"), "overlay"),
         Mount(Path("/usr"), "ext4"),
@@ -196,7 +197,7 @@ def test_what_a_container_was_given_is_neither_its_own_nor_the_systems(
         Mount(tmp_path, "nfs4"),
         Mount(tmp_path / "gone", "nfs4"),
     ]
-    assert [one.mount for one in look.given(mounts)] == [str(tmp_path)]
+    assert [one.mount for one in volumes.given(mounts)] == [str(tmp_path)]
 
 
 def test_the_model_that_main_names_is_the_one_in_the_cache(tmp_path: Path) -> None:
@@ -207,8 +208,8 @@ def test_the_model_that_main_names_is_the_one_in_the_cache(tmp_path: Path) -> No
     (model / "refs/main").write_text("aaa\n")
     (tmp_path / "datasets--x--y/snapshots/1").mkdir(parents=True)
     (tmp_path / "models--half--done/blobs").mkdir(parents=True)
-    assert look.cached_models(tmp_path) == {"Qwen/Qwen3-8B": model / "snapshots/aaa"}
-    assert look.cached_models(tmp_path / "nowhere") == {}
+    assert volumes.cached_models(tmp_path) == {"Qwen/Qwen3-8B": model / "snapshots/aaa"}
+    assert volumes.cached_models(tmp_path / "nowhere") == {}
 
 
 def test_a_login_for_wandb_counts_for_the_host_that_is_used(tmp_path: Path) -> None:
