@@ -1,4 +1,4 @@
-"""Writes the tables of docs/preflight.md that compare estimates with measured figures, from the code that estimates.
+"""Writes the tables of docs/preflight.md: estimates against measured figures, and all findings, from the code itself.
 
 python docs/preflight.py           print them
 python docs/preflight.py --write   put them into docs/preflight.md
@@ -14,11 +14,13 @@ from pathlib import Path
 from supervisor.preflight import disk_estimate
 from supervisor.preflight import memory_estimate as memory
 from supervisor.preflight.estimate_inputs import default_lora
+from supervisor.preflight.finding import SEVERITIES, rules
 from supervisor.preflight.memory_estimate import GIB, EngineSetup, Interval, Lora, TrainerSetup
 from supervisor.preflight.models import ModelFacts, facts_of
 
 PAGE = Path(__file__).with_name("preflight.md")
 BEGIN, END = "<!-- estimates: written by docs/preflight.py -->", "<!-- end of estimates -->"
+FINDINGS = "<!-- findings: written by docs/preflight.py -->", "<!-- end of findings -->"
 
 H100 = 79.65 * GIB  # what NVML says: 81,559 MiB, which people write as "81 GB"
 H100_TORCH = 79.18 * GIB  # what a CUDA program can have of it, and what vLLM takes its utilization of
@@ -206,17 +208,31 @@ def tables() -> str:
     return "\n".join([*lines, ""])
 
 
+def findings() -> str:
+    """Markdown: every id, errors first."""
+    lines = ["| id | severity | what | who says so |", "| --- | --- | --- | --- |"]
+    for rule in sorted(rules().values(), key=lambda rule: (SEVERITIES.index(rule.severity), rule.id)):
+        lines.append(f"| `{rule.id}` | {rule.severity} | {_cell(rule.title)} | {_cell(rule.source)} |")
+    return "\n".join(["", *lines, ""])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
 def replaced(page: str) -> str:
-    """The page with the present tables between its two marks. Raises ValueError when a mark is missing."""
-    before, _, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"docs/preflight.md lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+    """The page with the present tables between their marks. Raises ValueError when a mark is missing."""
+    for (begin, end), text in (((BEGIN, END), tables()), (FINDINGS, findings())):
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"docs/preflight.md lacks {begin} or {end}")
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         PAGE.write_text(replaced(PAGE.read_text()))
     else:
-        sys.stdout.write(tables() + "\n")
+        sys.stdout.write(tables() + "\n" + findings() + "\n")

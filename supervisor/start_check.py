@@ -114,14 +114,13 @@ class StartCheck:
     # ------------------------------------------------------------ the child
 
     def _look(self, unwanted: threading.Event) -> list[dict[str, Any]]:
-        words = [f"--overrule={name}" for name in self._overrule]
         settings = self._run_file().model_dump_json(exclude_unset=True).encode()
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
             asked.write(settings)
             asked.seek(0)
             try:
                 child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *words],
+                    [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *self._overrule],
                     stdin=asked,
                     stdout=said,
                     stderr=complaint,

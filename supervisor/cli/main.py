@@ -171,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     before = verbs.add_parser("start-check")
     before.set_defaults(verb=_start_check, contract=False)
     before.add_argument("run_file", type=Path)
-    before.add_argument("--overrule", action="append", default=[])
+    before.add_argument("overrule", nargs="*")
     return parser
 
 

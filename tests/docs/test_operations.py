@@ -53,6 +53,30 @@ ELSEWHERE: list[tuple[str, str, str, str]] = [
         "test_the_lines_of_the_page_are_taken",
         r'\("init", "--from", .*"-o"',
     ),
+    (
+        r"rl-supervisor check --explain .*",
+        "tests/people/test_check.py",
+        "test_what_a_finding_means_.*",
+        r'told\(capsys, "--explain", GROUPS\)',
+    ),
+    (
+        r"rl-supervisor check rl\.toml --as-of .*",
+        "tests/people/test_check.py",
+        "test_a_configuration_of_prime_rl_.*",
+        r'told\(capsys, "rl\.toml", "--as-of"',
+    ),
+    (
+        r"rl-supervisor check train\.toml orch\.toml infer\.toml",
+        "tests/people/test_check.py",
+        "test_the_three_files_are_checked_together",
+        r'in_json\(capsys, "i\.toml", "o\.toml", "t\.toml"',
+    ),
+    (
+        r"rl-supervisor run RUN\.toml --overrule ID",
+        "tests/e2e/test_start_check.py",
+        "test_an_error_stops_the_first_start_.*",
+        r'start\("run", "--overrule", ID\)',
+    ),
     (r"pip install --upgrade .*", "tests/units/test_install.py", "test_pip_installs_.*", r'"pip install" in line'),
     (
         r"systemctl kill --kill-whom=main --signal=KILL .*",

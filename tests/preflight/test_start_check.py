@@ -117,7 +117,7 @@ def test_warnings_and_overruled_errors_are_said_once_and_stop_nothing(start: Sta
     assert start.told[0][1].endswith("Set it to 6 or 8. It is overruled.")
     assert start.told[1][1] == "[no-gpu] No GPU. Set it to 6 or 8."
     words = (start.folder / "words").read_text().split()
-    assert words[-3:] == ["start-check", str(start.folder / "run.toml"), "--overrule=batch-of-whole-groups"]
+    assert words[-3:] == ["start-check", str(start.folder / "run.toml"), "batch-of-whole-groups"]
     assert json.loads((start.folder / "asked").read_text())["run"]["id"] == "x"
 
 
