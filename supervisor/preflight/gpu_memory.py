@@ -12,6 +12,7 @@ from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.memory_estimate import EngineSetup, Estimate, Interval, gib
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.reading import first, has
+from supervisor.preflight.sharing import HOPELESS_UTILIZATION
 from supervisor.preflight.site import Gpu
 from supervisor.preflight.subject import Subject
 
@@ -31,7 +32,8 @@ def gpu_memory(subject: Subject) -> Iterator[Finding]:
     shared = _gpu(subject, sorted(set(subject.plan.inference) & set(subject.plan.trainer)))
     found = list(_engine(subject, facts, engine)) if engine else []
     if need and asked and not found and engine and shared is not None:
-        found += _shared(subject, asked, engine, shared)
+        if engine.utilization < HOPELESS_UTILIZATION:  # beyond that, ``sharing`` has said so
+            found += _shared(subject, asked, engine, shared)
     elif need and asked and not subject.plan.shared:
         found += _alone(subject, facts, asked, need)
     yield from found

@@ -90,6 +90,8 @@ def models(subject: Subject) -> Iterator[Finding]:
             continue
         severity = entry.severity if sure else _as_severity(entry.unsure)
         told = entry.says.replace("{model}", name)
+        if sure is None:
+            told += " Whether the installed version is one of those cannot be told."
         finding = Finding(entry.rule, told, _place(subject), entry.remedy, severity)
         other = said.get(entry.rule)
         if other is None or SEVERITIES.index(finding.weight) < SEVERITIES.index(other.weight):

@@ -169,8 +169,8 @@ def test_its_first_attempt_without_checkpointing_may_not_fit_and_checkpointing_w
     assert "[trainer.model.ac] with freq = 1" in finding.remedy
 
 
-def test_an_engine_with_nine_tenths_leaves_no_room_for_a_trainer() -> None:
-    finding = only(found(SHARED.replace("0.50", "0.9"), plan=ONE), "shared-gpu-out-of-memory")
+def test_an_engine_with_seven_tenths_leaves_no_room_for_a_trainer() -> None:
+    finding = only(found(SHARED.replace("0.50", "0.7"), plan=ONE), "shared-gpu-out-of-memory")
     assert finding.weight == "error"
     assert "set inference.gpu_memory_utilization = 0.50" in finding.remedy
 
