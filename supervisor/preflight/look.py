@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from supervisor.config import RunFile
@@ -106,9 +107,7 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     cache = hub_cache(needs.environ, needs.cwd)
     looks = [_beside(lambda: surveyed.append(gpu_survey.survey(GPUS_S, dict(needs.own))))] if gpus else []
     for name, folder in needs.folders.items():
-        looks.append(
-            _beside(lambda name=name, folder=folder: _put(volumes, name, volumes_of.volume_of(folder, mounts)))
-        )  # type: ignore[misc]
+        looks.append(_beside(partial(_put, volumes, name, folder, mounts)))
     looks.append(_beside(lambda: models.update(volumes_of.cached_models(cache))))
     container = in_container(needs.own, mounts)
     if container:
@@ -180,7 +179,8 @@ def _beside(what: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def _put(volumes: dict[str, Volume], name: str, volume: Volume | None) -> None:
+def _put(volumes: dict[str, Volume], name: str, folder: Path, mounts: Sequence[volumes_of.Mount]) -> None:
+    volume = volumes_of.volume_of(folder, mounts)
     if volume is not None:
         volumes[name] = volume
 
