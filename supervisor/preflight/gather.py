@@ -336,7 +336,9 @@ def _with_trainer(
     if dialect is None:
         how = ""
     versions = [(one.dialect, one.schemas.get(subject.kind)) for one in others]
-    subject = replace(subject, dialect=dialect, dialect_from=how, schema=keys, roots=roots, others=versions)
+    subject = replace(
+        subject, dialect=dialect, dialect_from=how, as_of=as_of, schema=keys, roots=roots, others=versions
+    )
     return subject, found
 
 

@@ -93,6 +93,8 @@ def has(subject: Subject, day: date, marker: str = "") -> bool | None:
     """
     if subject.dialect is None:
         return None
+    if subject.as_of is not None:
+        return subject.as_of >= day
     since, before = subject.dialect.period()
     if since >= day:
         return True

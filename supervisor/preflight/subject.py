@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +58,8 @@ class Subject:
     run_positions: Mapping[Key, Position] = field(default_factory=dict)
     dialect: Dialect | None = None
     dialect_from: How = ""
+    as_of: date | None = None
+    """The day whose version a person named: then that is the one that will run."""
     others: Sequence[tuple[Dialect, Schema | None]] = ()
     """Where the dialect is guessed: some others that the keys fit as well. An error must be one in all of them."""
     schema: Schema | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from supervisor.preflight.checking import Check
-from supervisor.preflight.finding import Finding
+from supervisor.preflight.finding import Finding, Severity
 from supervisor.preflight.reading import first, has, number, sources
 from supervisor.preflight.subject import Subject
 
@@ -45,7 +45,12 @@ def _wandb_key(subject: Subject) -> Iterator[Finding]:
         remedy = (
             'Put "WANDB_*" into [job] pass_env of the run file, and set WANDB_API_KEY in the daemon\'s environment.'
         )
-    yield Finding("wandb-key", told, subject.where(table), remedy)
+    yield Finding("wandb-key", told, subject.where(table), remedy, _elsewhere(subject))
+
+
+def _elsewhere(subject: Subject) -> Severity | None:
+    """A warning where nothing will run on this machine: it has no GPU, or there is no run file to start it with."""
+    return "warning" if subject.run_file is None or (subject.site.gpus is not None and not subject.site.gpus) else None
 
 
 def _logging(subject: Subject) -> str:
@@ -101,7 +106,7 @@ def _gated(subject: Subject) -> Iterator[Finding]:
         return
     told = f"{model.name} is given only to people whom its owner let in, and the job has no HF_TOKEN."
     paths = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name")
-    yield Finding("gated-model", told, subject.where(*paths))
+    yield Finding("gated-model", told, subject.where(*paths), severity=_elsewhere(subject))
 
 
 def _engine_port(subject: Subject) -> Iterator[Finding]:

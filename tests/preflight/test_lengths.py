@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from supervisor.preflight import lengths
@@ -95,6 +97,14 @@ def test_a_version_of_which_the_day_is_not_certain_is_warned_of_only() -> None:
     perhaps = {"max-tokens-fill-context": "warning"}
     assert about_tokens(FEBRUARY, config(4096, 4096), schema=Schema(EARLY.top, exact=False)) == perhaps
     assert about_tokens(FEBRUARY, config(4096, 4096), schema=None) == perhaps
+
+
+@pytest.mark.parametrize(
+    ("day", "expected"), [("2026-02-14", {"max-tokens-fill-context": "error"}), ("2026-02-15", {})]
+)
+def test_a_day_that_a_person_named_is_certain(day: str, expected: dict[str, str]) -> None:
+    named = {"schema": None, "as_of": date.fromisoformat(day)}
+    assert about_tokens(FEBRUARY, config(4096, 4096), **named) == expected
 
 
 def test_the_models_context_counts_where_none_is_set() -> None:

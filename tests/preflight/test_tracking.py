@@ -146,3 +146,10 @@ def test_a_model_in_a_folder_needs_its_renderer_named() -> None:
 @pytest.mark.parametrize("era", EVERY)
 def test_an_empty_configuration_is_left_alone(era: str | None) -> None:
     assert weights(tracking.CHECKS, of(era, site=POD)) == {}
+
+
+def test_where_nothing_will_run_a_missing_key_is_a_warning() -> None:
+    """On the desk where a run is prepared: its environment is not the pod's."""
+    desk = site(environ={"HOME": "/home/me"}, gpus=())
+    assert weights(tracking.CHECKS, of(JANUARY, WANDB, site=desk)) == {"wandb-key": "warning"}
+    assert weights(tracking.CHECKS, of(JANUARY, WANDB, site=POD, run_file=None)) == {"wandb-key": "warning"}
