@@ -185,10 +185,10 @@ class _Scan:
             log.last_ordinary = line.text.strip()[:SHOWN]
         for event in log.events:
             event.lives = self._lives - self._lived.get(id(event), self._lives)
-            went_on = (
-                event.level is None and event.lives >= 5 and not log.merged and event.role not in (None, "inference")
-            )
-            event.weak = event.weak or went_on
+            # Its process went on. An engine's server does so for a while when the engine is dead.
+            went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
+            of_engine = event.signature is not None and (log.merged or event.role in (None, "inference"))
+            event.weak = event.weak or event.role == "env" or (went_on and not of_engine)
         self._done.append(log)
 
     def _guess_role(self, parts: Sequence[bytes]) -> None:
