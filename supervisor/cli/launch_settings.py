@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.launch_line import Found, Launch, safe
+from supervisor.cli.launch_found import Found, Launch, safe
 from supervisor.cli.launch_words import COMPONENTS, ENGINES
 from supervisor.cli.machine import is_prime_rl
 from supervisor.cli.shell_words import Word

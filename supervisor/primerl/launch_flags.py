@@ -16,6 +16,7 @@ from typing import Any
 from supervisor.config import RUN_ID
 from supervisor.errors import ConfigError
 from supervisor.primerl.configs import Settings
+from supervisor.primerl.launch_gpus import chosen, gpu_part, numbers, whole
 from supervisor.secrets import masked
 
 PARTS = ("trainer", "orchestrator", "inference")
@@ -222,9 +223,9 @@ class _Translator:
                 f"--{name} is left out, with its value: on a command line everybody on the pod sees a secret, and it "
                 "never stands in a run file. Put it into the .env, and name the variable in the configuration."
             )
-        elif name == "max-steps" and _whole(flag.value, 1) is not None:
+        elif name == "max-steps" and whole(flag.value, 1) is not None:
             self._setting(flag, "run.max_steps", int(flag.value))
-        elif part := _gpu_part(name):
+        elif part := gpu_part(name):
             self._gpu(flag, part)
         elif last == "id" and parents.rpartition(".")[2] == "wandb":
             self.wandb[parents.partition(".")[0] if parents.partition(".")[0] in PARTS else ""] = flag
@@ -252,7 +253,7 @@ class _Translator:
             self.out.kept.append(f"{flag.shown} is always on, every [job] checkpoint_interval steps")
 
     def _keep(self, flag: _Flag, last: str, name: str) -> None:
-        number = _whole(flag.value, 1) if not flag.unknown else None
+        number = whole(flag.value, 1) if not flag.unknown else None
         if number is None:
             self.out.changed.append(f"{flag.shown} is left out: only the supervisor deletes steps ([store], [disk]).")
         else:
@@ -286,7 +287,7 @@ class _Translator:
         if not self.resumes:
             return
         shown = " ".join(flag.shown for flag in self.resumes)
-        steps = [_whole(flag.value, 0) for flag in self.resumes if not flag.name.endswith("dir")]
+        steps = [whole(flag.value, 0) for flag in self.resumes if not flag.name.endswith("dir")]
         self.out.step = next((step for step in steps if step is not None), None)
         tail = "The supervisor names the step in each start: the newest whole one, here or in the store."
         if self.out.step is not None:
@@ -301,8 +302,8 @@ class _Translator:
                 )
 
     def _set_interval(self) -> None:
-        numbers = {flag.name: _whole(flag.value, 1) for flag in self.intervals if not flag.unknown}
-        known = {name: number for name, number in numbers.items() if number is not None}
+        told = {flag.name: whole(flag.value, 1) for flag in self.intervals if not flag.unknown}
+        known = {name: number for name, number in told.items() if number is not None}
         for flag in self.intervals:
             if flag.name not in known:
                 self.out.changed.append(
@@ -310,66 +311,51 @@ class _Translator:
                 )
         if not known:
             return
-        chosen = next(known[f"{table}.interval"] for table in _CKPT if f"{table}.interval" in known)
-        self.out.settings["job.checkpoint_interval"] = chosen
+        taken = next(known[f"{table}.interval"] for table in _CKPT if f"{table}.interval" in known)
+        self.out.settings["job.checkpoint_interval"] = taken
         shown = " ".join(flag.shown for flag in self.intervals)
         if len(set(known.values())) > 1:
             self.out.changed.append(
-                f"{shown} say different things, and prime-rl takes one interval for all: {chosen} is taken."
+                f"{shown} say different things, and prime-rl takes one interval for all: {taken} is taken."
             )
         else:
-            self.out.kept.append(f"{shown} is [job] checkpoint_interval = {chosen}")
+            self.out.kept.append(f"{shown} is [job] checkpoint_interval = {taken}")
 
     def _gpu(self, flag: _Flag, part: tuple[str, str]) -> None:
         style, which = part
-        numbers: list[int] | None
+        said: list[int] | None
         if style == "ids":
-            numbers = _numbers(flag.values)
+            said = numbers(flag.values)
         else:
-            count = _whole(flag.value, 1)
-            numbers = [count] if count is not None else None
-        if numbers is None or (self.kind == "sft" and which != "trainer"):
+            count = whole(flag.value, 1)
+            said = [count] if count is not None else None
+        if said is None or (self.kind == "sft" and which != "trainer"):
             self.out.args += flag.words
         else:
-            self.gpus[which] = (style, numbers, flag)
+            self.gpus[which] = (style, said, flag)
 
     def _set_gpus(self) -> None:
         if not self.gpus:
             return
         flags = [flag for _, _, flag in self.gpus.values()]
-        chosen = self._chosen_gpus()
-        if chosen is None:
+        found = chosen(
+            {which: (style, said) for which, (style, said, _) in self.gpus.items()},
+            sft=self.kind == "sft",
+            engine=self.engine,
+            teacher=any("teacher" in word for word in self.out.args),
+            visible=self.visible,
+        )
+        if found is None:
             for flag in flags:
                 self.out.args += flag.words
             return
-        inference, trainer = chosen
+        inference, trainer = found
         if inference:
             self.out.settings["gpus.inference"] = inference
         self.out.settings["gpus.trainer"] = trainer
         shown = " ".join(flag.shown for flag in flags)
         names = f"inference = {inference}, trainer = {trainer}" if inference else f"trainer = {trainer}"
         self.out.kept.append(f"{shown} is [gpus] {names}")
-
-    def _chosen_gpus(self) -> tuple[list[int], list[int]] | None:
-        """[gpus] of the same meaning; None where there is none, and the flags stay as they are."""
-        wanted = ("trainer",) if self.kind == "sft" else ("inference", "trainer")
-        if any(which not in self.gpus for which in wanted) or len({style for style, _, _ in self.gpus.values()}) > 1:
-            return None
-        style = self.gpus["trainer"][0]
-        if style == "ids":
-            return self.gpus["inference"][1], self.gpus["trainer"][1]
-        if not self.engine and self.kind == "rl":
-            return None  # that launcher gives the trainer the first GPUs then
-        if any("teacher" in word for word in self.out.args):
-            return None  # a third group, which a CUDA_VISIBLE_DEVICES of the first two would hide
-        trainer = self.gpus["trainer"][1][0]
-        inference = self.gpus["inference"][1][0] if "inference" in self.gpus else 0
-        numbers = list(range(inference + trainer)) if self.visible is None else list(self.visible)
-        if style == "counts":
-            numbers.sort()  # that launcher sorts them (get_cuda_visible_devices at ceb60c03f)
-        if len(numbers) < inference + trainer:
-            return None
-        return numbers[:inference], numbers[inference : inference + trainer]
 
     def _set_wandb(self) -> None:
         known = {
@@ -464,30 +450,5 @@ def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:
             keep(out, f"ckpt.{words[0]} = {number} of the configuration", number, every=every)
 
 
-def _gpu_part(name: str) -> tuple[str, str] | None:
-    """How and for whom a flag chooses GPUs."""
-    return {
-        "inference-gpu-ids": ("ids", "inference"),
-        "trainer-gpu-ids": ("ids", "trainer"),
-        "inference-gpus": ("counts", "inference"),
-        "trainer-gpus": ("counts", "trainer"),
-        "deployment.num-infer-gpus": ("deployment", "inference"),
-        "deployment.num-train-gpus": ("deployment", "trainer"),
-        "deployment.num-gpus": ("deployment", "trainer"),
-    }.get(name)
-
-
 def _kebab(name: str) -> str:
     return name.replace("_", "-").lower()
-
-
-def _whole(text: str, least: int) -> int | None:
-    found = re.fullmatch(r"\d{1,9}", text.strip(), re.ASCII)
-    return int(found[0]) if found and int(found[0]) >= least else None
-
-
-def _numbers(values: Sequence[str]) -> list[int] | None:
-    """``0,1``, ``[0, 1]``, ``0 1`` or ``"0" "1"``."""
-    parts = [part.strip().strip("'\"") for value in values for part in value.strip("[] ").split(",")]
-    found = [_whole(part, 0) for part in parts if part]
-    return [number for number in found if number is not None] if found and None not in found else None
