@@ -17,6 +17,8 @@ from supervisor.primerl import configs
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
 
+MOST_GPUS = 1024
+"""More than any one machine has."""
 KEEP_ALL = "1000000"
 """A keep policy that never deletes, for where some policy must be overruled."""
 
@@ -351,7 +353,8 @@ def gpu_plan(
 
 
 def _take(seen: Sequence[str], start: int, count: int) -> list[str]:
-    return list(seen[start : start + count]) if seen else [str(number) for number in range(start, start + count)]
+    end = min(start + count, MOST_GPUS)  # of a trillion GPUs, by a slip of a finger, not even the list fits into memory
+    return list(seen[start:end]) if seen else [str(number) for number in range(start, end)]
 
 
 def _listed(value: object, default: list[str]) -> list[str]:
