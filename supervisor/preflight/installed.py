@@ -10,6 +10,10 @@ from pathlib import Path
 LARGEST = 1 << 20
 _CUDA = re.compile(r"""^cuda\s*(?::[^=\n]*)?=\s*['"]([\d.]+)['"]""", re.M)
 _VERSION = re.compile(r"""^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"]+)['"]""", re.M)
+# Lines of code in .pth files that bring no module from elsewhere, or only those that a finder's text names.
+_KNOWN_HOOK = re.compile(
+    r"import (_virtualenv|__editable__|os; var = 'SETUPTOOLS|sys, types, os;|coverage|a1_coverage)"
+)
 
 
 @dataclass(frozen=True)
@@ -57,17 +61,21 @@ def packages(python: Path, environ: Mapping[str, str] | None = None) -> Packages
     roots = [root for root in (prefix / "lib", prefix / "lib64", prefix / "local/lib") if root.is_dir()]
     # lib64 is mostly a link to lib
     sites = list(dict.fromkeys(one.resolve() for root in roots for one in sorted(root.glob("python3*/*-packages"))))
-    folders, finders = [], []
+    folders, finders, strange = [], [], False
     for place in (environ or {}).get("PYTHONPATH", "").split(":"):
         folders += [Path(place)] if place.startswith("/") else []
     for site in sites:
         folders.append(site)
         for pth in sorted(site.glob("*.pth")):
-            folders += _named(site, text_of(pth))
+            text = text_of(pth)
+            folders += _named(site, text)
+            strange = strange or any(
+                line.startswith(("import ", "import\t")) and not _KNOWN_HOOK.match(line) for line in text.splitlines()
+            )
         finders += [text_of(path) for path in sorted(site.glob("__editable__*finder.py"))]
     settings = text_of(prefix / "pyvenv.cfg")
     own = bool(settings) and not re.search(r"include-system-site-packages\s*=\s*true", settings, re.I)
-    return Packages(tuple(folders), "\n".join(finders), whole=own and bool(sites))
+    return Packages(tuple(folders), "\n".join(finders), whole=own and bool(sites) and not strange)
 
 
 def torch(found: Packages) -> tuple[str, str]:

@@ -101,14 +101,14 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     """The pod, as far as it can be known from here. ``gpus`` False: the driver is not asked."""
     surveyed: list[gpu_survey.GpuSurvey] = []
     volumes: dict[str, Volume] = {}
-    models: dict[str, Path] = {}
     persistent: list[Volume] = []
     mounts = volumes_of.mounts()
     cache = hub_cache(needs.environ, needs.cwd)
     looks = [_beside(lambda: surveyed.append(gpu_survey.survey(GPUS_S, dict(needs.own))))] if gpus else []
     for name, folder in needs.folders.items():
         looks.append(_beside(partial(_put, volumes, name, folder, mounts)))
-    looks.append(_beside(lambda: models.update(volumes_of.cached_models(cache))))
+    cached: list[Mapping[str, Path]] = []
+    looks.append(_beside(lambda: cached.append(volumes_of.cached_models(cache))))
     container = in_container(needs.own, mounts)
     if container:
         looks.append(_beside(lambda: persistent.extend(volumes_of.given(mounts))))
@@ -135,8 +135,8 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
         ports=held,
         volumes=dict(volumes),
         persistent=tuple(persistent),
-        hf_cache=cache,
-        hf_models=dict(models),
+        hf_cache=cache if cached else None,  # of one that gave no answer nothing is known
+        hf_models=cached[0] if cached else {},
         environ=needs.environ,
         netrc_wandb=has_wandb_login(needs.environ),
         hf_login=has_hf_login(needs.environ),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity, Where
-from supervisor.preflight.site import GpuProcess, Volume
+from supervisor.preflight.site import Gpu, GpuProcess, Volume
 from supervisor.preflight.subject import Subject
 
 GIB = 1 << 30
@@ -44,8 +44,9 @@ def gpus_there(subject: Subject) -> Iterator[Finding]:
     if not gpus:
         yield Finding("no-gpu", "The NVIDIA driver shows no GPU on this machine.")
         return
-    names = {str(gpu.index) for gpu in gpus} | {gpu.uuid for gpu in gpus}
-    missing = [name for name in _wanted(subject) if name not in names and not name.startswith("MIG-")]
+    missing = [
+        name for name in _wanted(subject) if not name.startswith("MIG-") and not any(_is(gpu, [name]) for gpu in gpus)
+    ]
     if not missing or not all(gpu.uuid for gpu in gpus):
         return
     there = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({', '.join(str(gpu.index) for gpu in gpus)})"
@@ -78,9 +79,9 @@ def gpus_free(subject: Subject) -> Iterator[Finding]:
     """Does somebody else compute on the run's GPUs?"""
     if subject.site.job_lives or subject.kind == "command":
         return
-    engine = set(subject.plan.inference)
+    engine = [str(name) for name in subject.plan.inference]
     for gpu in subject.site.gpus or ():
-        if not {str(gpu.index), gpu.uuid} & set(_wanted(subject)):
+        if not _is(gpu, _wanted(subject)):
             continue
         used = gpu.total_bytes - gpu.free_bytes
         if used < TAKEN_BYTES or gpu.processes == ():
@@ -88,7 +89,7 @@ def gpus_free(subject: Subject) -> Iterator[Finding]:
         holders = _holders(gpu.processes)
         sentence = f"{_gib(used)} of GPU {gpu.index}'s {_gib(gpu.total_bytes)} are taken by {holders}"
         severity: Severity = "warning"
-        if {str(gpu.index), gpu.uuid} & engine:
+        if _is(gpu, engine):
             part = _utilization(subject)
             if gpu.free_bytes < part * gpu.total_bytes:
                 wants = _gib(int(part * gpu.total_bytes))
@@ -101,9 +102,8 @@ def gpu_generation(subject: Subject) -> Iterator[Finding]:
     """Has the job's torch code for these GPUs, and can these GPUs do what the trainer asks for?"""
     site = subject.site
     torch = f"torch {site.torch}".strip()
-    wanted = set(_wanted(subject))
     for gpu in site.gpus or ():
-        if gpu.capability is None or not {str(gpu.index), gpu.uuid} & wanted:
+        if gpu.capability is None or not _is(gpu, _wanted(subject)):
             continue
         told = f"GPU {gpu.index} ({gpu.name or 'unknown'}) has compute capability {_dotted(gpu.capability)}"
         if gpu.capability >= BLACKWELL and site.torch_cuda and _version(site.torch_cuda) < (12, 8):
@@ -291,6 +291,11 @@ CHECKS: tuple[Check, ...] = (
 def _wanted(subject: Subject) -> list[str]:
     """The GPUs that the run names, each once."""
     return list(dict.fromkeys(str(name) for name in (*subject.plan.inference, *subject.plan.trainer)))
+
+
+def _is(gpu: Gpu, names: Sequence[str]) -> bool:
+    """Is it one of these? CUDA takes the beginning of a UUID for the whole."""
+    return any(name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name)) for name in names)
 
 
 def _where_gpus(subject: Subject) -> Where:

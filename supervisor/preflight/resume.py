@@ -323,7 +323,7 @@ def _environments(subject: Subject, old: Settings, since: str) -> Iterator[Findi
 
     def names(settings: Settings) -> list[str]:
         found = named(Subject(kind=subject.kind, settings=settings))
-        return sorted({one.id.split("@")[0] for one in found if "eval" not in one.key})
+        return sorted({one.modules[-1] for one in found if "eval" not in one.key})
 
     was, now = names(old), names(subject.settings)
     if was == now:

@@ -255,7 +255,7 @@ def test_modules_are_found_as_packages_files_editable_folders_and_by_finders(tmp
     (sites / "one_file.py").write_text("")
     (sites / "compiled.cpython-312-x86_64-linux-gnu.so").write_text("")
     (tmp_path / "src/edited").mkdir(parents=True)
-    (sites / "edited.pth").write_text(f"import nothing\n{tmp_path / 'src'}\n")
+    (sites / "edited.pth").write_text(f"import _virtualenv\n{tmp_path / 'src'}\n")
     (sites / "__editable___mapped_1_0_finder.py").write_text(
         "MAPPING: dict[str, str] = {'mapped_env': '/x/mapped_env'}"
     )
@@ -271,8 +271,12 @@ def test_modules_are_found_as_packages_files_editable_folders_and_by_finders(tmp
 
 
 def test_an_environment_that_also_looks_elsewhere_or_is_not_there_is_not_whole(tmp_path: Path) -> None:
-    make_environment(tmp_path)
+    sites = make_environment(tmp_path)
     (tmp_path / ".venv/pyvenv.cfg").write_text("include-system-site-packages = true\n")
     assert not installed.packages(tmp_path / ".venv/bin/python").whole
     assert not installed.packages(tmp_path / "none/bin/python").whole
+    (tmp_path / ".venv/pyvenv.cfg").write_text("include-system-site-packages = false\n")
+    assert installed.packages(tmp_path / ".venv/bin/python").whole
+    (sites / "_some_editable.pth").write_text("import _some_editable_loader\n")
+    assert not installed.packages(tmp_path / ".venv/bin/python").whole
     assert installed.packages(Path(sys.executable)).has("pydantic")

@@ -86,6 +86,8 @@ def test_without_a_known_dialect_the_numbers_are_a_guess_and_a_missing_one_no_er
 
 def test_a_gpu_by_its_uuid_is_known() -> None:
     assert look(pod(plan=GpuPlan(["GPU-1"], ["GPU-0"]), gpus=[gpu(0), gpu(1)])) == []
+    whole = replace(gpu(0), uuid="GPU-8a1b2c3d-0000-1111-2222-333344445555")
+    assert look(pod(plan=GpuPlan([], ["GPU-8a1b2c3d"]), gpus=[whole])) == []  # CUDA takes the beginning, too
 
 
 def test_fewer_visible_gpus_than_the_deployment_asks_for(deployment: Dialect) -> None:

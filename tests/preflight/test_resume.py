@@ -141,7 +141,7 @@ def test_without_a_snapshot_nothing_is_known_and_nothing_said(run: Run) -> None:
             "resume-other-environment",
             "warning",
             0,
-            "without owner/soup and with owner/salad",
+            "without soup and with salad",
         ),
         ("lr = 1e-5", "lr = 2e-5", "resume-other-settings", "note", 5, "is taken again"),
         ("batch_size = 128", "batch_size = 64", "resume-other-settings", "note", 13, "is 64 and was 128"),
@@ -180,6 +180,7 @@ def test_what_changes_nothing_of_the_training_is_not_mentioned(run: Run) -> None
     assert run.changed("[model]", 'max_steps = 5000\n[wandb]\nname = "b"\n[inference]\nport = 1\n[model]') == []
     assert run.changed("Qwen/Qwen3-8B", "/models/Qwen3-8B") == []  # the same model, from a folder
     assert run.changed("owner/soup", "owner/soup@0.2") == []
+    assert run.changed("owner/soup", "soup") == []
 
 
 def test_the_snapshot_is_the_one_that_made_the_published_step(run: Run) -> None:
