@@ -219,7 +219,7 @@ class Class:
             value = getattr(statement, "value", None)
             if isinstance(value, ast.Dict):
                 words = {constant(key): one for key, one in zip(value.keys, value.values, strict=True) if key}
-            elif isinstance(value, ast.Call):
+            elif isinstance(value, ast.Call) and dotted_name(value.func).endswith(("ConfigDict", "dict")):
                 words = {word.arg: word.value for word in value.keywords}
             else:
                 return None

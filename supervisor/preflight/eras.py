@@ -1,4 +1,4 @@
-"""What prime-rl knew when: keys and ways to speak at some fifty commits of its history, for where none is installed.
+"""What prime-rl knew when: keys and ways to speak at some sixty commits of its history, for where none is installed.
 
 ``eras.json`` beside this file was read from the history by ``python -m supervisor.preflight.eras --write CLONE``;
 an opt-in test (tests/preflight/test_eras.py) compares the two. Of the source it holds names, kinds and defaults of
@@ -24,12 +24,13 @@ DATA = Path(__file__).with_name("eras.json")
 KINDS = ("rl", "sft")
 COMMITS = (
     *("ceb60c03f", "f12e2f2ee", "454e2cba4", "12ef60cf5", "443c657b8", "acfeb861b", "af5073208", "4b3372824"),
-    *("9a0070b1b", "72db541b5", "bad56a97e", "8518c157c", "49d7999ca", "1a28ff3d9", "b8697b0f0", "e25953539"),
-    *("534c27ab5", "e3dbf2ad8", "be0e3d131", "32adbba80", "d83dce699", "f870f3cbd", "82652c739", "3d9aa90a2"),
-    *("09a6875f1", "02bdca2e4", "0f236d322", "63331ad8b", "a12f5d5af", "625e05fa6", "1a1a39619", "a87badd65"),
-    *("eaf95997f", "e792f9cf8", "f6563ff0e", "38494ccb4", "7089ba1e4", "0be5ac452", "16f5c7222", "77766bb59"),
-    *("d334ea529", "c012c45cf", "9551e20fa", "d612e23c1", "60bc29547", "d1046b876", "289562d2e", "68e0c50f6"),
-    *("9975d8868", "29e422276", "559b44772"),
+    *("9a0070b1b", "72db541b5", "bad56a97e", "8518c157c", "49d7999ca", "34ac60439", "1a28ff3d9", "b8697b0f0"),
+    *("e25953539", "534c27ab5", "017b3fe71", "e3dbf2ad8", "be0e3d131", "32adbba80", "d83dce699", "f870f3cbd"),
+    *("1826b1892", "82652c739", "cae5532f5", "3d9aa90a2", "09a6875f1", "02bdca2e4", "0f236d322", "63331ad8b"),
+    *("1692a67d9", "06c54dde7", "a12f5d5af", "625e05fa6", "1a1a39619", "a87badd65", "d62c7539e", "eaf95997f"),
+    *("d3e478d73", "20f6449e1", "e792f9cf8", "f6563ff0e", "38494ccb4", "7089ba1e4", "0be5ac452", "16f5c7222"),
+    *("77766bb59", "d334ea529", "c012c45cf", "9551e20fa", "d612e23c1", "d1046b876", "289562d2e", "e26b50503"),
+    *("68e0c50f6", "9975d8868", "15d6c8197", "29e422276", "559b44772"),
 )
 """On main, oldest first. One for each day on which the way to speak changed or many keys did, and the releases."""
 _ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
