@@ -116,7 +116,7 @@ def _saves(subject: Subject) -> bool:
 
 def _count(subject: Subject) -> int | None:
     """How many checkpoints the run will still write, None where it is open."""
-    if subject.max_steps is None:
+    if subject.max_steps is None or subject.max_steps > estimate_inputs.SANE:
         return None
     left = subject.max_steps - max(subject.steps, default=0)
     if subject.interval is None or subject.interval <= 0:
@@ -126,7 +126,9 @@ def _count(subject: Subject) -> int | None:
 
 def _kept(subject: Subject) -> tuple[int | None, str]:
     """How many whole ones stay, None for all, and why."""
-    own = next((one for path in _KEEP if (one := subject.settings.number(path)) and one > 0), None)
+    own = next(
+        (one for path in _KEEP if (one := subject.settings.number(path)) and 0 < one <= estimate_inputs.SANE), None
+    )
     run = subject.run_file
     if run is not None and run.store.url:
         local = run.disk.keep_local

@@ -29,6 +29,9 @@ _DEFAULT_RANK = 16
 _MOMENTS = {"adamw": 2, "sgd": 1, "muon": 1, "sign_sgd": 0}
 _WIDTHS = {"float32": 4, "bfloat16": 2}
 
+SANE = 1 << 40
+"""Counts above this are mistakes, and would be too much for arithmetic."""
+
 _GPUS = ("inference_gpu_ids", "trainer_gpu_ids", "inference_gpus", "trainer_gpus", "deployment")
 
 UTILIZATION = ("inference.vllm.gpu_memory_utilization", "inference.gpu_memory_utilization")
@@ -60,6 +63,9 @@ def trainer_memory(subject: Subject) -> Memory | None:
     replicas = degree(subject, of_trainer(subject, "model.dp_replicate"))
     cp = degree(subject, of_trainer(subject, "model.cp"))
     tokens, path = _tokens(subject)
+    adapter = _lora(subject)
+    if tokens > SANE or (adapter is not None and adapter.rank > SANE):
+        return None
     checkpointing, every = _checkpointing(subject)
     offload = _switch(subject, of_trainer(subject, "model.ac_offloading"), has(subject, _ALL_SAVING))
     if offload is True:
@@ -75,7 +81,7 @@ def trainer_memory(subject: Subject) -> Memory | None:
         "tokens": max(tokens // cp, 1),
         "width": width,
         "moments": moments,
-        "lora": _lora(subject),
+        "lora": adapter,
         "every": every,
         "logit_bytes": 16.0 if subject.kind == "rl" else 18.0,
         "fsdp_cpu_offload": subject.settings.get(of_trainer(subject, "model.fsdp_cpu_offload")) is True,
@@ -133,7 +139,8 @@ def moments_kept(subject: Subject) -> int | None:
 
 def adapter(subject: Subject) -> Lora | None:
     """The adapters that are trained, None where the whole model is."""
-    return _lora(subject)
+    found = _lora(subject)
+    return found if found is None or found.rank <= SANE else None
 
 
 def default_lora() -> Lora:
@@ -154,13 +161,14 @@ def engine_setup(subject: Subject) -> EngineSetup | None:
         return None
     context = first(subject, *CONTEXT)
     length = number(subject, *CONTEXT)
-    if context is not None and (length is None or length.value <= 0):
+    copies = degree(subject, *_TENSOR)
+    if copies > SANE or (context is not None and (length is None or not 0 < length.value <= SANE)):
         return None  # "auto" or -1: vLLM takes what fits
     model = subject.model
     width = first(subject, "inference.vllm.dtype", "inference.model.dtype")
     kv = first(subject, "inference.vllm.kv_cache_dtype", "inference.vllm_extra.kv_cache_dtype")
     return EngineSetup(
-        gpus=degree(subject, *_TENSOR),
+        gpus=copies,
         utilization=float(utilization),
         max_model_len=length.value if length else (model.positions if model else 0),
         eager=bool(switched_on(subject, *_EAGER)),

@@ -56,7 +56,7 @@ def _alone(subject: Subject, facts: ModelFacts, asked: estimate_inputs.Memory, n
     if gpu is None:
         return
     fit = memory.fits(need.total, gpu.total_bytes)
-    if fit == "yes":
+    if fit == "yes" or (fit == "unsure" and not facts.plain):
         return
     told = (
         f"The trainer needs an estimated {need.total} on each of its GPUs ({need.formula()}), and {_named(gpu)} "
@@ -102,7 +102,7 @@ def _shared(subject: Subject, asked: estimate_inputs.Memory, engine: EngineSetup
     taken = memory.engine(gpu.total_bytes, engine)
     both = need.total + taken.total
     fit = memory.fits(both, gpu.total_bytes)
-    if fit == "yes":
+    if fit == "yes" or (fit == "unsure" and not subject.model.plain):
         return
     told = (
         f"Trainer and engine share {_named(gpu)}, which has {gib(gpu.total_bytes)} GiB, and need an estimated {both} "
@@ -139,13 +139,13 @@ def _engine(subject: Subject, facts: ModelFacts, setup: EngineSetup) -> Iterator
     if need <= taken:
         return
     weights, per_token = memory.engine_weights(facts, setup), memory.kv_bytes_per_token(facts, setup)
+    sequence = f", one sequence of {setup.max_model_len} tokens {gib(need - weights - memory.CONTEXT_LOW)}"
     told = (
-        f"The engine needs an estimated {gib(need)} GiB (weights {gib(weights)}, one sequence of "
-        f"{setup.max_model_len} tokens {gib(need - weights - memory.CONTEXT_LOW)}), and gpu_memory_utilization = "
-        f"{setup.utilization:g} gives it {gib(taken)} of {_named(gpu)}."
+        f"The engine needs an estimated {gib(need)} GiB (weights {gib(weights)}{sequence if facts.plain else ''}), and "
+        f"gpu_memory_utilization = {setup.utilization:g} gives it {gib(taken)} of {_named(gpu)}."
     )
     helps = []
-    room = int((taken - weights - memory.CONTEXT_LOW) / per_token) // 1024 * 1024
+    room = int((taken - weights - memory.CONTEXT_LOW) / per_token) // 1024 * 1024 if facts.plain else 0
     if room >= 1024 and not facts.sliding_window:
         helps.append(f"set max_model_len to {room} or less")
     if not subject.plan.shared and 0.95 * gpu.total_bytes >= need:
@@ -157,7 +157,8 @@ def _engine(subject: Subject, facts: ModelFacts, setup: EngineSetup) -> Iterator
 
 def _note(subject: Subject, facts: ModelFacts, need: Estimate, engine: EngineSetup | None) -> Finding:
     gpu = _gpu(subject, subject.plan.trainer)
-    told = f"The trainer needs an estimated {need.total} on each of its GPUs ({need.formula()})"
+    total = f"{need.total}" if facts.plain else f"{gib(need.total.low)} GiB at least"
+    told = f"The trainer needs an estimated {total} on each of its GPUs ({need.formula()})"
     if gpu is not None:
         told += f" of {gib(gpu.total_bytes)}"
     if engine is not None:

@@ -273,7 +273,7 @@ def kv_bytes_per_token(facts: ModelFacts, setup: EngineSetup) -> float:
 def engine_need(facts: ModelFacts, setup: EngineSetup) -> float:
     """The least that an engine needs on one GPU: its weights and one sequence of its longest context. vLLM refuses to
     start with less. Layers with a sliding window are counted with the window only; half of the layers may have one."""
-    tokens = setup.max_model_len
+    tokens = setup.max_model_len if facts.plain else 0
     per_token = kv_bytes_per_token(facts, setup)
     if facts.sliding_window and tokens > facts.sliding_window:
         cache = per_token * facts.sliding_window

@@ -77,6 +77,11 @@ class ModelFacts:
     """Read from a folder of this machine, not from the table."""
     vision: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Are its layers of a kind that the formulas know, so that caches and activations can be reckoned?"""
+        return self.active_parameters > 0
+
 
 def facts_of(name: str, snapshots: Mapping[str, Path], folder: Path) -> ModelFacts | None:
     """Facts of the model ``name``: of a folder (below ``folder``), a snapshot in the cache, or the table; or None."""

@@ -263,12 +263,13 @@ def test_of_a_configuration_alone_the_command_line_may_have_given_more_gpus() ->
     assert "trainer-out-of-memory" in [one.id for one in found(text, run_file=run_file())]
 
 
-ODD = ["true", "[]", "{}", '"x"', "-1", "0", "1e400", "99999999999999999999", "1.5"]
+ODD = ["true", "[]", "{}", '"x"', "-1", "0", "1e400", "99999999999999999999", "9" * 400, "1.5"]
 KEYS = [
     "trainer.model.seq_len", "trainer.model.ac.freq", "trainer.model.lora.rank", "trainer.model.lora.target_modules",
     "trainer.model.optimization_dtype", "trainer.model.cp", "trainer.model.dp_replicate", "trainer.model.ac_offloading",
     "trainer.model.fused_lm_head_token_chunk_size", "trainer.model.fused_lm_head_chunk_size", "trainer.optim.type",
     "inference.gpu_memory_utilization", "inference.vllm.max_model_len", "inference.parallel.tp", "inference.model.name",
+    "max_steps", "ckpt.keep_last", "ckpt.interval", "trainer.ckpt.weights", "inference.vllm.kv_cache_dtype",
     "orchestrator.seq_len", "orchestrator.micro_batch_size", "trainer.model.full_offload", "deployment.type",
 ]  # fmt: skip
 
@@ -278,7 +279,20 @@ KEYS = [
 def test_odd_values_never_raise(key: str, value: str) -> None:
     text = f'trainer_gpu_ids = [1]\nmodel.name = "Qwen/Qwen3-8B"\ninference.x = 1\n{key} = {value}\n'
     for era in ("be0e3d131", None):
-        found(text, era=era, interval=5, max_steps=100, volumes={"output": volume(), "hf-cache": volume()})
+        volumes = {"output": volume(), "hf-cache": volume()}
+        found(text, era=era, interval=5, max_steps=100, volumes=volumes, run_file=run_file())
+
+
+def test_endless_numbers_of_steps_are_no_forecast() -> None:
+    assert [one.id for one in disk(1000, max_steps=10**400)] == []
+
+
+def test_of_layers_of_an_unknown_kind_only_what_is_certain_is_said() -> None:
+    facts = replace(known("Qwen/Qwen3-8B"), active_parameters=0)
+    note = only(found(APART.replace("4096", "65536"), model=facts), "gpu-memory-estimate")
+    assert "32.4 GiB at least" in note.sentence
+    small = [gpu(index, total_gib=24) for index in range(2)]
+    assert "trainer-out-of-memory" in [one.id for one in found(APART, model=facts, gpus=small)]
 
 
 def test_patterns_for_modules_are_understood() -> None:
