@@ -48,7 +48,8 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
     if given is not None:  # it may name another prime-rl than the one that lies in a usual place
         ours = wanted.settings["job.kind"] in ("rl", "sft")
         machine = replace(machine, job_dir=Path(wanted.settings["job.dir"]) if ours else None)
-    pod = survey(machine, environ)
+    python = wanted.settings.get("job.python")
+    pod = survey(machine, environ, Path(python) if python else None)
     name = wanted.name if re.fullmatch(RUN_ID, wanted.name) else _run_id(output.stem, machine, wanted)
     _write(output, run_file_text(pod, wanted, name))
     run = load(output).run.id

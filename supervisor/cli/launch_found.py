@@ -54,6 +54,8 @@ class Found:
     nofile: int | None = None
     told: list[str] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
+    loops: set[str] = field(default_factory=set)
+    """Variables that a `for` runs through."""
 
     def chosen(self) -> Launch | None:
         """The surest one, of several the last."""

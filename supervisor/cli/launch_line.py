@@ -91,6 +91,8 @@ class _Finder:
         remember_secrets([*(f"{name}={value.text}" for name, value in given.items()), *(word.text for word in words)])
         if not words:
             for name, value in given.items():
+                if value.unknown == (f"${name}",):
+                    self.found.loops.add(name)
                 if self.all_exported or name in self.exported or name in self.scope.environ:
                     self.exported[name] = value
             return
@@ -322,7 +324,7 @@ class _Finder:
         )
         self.found.launches.append(launch)
         for operator, target in command.redirects:
-            if operator.lstrip("0123456789") in ("<", "<<<"):
+            if operator.lstrip("0123456789") in ("<", "<<<") and target.bare != "/dev/null":
                 self.found.told.append(f"What is read from {_shown(target)} is left out: the job's input is empty.")
 
     def _other(
@@ -336,6 +338,15 @@ class _Finder:
         lone: bool,
         kept: list[Word],
     ) -> None:
+        written = [
+            target.bare for how, target in command.redirects if how in (">", ">>") and name in ("cat", "echo", "tee")
+        ]
+        if written and not written[0].startswith("/dev/"):
+            self._left_out(command, "it writes a file, which has to be there before a start")
+            return
+        if name == "sed" and any(word.text.startswith(("-i", "--in-place")) for word in words):
+            self._left_out(command, "it changes a file: do that once, by hand")
+            return
         if name in HARMLESS:
             return
         whole = joined([*before, *words]).text

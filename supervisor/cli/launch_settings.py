@@ -179,10 +179,12 @@ class _Drawer:
     def prime_rl(self, job_dir: Path | None, installed: Path | None) -> None:
         out, launch = self.out, self.launch
         self._settle(job_dir or installed)
-        checkout = self._checkout(job_dir, installed)
+        checkout = job_dir.absolute() if job_dir is not None else self.folder
         out.settings["job.kind"] = launch.kind
         out.settings["job.dir"] = str(checkout)
         venv = self._venv()
+        if venv is None and launch.kind != "vf-rl" and not is_prime_rl(checkout) and (elsewhere := self._checkout()):
+            venv = elsewhere / ".venv"
         if venv is not None and venv != checkout / ".venv":
             out.settings["job.python"] = str(venv / "bin" / "python")
             out.kept.append(f"the environment {venv} is [job] python")
@@ -193,6 +195,8 @@ class _Drawer:
         files = self._files(told)
         if files is not None and launch.kind == "rl" and not files.has("inference"):
             told = translate(words, unknown, kind=launch.kind, visible=visible, shown=launch.entry, engine=False)
+        if any(f"${name}" in unknown.values() for name in self.found.loops):
+            told.to_do.append("The line stands in a loop: each round is a run of its own, with a run file of its own.")
         if files is not None:
             of_files(told, files, sft=launch.kind == "sft")
         self._launcher(told, checkout, venv, visible)
@@ -211,24 +215,14 @@ class _Drawer:
             self.folder = checkout.absolute()
             self.out.changed.append(f"The line is taken to run in {self.folder}, where prime-rl is.")
 
-    def _checkout(self, job_dir: Path | None, installed: Path | None) -> Path:
-        if job_dir is not None:
-            return job_dir.absolute()
+    def _checkout(self) -> Path | None:
+        """The prime-rl that the line means, where it does not run in its folder."""
         launch, program = self.launch, self.launch.launcher[-1].text
-        if launch.kind == "vf-rl":
-            return self.folder
-        places = [launch.project, self.folder]
+        places = [launch.project] if launch.project else []
         if "/" in program:
-            path = Path(os.path.normpath(self.folder / program))
-            places = [path.parent.parent.parent, *(one.parent for one in path.parents if one.name == "src"), *places]
-        places.append(launch.venv.parent if launch.venv else None)
-        named = [Path(os.path.normpath(place)) for place in places if place is not None]
-        for place in named:
-            if is_prime_rl(place):
-                return place
-        if launch.folder is None and installed is not None:
-            return installed
-        return named[0] if "/" not in program or not str(named[0]).endswith("/bin") else self.folder
+            places += [one.parent for one in Path(os.path.normpath(self.folder / program)).parents if one.name == "src"]
+        places += self.folder.parents  # as uv itself looks for a project
+        return next((Path(os.path.normpath(place)) for place in places if is_prime_rl(place)), None)
 
     def _venv(self) -> Path | None:
         program = self.launch.launcher[-1].text if not self.launch.torchrun else self.launch.launcher[0].text

@@ -26,7 +26,7 @@ _PART = re.compile(
 COMPONENTS = ("trainer", "orchestrator", "inference")
 ENGINES = ("vf-vllm", "vllm", "inference")
 CLUSTER = {"sbatch", "srun", "salloc", "rl_slurm", "sft_slurm", "qsub", "bsub"}
-CONTAINERS = {"docker", "podman", "apptainer", "singularity", "kubectl", "ssh", "enroot"}
+CONTAINERS = {"docker", "podman", "apptainer", "singularity", "kubectl", "ssh", "enroot", "modal", "sky", "ray"}
 _NO_TRAINING = {
     *("eval", "evals", "vf-eval", "synthesize", "env-server", "pytest", "pre-commit", "ruff", "hf", "jupyter"),
     *("kubectl", "helm", "ssh", "scp", "rsync", "docker", "podman", "cmake", "ninja", "tensorboard", "nvitop", "htop"),
@@ -164,6 +164,8 @@ def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
         if module.partition(".")[0] in ("pip", "venv", "ensurepip", "http", "json"):
             return 0
         return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", " ".join(texts[:4])) else 1
+    if name.endswith(".py"):
+        return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", texts[0]) else 1
     if name in ("vf-train", "trl", "axolotl", "llamafactory-cli", "verl", "make"):
         return 2
     return 1 if lone and not name.endswith(".sh") and name not in _NO_TRAINING and not prepares(name, words) else 0

@@ -41,8 +41,8 @@ class Pod:
     """The variable that tells the provider."""
 
 
-def survey(machine: Machine, environ: Mapping[str, str]) -> Pod:
-    """Look at this pod. Asks the GPU driver no second time."""
+def survey(machine: Machine, environ: Mapping[str, str], python: Path | None = None) -> Pod:
+    """Look at this pod, the GPUs left out. ``python``: the job's, where it is not the checkout's own."""
     first = _environment_of_process_one()
     both = {**first, **environ}
     here = Path.cwd()
@@ -59,7 +59,7 @@ def survey(machine: Machine, environ: Mapping[str, str]) -> Pod:
         environ=environ,
         process_one=sorted(set(first) - set(environ) - {"_", "PWD", "OLDPWD", "SHLVL"}),
         systemd=transient.BOOTED.is_dir(),
-        trainer=_trainer(machine.job_dir),
+        trainer=_trainer(machine.job_dir, python),
         told_by=next((name for name in sorted(both) if site.provider and look.provider({name: "x"})), ""),
     )
 
@@ -74,17 +74,16 @@ def _environment_of_process_one() -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _trainer(folder: Path | None) -> str:
+def _trainer(folder: Path | None, python: Path | None) -> str:
     if folder is None:
         return ""
+    roots = find_roots(folder, python or folder / ".venv" / "bin" / "python")
     try:
-        name = probe(find_roots(folder, folder / ".venv" / "bin" / "python")).name
+        name = probe(roots).name
     except SupervisorError as error:
         return f"not known: {str(error).splitlines()[0]}"
-    commit = revision(folder)
-    return (
-        f"{name}, commit {commit[:9]}" if commit else f"{name}; {folder} is no git checkout, so the commit is not known"
-    )
+    commit = revision(roots[0])
+    return f"{name}, commit {commit[:9]}" if commit else f"{name}; that is no git checkout, so the commit is not known"
 
 
 # ---------------------------------------------------------------- in words

@@ -270,6 +270,25 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "uv run rl @ a.toml \u2013seed 1 \u2014wandb.name \u201cx y\u201d",
         {"job.args": ["--seed", "1", "--wandb.name", "x y"]},
     ),
+    "a session of its own, without input": (
+        (
+            "export PRL_RUN_ID=$(cat /proc/sys/kernel/random/uuid | tr -d '-')\nexport WANDB_MODE=disabled\ncd {DIR}\n"
+            "setsid uv run rl @ /w/grpo.toml --output-dir /w/runs/x > /w/train.log 2>&1 < /dev/null &\ndisown\nsleep 10"
+        ),
+        {"job.output_dir": "/w/runs/x", "job.env": {"WANDB_MODE": "disabled"}, "job.args": None, "wandb": None},
+    ),
+    "the environment's folder on the path": (
+        'UV_FROZEN=1 PATH="$(pwd)/.venv/bin:$PATH" .venv/bin/rl @ ../x.toml',
+        {
+            "job.env.PATH": "{DIR}/.venv/bin:/usr/local/bin:/usr/bin:/bin",
+            "job.config": "../x.toml",
+            "job.launcher": None,
+        },
+    ),
+    "environments as JSON": (
+        """uv run rl @ a.toml --orchestrator.env '[{"id": "owner/name"}]' --output-dir ~/outputs/x""",
+        {"job.args": ["--orchestrator.env", '[{"id": "owner/name"}]'], "job.output_dir": "/root/outputs/x"},
+    ),
     # ------------------------------------------------ variables
     "variables of the text": (
         'OUT=outputs/x; NAME="a b"\nuv run rl @ a.toml --output-dir $OUT --wandb.name "$NAME-${SEED:-1}"',
@@ -324,6 +343,10 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "accelerate": (
         "accelerate launch --config-file configs/zero3.yaml --num-processes 4 train.py --lr 1e-6",
         {"job.kind": "command"},
+    ),
+    "a script under uv": (
+        "CUDA_VISIBLE_DEVICES=2 uv run examples/grpo/train_x.py",
+        {"job.kind": "command", "gpus.trainer": [2]},
     ),
     "any program": ("./run-training --big", {"job.kind": "command", "job.plain.start": ["./run-training", "--big"]}),
 }
@@ -408,6 +431,11 @@ SAID = {
         "b2 sync b2://bucket/step_5 outputs/checkpoints/step_5\nuv run rl @ a.toml",
         "the supervisor itself restores and publishes ([store])",
     ),
+    "a configuration that is written": (
+        "cat > a.toml <<EOF\nmax_steps = 1\nEOF\nuv run rl @ a.toml",
+        "it writes a file, which has to be there before a start: `cat > a.toml <<EOF`",
+    ),
+    "a configuration that is changed": ("sed -i s/1/2/ a.toml\nuv run rl @ a.toml", "it changes a file: do that once"),
     "a loop": ("while true; do uv run rl @ a.toml; sleep 1; done", "the supervisor itself starts what ended again"),
     "a file of variables": ("set -a; source .env; set +a\nuv run rl @ a.toml", "that file was not read"),
     "conda": ("conda activate rl\nuv run rl @ a.toml", "say which interpreter the job uses with [job] python"),
@@ -454,6 +482,10 @@ TO_DO = {
     ),
     "no file at all": ("uv run rl --model.name Qwen/Qwen3-0.6B", "The line names no configuration file"),
     "only one part": ("uv run rl --trainer @ t.toml --inference @ i.toml", "The line names no file for --orchestrator"),
+    "a sweep": (
+        'CONFIGS=(a b)\nfor cfg in "${CONFIGS[@]}"; do\n  .venv/bin/rl @ \\\n    ../${cfg}.toml > "$LOGS/$cfg" 2>&1\ndone',
+        "The line stands in a loop: each round is a run of its own, with a run file of its own.",
+    ),
     "a fork": ("uv run rl @ a.toml --resume.dir o/checkpoints/step_5", "before the first start copy that step"),
     "another trainer's resume": ("torchrun train.py", "Add those that make your trainer go on from a step"),
     "an engine that is started beside it": (
@@ -492,6 +524,7 @@ REFUSED = {
     ),
     "several runs": ("uv run rl @ a.toml --max-concurrent-runs 2", "several runs in one trainer"),
     "a container": ("docker run --gpus all image uv run rl @ a.toml", "runs it elsewhere than here"),
+    "another machine": ('modal run deploy.py --command "uv run rl @ a.toml"', "runs it elsewhere than here"),
     "help": ("uv run rl --help", "only prints a text"),
     "an engine alone": ("vf-vllm --model m", "Only an inference server is started there"),
     "the parts one by one": (
@@ -601,12 +634,25 @@ def test_two_programs_of_a_script_are_the_script_itself(checkout: Path) -> None:
 def test_a_line_from_another_folder_keeps_its_files(checkout: Path) -> None:
     elsewhere = checkout.parent / "mine"
     elsewhere.mkdir()
-    taken = take(f"{checkout}/.venv/bin/rl @ my.toml --output-dir out", elsewhere)
-    assert taken.run.job.dir == checkout
+    python = checkout / ".venv" / "bin" / "python"
+    for line in (f"{checkout}/.venv/bin/rl @ my.toml --output-dir out", f"uv run --project {checkout} rl @ my.toml"):
+        job = take(line, elsewhere).run.job
+        assert (job.dir, job.python) == (elsewhere, python)
+        assert [str(path) for path in job.config] == ["my.toml"]
+    (checkout / "configs").mkdir()
+    job = take("cd configs && uv run rl @ my.toml", checkout).run.job
+    assert (job.dir, job.python) == (checkout / "configs", python)
+
+
+def test_a_checkout_that_a_person_names_takes_the_files_along(checkout: Path) -> None:
+    elsewhere = checkout.parent / "mine"
+    elsewhere.mkdir()
+    (elsewhere / "my.toml").touch()
+    taken = take(f"{checkout}/.venv/bin/rl @ my.toml --output-dir out", elsewhere, job_dir=checkout)
+    assert (taken.run.job.dir, taken.run.job.python) == (checkout, None)
     assert [str(path) for path in taken.run.job.config] == [str(elsewhere / "my.toml")]
     assert taken.run.output_dir == elsewhere / "out"
     assert f"The job runs in {checkout}, the line ran in {elsewhere}" in taken.said
-    assert take(f"uv run --project {checkout} rl @ my.toml", elsewhere).run.output_dir == elsewhere / "outputs"
 
 
 def test_a_line_that_is_not_typed_where_prime_rl_is_runs_there(checkout: Path) -> None:
