@@ -7,15 +7,24 @@ from datetime import date
 
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity, Where
-from supervisor.preflight.reading import Number, degree, elsewhere, first, has, number, of_trainer, switched_on
+from supervisor.preflight.reading import (
+    DATA,
+    TENSOR,
+    Number,
+    degree,
+    elsewhere,
+    first,
+    has,
+    number,
+    of_trainer,
+    switched_on,
+)
 from supervisor.preflight.subject import Subject
 
 DEFAULT_BATCH = 128  # in every era from ceb60c03f to 559b44772
 BENCH_STEPS = 4
 
 _GROUP = ("orchestrator.group_size", "orchestrator.rollouts_per_example")  # 20f6449e1, 2026-05-23
-_TENSOR = ("inference.vllm.tensor_parallel_size", "inference.parallel.tp")  # d1046b876, 2026-08-08
-_DATA = ("inference.vllm.data_parallel_size", "inference.parallel.dp")
 
 
 def _groups(subject: Subject) -> Iterator[Finding]:
@@ -99,13 +108,13 @@ def _practice(subject: Subject) -> Iterator[Finding]:
 
 
 def _engine_layout(subject: Subject) -> Iterator[Finding]:
-    gpus, tensor, data = len(subject.plan.inference), degree(subject, *_TENSOR), degree(subject, *_DATA)
+    gpus, tensor, data = len(subject.plan.inference), degree(subject, *TENSOR), degree(subject, *DATA)
     if not gpus or not subject.settings.has("inference") or _own_role(subject) or elsewhere(subject):
         return
-    where = subject.where(*_TENSOR) if number(subject, *_TENSOR) else _gpus_at(subject, "inference")
+    where = subject.where(*TENSOR) if number(subject, *TENSOR) else _gpus_at(subject, "inference")
     if gpus % tensor:
         told = f"The engine has {_gpus(gpus)} and tensor parallelism of {tensor}, which does not divide {gpus}."
-        remedy = f"Give it a multiple of {tensor} GPUs, or set {_path(subject, _TENSOR)} to a divisor of {gpus}."
+        remedy = f"Give it a multiple of {tensor} GPUs, or set {_path(subject, TENSOR)} to a divisor of {gpus}."
         yield Finding("tensor-parallel-divides", told, where, remedy)
     elif tensor * data != gpus and has(subject, date(2025, 10, 31)) is False:
         # Since 6e8d6ac28 the launcher sets dp itself, whatever the configuration says.
@@ -117,7 +126,7 @@ def _engine_layout(subject: Subject) -> Iterator[Finding]:
         told = (
             f"{subject.model.name} has {heads} attention heads, which tensor parallelism of {tensor} does not divide."
         )
-        yield Finding("heads-by-tensor-parallel", told, subject.where(*_TENSOR))
+        yield Finding("heads-by-tensor-parallel", told, subject.where(*TENSOR))
 
 
 def _trainer_layout(subject: Subject) -> Iterator[Finding]:

@@ -16,6 +16,10 @@ LORA = ("trainer.model.lora", "trainer.model.experimental.lora")
 """Where the adapter is configured; until 2025-12-17 (e25953539) under `experimental`."""
 
 
+TENSOR = ("inference.vllm.tensor_parallel_size", "inference.parallel.tp")  # d1046b876, 2026-08-08
+DATA = ("inference.vllm.data_parallel_size", "inference.parallel.dp")
+
+
 class Set(NamedTuple):
     """A setting that somebody made."""
 

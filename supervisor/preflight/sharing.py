@@ -7,7 +7,18 @@ from datetime import date
 
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
-from supervisor.preflight.reading import degree, first, has, lora, number, of_trainer, switched_on
+from supervisor.preflight.reading import (
+    DATA,
+    TENSOR,
+    degree,
+    elsewhere,
+    first,
+    has,
+    lora,
+    number,
+    of_trainer,
+    switched_on,
+)
 from supervisor.preflight.subject import Subject
 from supervisor.primerl import configs
 
@@ -18,6 +29,8 @@ HOPELESS_UTILIZATION = 0.85
 SMALL = 2_000_000_000
 """Parameters up to which a shared GPU of a data centre needs none of the savings below."""
 GIB = 1 << 30
+ACTIVATIONS = 20 * GIB
+"""What activation checkpointing saved in the measured run of 7B: more than that, a smaller model will not need."""
 
 _UTILIZATION = tuple(
     f"inference.{table}gpu_memory_utilization" for table in ("vllm.", "vllm_extra.", "")
@@ -27,13 +40,13 @@ _BROADCAST = ("weight_broadcast.type", "trainer.weight_broadcast.type", "orchest
 
 
 def _era(subject: Subject) -> Iterator[Finding]:
-    if subject.plan.shared and subject.kind == "rl" and subject.dialect and subject.dialect.gpus != "ids":
-        told = (
-            f"GPU {', '.join(_both(subject))} is meant for trainer and engine, and {subject.dialect.name} counts GPUs: "
-            "it cannot give one to both."
-        )
-        where = subject.run_where("gpus", "trainer") if subject.run_line("gpus") else subject.file()
-        yield Finding("shared-gpu-not-possible", told, where)
+    """[gpus] of the run file cannot say it there; CUDA_VISIBLE_DEVICES that names one GPU twice can."""
+    run, dialect = subject.run_file, subject.dialect
+    if subject.kind != "rl" or run is None or dialect is None or dialect.gpus == "ids":
+        return
+    if both := sorted({*map(str, run.gpus.inference)} & {*map(str, run.gpus.trainer)}):
+        told = f"GPU {', '.join(both)} is meant for trainer and engine, and {dialect.name} cannot give one to both."
+        yield Finding("shared-gpu-not-possible", told, subject.run_where("gpus", "trainer"))
 
 
 def _utilization(subject: Subject) -> Iterator[Finding]:
@@ -47,14 +60,19 @@ def _utilization(subject: Subject) -> Iterator[Finding]:
     said = f"{found.path} = {value}" if found else f"gpu_memory_utilization is not set, so it is {value},"
     told = f"{said} on GPU {', '.join(_both(subject))}, which the trainer uses as well."
     path = found.path if found else _UTILIZATION[-1]
-    hopeless = value >= HOPELESS_UTILIZATION and not _fits_beside(subject, float(value))
+    if value < HOPELESS_UTILIZATION and _fits_beside(subject, float(value), ACTIVATIONS, known=True):
+        return  # a small model on a large GPU
+    hopeless = value >= HOPELESS_UTILIZATION and not _fits_beside(subject, float(value), GIB)
     remedy = f"Set {path} to {SHARED_UTILIZATION}, or to 0.45 if the trainer then runs out of memory."
     where = subject.where(path)
     yield Finding("shared-gpu-utilization", told, where, remedy, None if hopeless else "warning")
 
 
-def _fits_beside(subject: Subject, utilization: float) -> bool:
-    """Could a small model be trained in the rest? Weights in 32 bits, and with full training gradients and moments."""
+def _fits_beside(subject: Subject, utilization: float, spare: int, *, known: bool = False) -> bool:
+    """Could a small model be trained in the rest, with ``spare`` bytes beside it?
+
+    Weights in 32 bits, and with full training gradients and moments. ``known``: not unless the GPU's size is known.
+    """
     parameters = subject.model.parameters if subject.model else 0
     if not parameters:
         return False
@@ -62,8 +80,8 @@ def _fits_beside(subject: Subject, utilization: float) -> bool:
         gpu.total_bytes for gpu in subject.site.gpus or () if {str(gpu.index), gpu.uuid} & set(subject.plan.trainer)
     ]
     if not totals:
-        return parameters <= SMALL
-    return parameters * (4 if lora(subject) else 16) + GIB < (1 - utilization) * min(totals)
+        return parameters <= SMALL and not known
+    return parameters * (4 if lora(subject) else 16) + spare < (1 - utilization) * min(totals)
 
 
 def _savings(subject: Subject) -> Iterator[Finding]:
@@ -72,7 +90,9 @@ def _savings(subject: Subject) -> Iterator[Finding]:
     if not _shares(subject) or not parameters or parameters <= SMALL:
         return
     size = f"{parameters / 1e9:.1f}B parameters"
-    if not subject.settings.has("trainer.model.ac") and not subject.settings.has("trainer.model.ac_offloading"):
+    by_default = has(subject, date(2026, 6, 26)) is not False  # c5afcaa2e: on unless told otherwise
+    said = any(subject.settings.has(f"trainer.model.{name}") for name in ("ac", "ac_offloading"))
+    if not said and not by_default:
         told = f"Trainer and engine share GPU {', '.join(_both(subject))} with {size}, and activations are all kept."
         yield Finding("shared-gpu-checkpointing", told, subject.file("trainer.model.ac"))
     if not switched_on(subject, *_EAGER):
@@ -81,10 +101,8 @@ def _savings(subject: Subject) -> Iterator[Finding]:
 
 
 def _shares(subject: Subject) -> bool:
-    """With an engine that is started here. Where the era cannot share at all, that is said alone."""
-    dialect = subject.dialect
-    ids = dialect is not None and dialect.gpus == "ids"
-    return subject.plan.shared and subject.kind == "rl" and ids and subject.settings.has("inference")
+    """With an engine that is started here."""
+    return subject.plan.shared and subject.kind == "rl" and subject.settings.has("inference")
 
 
 def _both(subject: Subject) -> list[str]:
@@ -194,10 +212,24 @@ def _broadcast(subject: Subject) -> Iterator[Finding]:
         and subject.settings.has("inference")
     ):
         yield Finding("nccl-one-gpu", f"{told}, and trainer and engine have one GPU together.", where)
+    if kind == "nccl" and subject.settings.has("inference"):
+        yield from _group_size(subject, told)
     level = number(subject, "max_async_level", "trainer.max_async_level", "orchestrator.max_async_level")
     if kind == "nccl" and level and level.value != 1 and has(subject, date(2026, 5, 25)) is not True:
         told = f"{told}, and {level.path} = {level.value}."
         yield Finding("nccl-async-level", told, subject.where(level.path), f"Set {level.path} = 1.")
+
+
+def _group_size(subject: Subject, told: str) -> Iterator[Finding]:
+    """The launcher sizes the process group by tp times dp before it sets dp to what the GPUs allow (1826b1892)."""
+    deployed, plan = subject.dialect is not None and subject.dialect.gpus == "deployment", subject.plan
+    tensor, data = degree(subject, *TENSOR), degree(subject, *DATA)
+    if deployed and not elsewhere(subject) and len(plan.inference) > tensor * data and not len(plan.inference) % tensor:
+        path = DATA[0] if has(subject, date(2026, 8, 8)) is not False else DATA[1]
+        count = len(plan.inference)
+        said = f"{told}, the engine has {count} GPUs, and tp times dp is {tensor * data} as it is written."
+        where = subject.where("deployment.num_infer_gpus")
+        yield Finding("nccl-group-size", said, where, f"Set {path} = {count // tensor}.")
 
 
 CHECKS: tuple[Check, ...] = (

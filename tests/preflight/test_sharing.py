@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.jobs.base import GpuPlan
 from supervisor.preflight import sharing
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.schema import Field, Schema
@@ -44,6 +45,29 @@ def test_a_small_model_may_fit_beside_an_engine_of_nine_tenths() -> None:
     # Full training has gradients and moments beside the weights: 16 bytes a parameter.
     full = weights(sharing.CHECKS, of(JANUARY, shared(""), model=SMALL, site=large))
     assert full["shared-gpu-utilization"] == "error"
+
+
+def test_a_small_model_on_a_large_gpu_leaves_the_engine_more() -> None:
+    four = ModelFacts("Qwen/Qwen3-4B", parameters=4_022_468_096)
+    text = shared("0.7") + "[trainer.model.lora]\nrank = 8\n"
+    for total, expected in ((141, {}), (80, {"shared-gpu-utilization": "warning"})):
+        one = of(JANUARY, text, model=four, site=site(gpus=[gpu(total_gib=total)]))
+        assert weights(sharing.CHECKS, one) == expected
+    assert weights(sharing.CHECKS, of(JANUARY, text, model=four)) == {"shared-gpu-utilization": "warning"}
+
+
+def test_one_gpu_named_twice_is_shared_in_versions_that_count_too() -> None:
+    """A public image does so: the launcher asks for two devices, and CUDA_VISIBLE_DEVICES says 0,0."""
+    plan = GpuPlan(["0"], ["0"])
+    told = weights(sharing.CHECKS, of(MARCH, "[inference]\n", plan=plan, model=SEVEN))
+    assert told == {
+        "shared-gpu-utilization": "error",
+        "shared-gpu-checkpointing": "warning",
+        "shared-gpu-eager": "note",
+    }
+    halved = "[inference]\ngpu_memory_utilization = 0.45\n"
+    saved = weights(sharing.CHECKS, of("9551e20fa", halved, plan=plan, model=SEVEN))
+    assert "shared-gpu-checkpointing" not in saved  # on by default since June 2026
 
 
 def test_two_gpus_are_not_shared_and_an_engine_elsewhere_takes_nothing() -> None:
