@@ -51,10 +51,11 @@ INTERRUPT_PATIENCE_S, ORPHAN_PATIENCE_S = 90.0, 20.0
 class PrimeRlJob:
     """prime-rl in one dialect. Implements ``supervisor.jobs.base.Job``."""
 
-    def __init__(self, run: RunFile, environ: Mapping[str, str], dialect: Dialect) -> None:
+    def __init__(self, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path) -> None:
         self.run = run
         self.environ = environ
         self.dialect = dialect
+        self.package = package  # not always below the folder: [job] python may be another checkout's
         self.sft = run.job.kind == "sft"
         self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
         self.own_engine = inference.wanted(run)
@@ -87,7 +88,7 @@ class PrimeRlJob:
         """Name and revision of the installed prime-rl, and what a person must know about it."""
         return JobFacts(
             name=self.dialect.name if not self.sft else f"SFT of {self.dialect.name}",
-            revision=revision(self.folder),
+            revision=revision(self.package),
             first_step=self.dialect.first_step,
             notes=tuple(self._notes()),
         )

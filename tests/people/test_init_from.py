@@ -483,7 +483,7 @@ TO_DO = {
     "no file at all": ("uv run rl --model.name Qwen/Qwen3-0.6B", "The line names no configuration file"),
     "only one part": ("uv run rl --trainer @ t.toml --inference @ i.toml", "The line names no file for --orchestrator"),
     "a sweep": (
-        'CONFIGS=(a b)\nfor cfg in "${CONFIGS[@]}"; do\n  .venv/bin/rl @ \\\n    ../${cfg}.toml > "$LOGS/$cfg" 2>&1\ndone',
+        'ALL=(a b)\nfor cfg in "${ALL[@]}"; do\n  .venv/bin/rl @ \\\n    ../${cfg}.toml > "$LOGS/$cfg" 2>&1\ndone',
         "The line stands in a loop: each round is a run of its own, with a run file of its own.",
     ),
     "a fork": ("uv run rl @ a.toml --resume.dir o/checkpoints/step_5", "before the first start copy that step"),

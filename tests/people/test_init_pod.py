@@ -19,7 +19,9 @@ from supervisor.cli.machine import GpuFound, Machine
 from supervisor.cli.pod import Pod
 from supervisor.cli.run_text import comment, run_file_text, value_text
 from supervisor.config import RunFile, load
+from supervisor.jobs.base import StartRequest
 from supervisor.preflight.site import Site, Volume
+from supervisor.primerl import open_job
 from supervisor.simulator.install import install
 
 GB = 10**9
@@ -171,6 +173,26 @@ def test_without_a_launch_line_the_files_own_interval_and_folder_are_kept(
     assert "Pod: RunPod (RUNPOD_POD_ID is set)." in text
     assert "abc" not in text
     assert run.leaving.grace_s == 5
+
+
+def test_a_line_from_a_persons_own_repository_runs_there_with_the_other_checkouts_prime_rl(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = checkout / ".venv" / "lib" / "python3.12" / "site-packages"
+    site.mkdir(parents=True, exist_ok=True)
+    (site / "__editable__.prime_rl.pth").write_text(f"{checkout / 'src'}\n")
+    mine = tmp_path / "mine"
+    (mine / ".git").mkdir(parents=True)
+    (mine / ".git" / "HEAD").write_text("f" * 40 + "\n")
+    (mine / "my.toml").write_text((checkout / "configs" / "practice.toml").read_text())
+    monkeypatch.chdir(mine)
+    line = f"{checkout}/.venv/bin/rl @ my.toml --max-steps 25"
+    assert main.main(["init", "-o", "run.toml", "--from", line]) == 0
+    assert "cannot be started" not in capsys.readouterr().out
+    job = open_job(load(mine / "run.toml"), {"PATH": "/bin"})
+    (part,) = job.components(StartRequest("run", 1, None, {}, "w4nd8", tmp_path))
+    assert (part.cwd, part.argv[0]) == (mine, str(checkout / ".venv" / "bin" / "rl"))
+    assert job.facts().revision.startswith("be0e3d131"), "prime-rl's commit, not that of the person's own repository"
 
 
 def test_a_script_and_standard_input_are_read_the_same(
