@@ -13,6 +13,9 @@ _TRUTH = {"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes
 """Texts that pydantic takes for a bool, whatever their case (pydantic 2, "bool" in its conversion table)."""
 _INT = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0+)?\s*")
 
+_SMALL = 4
+"""A table with more keys than these does not mean one of them."""
+
 _NAMES: Mapping[str, str] = {
     "str": "text",
     "int": "a whole number",
@@ -31,7 +34,8 @@ def fits(field: Field, value: object) -> bool:
     if isinstance(value, Mapping):
         return "table" in kinds
     if isinstance(value, list):
-        return "list" in kinds
+        tables = bool(field.below) and "table" not in kinds
+        return "list" in kinds and not (tables and any(not isinstance(one, Mapping) for one in value))
     if isinstance(value, bool):
         return bool(kinds & {"bool", "int", "float"})
     if isinstance(value, int | float):
@@ -113,7 +117,7 @@ def _as_table(value: object, field: Field) -> str | None:
         for name, below in field.below.items():
             if value in below.choices:
                 return f'{{ {name} = "{value}" }}'
-    if any(below.required for below in field.below.values()):
+    if any(below.required for below in field.below.values()) or len(field.below) > _SMALL:
         return None
     for name, below in field.below.items():
         if isinstance(below.default, int | float) and not isinstance(below.default, bool):
