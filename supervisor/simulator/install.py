@@ -62,6 +62,14 @@ BODIES = {
 }
 
 
+ENVIRONMENT = '''"""The environment of the example, as far as somebody asks whether it can be imported."""
+
+
+def load_environment(**settings):
+    return settings
+'''
+
+
 def install(folder: Path, era_name: str) -> Path:
     """Makes the install and returns its folder, absolute. Raises ValueError for an unknown era."""
     era = load_era(era_name)
@@ -154,8 +162,10 @@ def _environment(home: Path) -> None:
     _write(home / ".venv" / "pyvenv.cfg", f"home = {base.parent}\ninclude-system-site-packages = false\n")
     ours = Path(supervisor.__file__).resolve().parent.parent
     roots = [home / "src", home / "packages" / "prime-rl-configs" / "src", ours]
+    packages = home / ".venv" / "lib" / version / "site-packages"
+    _write(packages / "reverse_text.py", ENVIRONMENT)
     _write(
-        home / ".venv" / "lib" / version / "site-packages" / "prime_rl.pth",
+        packages / "prime_rl.pth",
         "".join(f"{root}\n" for root in roots if root.exists()),
     )
 
