@@ -6,6 +6,7 @@ which is an error. Where only a version that is near is known, the same is a war
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -255,8 +256,10 @@ class _Reader:
         rest = line[column + len(name) :]
         if not rest.lstrip().startswith("=") or rest.rstrip().endswith(("[", "{", '"""', "'''")):
             return ()
-        comment = rest[rest.index(" #") :].rstrip() if " #" in rest and '"' not in rest[rest.index(" #") :] else ""
-        return (Edit(self.text.path, number, number, (line[:column] + pair + comment,)),)
+        comment = re.search(r"\s+#[^\"']*$", rest)
+        return (
+            Edit(self.text.path, number, number, (line[:column] + pair + (comment[0].rstrip() if comment else ""),)),
+        )
 
     def _doubled(self, place: Key) -> tuple[Edit, ...]:
         found = self._line(place)
