@@ -106,7 +106,7 @@ def _gated(subject: Subject) -> Iterator[Finding]:
         return
     told = f"{model.name} is given only to people whom its owner let in, and the job has no HF_TOKEN."
     paths = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name")
-    yield Finding("gated-model", told, subject.where(*paths), severity=_elsewhere(subject))
+    yield Finding("model-gated", told, subject.where(*paths), severity=_elsewhere(subject))
 
 
 def _engine_port(subject: Subject) -> Iterator[Finding]:

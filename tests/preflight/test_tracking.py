@@ -87,7 +87,7 @@ GATED = ModelFacts("meta-llama/Llama-3.1-8B-Instruct", gated=True)
 
 def test_a_gated_model_is_complained_of_only_where_all_is_known() -> None:
     pod = {"environ": {"HOME": "/root"}, "hf_login": False}
-    assert weights(tracking.CHECKS, of(JANUARY, LLAMA, model=GATED, site=site(**pod))) == {"gated-model": "error"}
+    assert weights(tracking.CHECKS, of(JANUARY, LLAMA, model=GATED, site=site(**pod))) == {"model-gated": "error"}
     for more in ({"environ": {"HF_TOKEN": "x"}}, {"hf_login": True}, {"hf_login": None}, {"environ": {}},
                  {"hf_models": {GATED.name: "/cache"}}, {"environ": {"HF_ENDPOINT": "https://mirror"}}):  # fmt: skip
         assert weights(tracking.CHECKS, of(JANUARY, LLAMA, model=GATED, site=site(**{**pod, **more}))) == {}
