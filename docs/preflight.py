@@ -84,13 +84,14 @@ LORA_8B = memory.lora_parameters(QWEN3_8B, adapters(8))
 
 def disk() -> Iterator[Disk]:
     """The figures of disks that people wrote down."""
-    step = disk_estimate.checkpoint(QWEN3_8B, adapters=LORA_8B, full=False, width=4, moments=2)
+    step = disk_estimate.checkpoint(QWEN3_8B, adapters=LORA_8B, trained=LORA_8B, width=4, moments=2)
     copy = disk_estimate.hf_copy(QWEN3_8B)
     run = "run log, 2x H100, 6 Jan 2026"
     yield Disk("Qwen3-8B, LoRA rank 8: `checkpoints/step_N`", "31 GB", 31, 31, step, run)
     yield Disk("the same: `weights/step_N`", "16 GB", 16, 16, copy, run)
     yield Disk("the same: both", "47 GB", 47, 47, step + copy, run)
-    whole = disk_estimate.checkpoint(model("Qwen/Qwen2.5-32B"), adapters=0, full=True, width=4, moments=2)
+    big = model("Qwen/Qwen2.5-32B")
+    whole = disk_estimate.checkpoint(big, adapters=0, trained=big.parameters, width=4, moments=2)
     yield Disk(
         "32 B parameters, all trained: `checkpoints/step_N`", "300 to 400 GB", 300, 400, whole, "said of prime-rl"
     )

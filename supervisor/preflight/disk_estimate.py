@@ -10,13 +10,12 @@ from supervisor.preflight.memory_estimate import Interval
 from supervisor.preflight.models import ModelFacts, embedding_parameters
 
 
-def checkpoint(facts: ModelFacts, *, adapters: int, full: bool, width: int, moments: int) -> Interval:
-    """One ``step_N`` of the trainer. ``adapters``: parameters of LoRA; ``full``: the whole model is trained.
+def checkpoint(facts: ModelFacts, *, adapters: int, trained: int, width: int, moments: int) -> Interval:
+    """One ``step_N`` of the trainer. ``adapters``: parameters of LoRA; ``trained``: those that get moments.
 
     Tied weights are one tensor with two names, and whether a file holds both depends on the version: the high end has
     them twice.
     """
-    trained = facts.parameters if full else adapters
     low = float((facts.parameters + adapters) * width + trained * moments * width)
     return Interval(low, low + _tied_twice(facts) * width)
 

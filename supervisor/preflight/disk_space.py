@@ -7,7 +7,7 @@ from datetime import date
 
 from supervisor.preflight import disk_estimate, estimate_inputs
 from supervisor.preflight.finding import Finding, Severity, Where
-from supervisor.preflight.memory_estimate import Interval, lora_parameters
+from supervisor.preflight.memory_estimate import Interval, lora_parameters, trained_parameters
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.reading import has, of_trainer
 from supervisor.preflight.subject import Subject
@@ -37,8 +37,9 @@ def step_bytes(subject: Subject) -> tuple[Interval, str] | None:
         return None
     adapter = estimate_inputs.adapter(subject)
     count = lora_parameters(facts, adapter) if adapter else 0
-    size_of_it = disk_estimate.checkpoint(facts, adapters=count, full=adapter is None, width=width, moments=moments)
-    kind = f"LoRA with {count / 1e6:.0f} M trained parameters" if adapter else "all parameters trained"
+    trained = trained_parameters(facts, adapter)
+    size_of_it = disk_estimate.checkpoint(facts, adapters=count, trained=trained, width=width, moments=moments)
+    kind = f"LoRA with {trained / 1e6:.0f} M trained parameters" if adapter else "all parameters trained"
     return size_of_it + copies, f"estimated from {facts.parameters / 1e9:.2f} B parameters, {kind}"
 
 
@@ -91,10 +92,10 @@ def disk_space(subject: Subject) -> Iterator[Finding]:
     each = f"a checkpoint takes {_between(size)} ({source})"
     least = 2 if count is None or count + len(subject.steps) > 1 else 1
     if room < least * size.low:
-        told = (
-            f"{place}, {each}, and {'two' if least == 2 else 'one'} must fit: one that is whole, one that is written."
-        )
-        yield Finding("disk-too-small", told if least == 2 else f"{place}, and {each}.", where)
+        two = f"{place}, {each}, and two must fit: one that is whole and one that is being written."
+        # A job that lives may be writing the very step that is asked for.
+        severity: Severity | None = "warning" if subject.site.job_lives else None
+        yield Finding("disk-too-small", two if least == 2 else f"{place}, and {each}.", where, severity=severity)
         return
     kept, why = _kept(subject)
     wanted = (kept + 1 if kept is not None else None, count)

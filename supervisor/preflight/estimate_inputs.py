@@ -35,7 +35,10 @@ SANE = 1 << 40
 _GPUS = ("inference_gpu_ids", "trainer_gpu_ids", "inference_gpus", "trainer_gpus", "deployment")
 
 UTILIZATION = ("inference.vllm.gpu_memory_utilization", "inference.gpu_memory_utilization")
-CONTEXT = ("inference.vllm.max_model_len", "inference.vllm_extra.max_model_len", "inference.model.max_model_len")
+CONTEXT = (
+    *("inference.vllm.max_model_len", "inference.vllm_extra.max_model_len", "inference.model.max_model_len"),
+    "max_model_len",  # of all parts, until 2025; what later versions do with it is no reason for an error here
+)
 _EAGER = ("inference.vllm.enforce_eager", "inference.model.enforce_eager", "inference.enforce_eager")
 _TENSOR = ("inference.vllm.tensor_parallel_size", "inference.parallel.tp")
 # Settings of vLLM with which its memory is another matter.
@@ -224,16 +227,17 @@ def _lora(subject: Subject) -> Lora | None:
         return None
     rank = number(subject, f"{path}.rank")
     modules = subject.settings.get(f"{path}.target_modules")
-    targets = _TARGETS if not isinstance(modules, list) else _named(modules)
-    more = bool(subject.settings.get(f"{path}.modules_to_save"))
-    return Lora(rank.value if rank and rank.value > 0 else _DEFAULT_RANK, targets, more)
+    targets = _TARGETS if not isinstance(modules, list) else _named(modules, _TARGETS)
+    saved = subject.settings.get(f"{path}.modules_to_save")
+    whole = _named(saved, ("embed_tokens", "lm_head")) if isinstance(saved, list) else ()
+    return Lora(rank.value if rank and rank.value > 0 else _DEFAULT_RANK, targets, whole)
 
 
-def _named(modules: list[Any]) -> tuple[str, ...]:
+def _named(modules: list[Any], known: tuple[str, ...]) -> tuple[str, ...]:
     """Of the modules' names or patterns, the ones that are known."""
     patterns = [one for one in modules if isinstance(one, str)]
     found = []
-    for name in _TARGETS:
+    for name in known:
         for pattern in patterns:
             try:
                 if re.search(pattern, name):

@@ -85,11 +85,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters. ``targets``: names of the modules that have one; ``more``: parameters that are trained whole."""
+    """Adapters. ``targets``: names of the modules that have one; ``whole``: "embed_tokens" and "lm_head", where these are
+    trained whole beside them."""
 
     rank: int
     targets: tuple[str, ...]
-    more: bool = False
+    whole: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,15 @@ def lora_parameters(facts: ModelFacts, lora: Lora) -> int:
     return total * lora.rank
 
 
+def trained_parameters(facts: ModelFacts, lora: Lora | None) -> int:
+    """Parameters that get gradients and moments."""
+    if lora is None:
+        return facts.parameters
+    ends = {"embed_tokens"} if facts.tied else {"embed_tokens", "lm_head"}
+    whole = len(ends & set(lora.whole)) or int(facts.tied and "lm_head" in lora.whole)
+    return lora_parameters(facts, lora) + whole * embedding_parameters(facts)
+
+
 def layer_parameters(facts: ModelFacts) -> float:
     """Parameters of one layer, on the average."""
     ends = embedding_parameters(facts) * (1 if facts.tied else 2)
@@ -180,7 +190,7 @@ def trainer(facts: ModelFacts, setup: TrainerSetup) -> Estimate:
     """Memory of one trainer GPU. ``facts`` must have a parameter count and a shape."""
     shards = max(setup.gpus, 1)
     adapters = lora_parameters(facts, setup.lora) if setup.lora else 0
-    trained = adapters if setup.lora else facts.parameters
+    trained = trained_parameters(facts, setup.lora)
     on_gpu = not setup.fsdp_cpu_offload
     width = 2 if setup.full_offload else setup.width
     weights = (facts.parameters + adapters) * width / shards * on_gpu

@@ -308,6 +308,16 @@ def test_adapters_of_a_known_run_are_counted() -> None:
     assert memory.lora_parameters(known("Qwen/Qwen3-8B"), lora) == 21_823_488
 
 
+def test_what_is_trained_whole_beside_adapters_gets_moments() -> None:
+    facts, targets = known("Qwen/Qwen3-8B"), ("q_proj",)
+    adapters = memory.trained_parameters(facts, Lora(8, targets))
+    both = memory.trained_parameters(facts, Lora(8, targets, ("embed_tokens", "lm_head")))
+    assert both - adapters == 2 * 151936 * 4096
+    tied = known("Qwen/Qwen3-4B")
+    one = memory.trained_parameters(tied, Lora(8, targets, ("lm_head",)))
+    assert one - memory.trained_parameters(tied, Lora(8, targets)) == 151936 * 2560
+
+
 def test_more_gpus_need_less_each_and_longer_sequences_more() -> None:
     facts = known("Qwen/Qwen3-8B")
     one, four = (memory.trainer(facts, TrainerSetup(gpus=count)).total for count in (1, 4))
@@ -373,6 +383,20 @@ def test_the_last_checkpoint_alone_must_fit_where_no_other_is_written() -> None:
 def test_nothing_is_said_of_disks_where_nothing_is_saved() -> None:
     assert disk(10, run_file=None) == []
     assert [one.id for one in disk(10, f"{APART}\n[ckpt]\ninterval = 5\n", run_file=None)] == ["disk-too-small"]
+
+
+def test_beside_a_job_that_lives_a_full_disk_is_a_warning() -> None:
+    one = subject(
+        APART,
+        model=known("Qwen/Qwen3-8B"),
+        interval=5,
+        max_steps=1000,
+        run_file=run_file(),
+        site=site(volumes={"output": volume(free_gib=20)}, job_lives=True),
+    )
+    assert [(finding.id, finding.weight) for check in CHECKS for finding in check(one)] == [
+        ("disk-too-small", "warning")
+    ]
 
 
 def test_a_quota_counts_as_the_volume() -> None:

@@ -20,6 +20,7 @@ from tests.primerl.eras import ERAS
 
 NOWHERE = Path("/nonexistent")
 ADAPTER = "[trainer.model.lora]\nrank = 8\n"
+TOOLS = "[inference.model]\nenable_auto_tool_choice = true\n"
 
 
 def found(
@@ -68,7 +69,7 @@ def local(**config: Any) -> ModelFacts:
         ("someone/unheard-of-GGUF", "", None, ("model-quantized", "error")),
         ("Qwen/Qwen3-8B-FP8", "", "be0e3d131", ("model-quantized", "warning")),
         ("Qwen/Qwen3-Embedding-8B", "", "be0e3d131", ("model-not-generative", "warning")),
-        ("Qwen/Qwen3-8B", ADAPTER, "be0e3d131", ("model-chat-template", "note")),
+        ("Qwen/Qwen3-8B", TOOLS, "be0e3d131", ("model-chat-template", "note")),
         ("arcee-ai/Trinity-Mini", "", "017b3fe71", ("model-newer-than-trainer", "warning")),
         ("Qwen/Qwen3.5-4B", "", "d334ea529", ("model-vision-not-resumable", "warning")),
         ("outputs/run/weights/step_100", "", "be0e3d131", ("model-path-missing", "error")),
@@ -100,7 +101,9 @@ def test_a_model_that_fails(name: str, more: str, era: str | None, expected: tup
         ("someone/qwen3-8b-reward-hacking-sft", "", "be0e3d131"),
         ("someone/embedded-systems-8b", "", "be0e3d131"),
         ("someone/what-nobody-knows", "", "be0e3d131"),
-        ("Qwen/Qwen3-8B", ADAPTER, None),
+        ("Qwen/Qwen3-8B", ADAPTER, "be0e3d131"),
+        ("Qwen/Qwen3-8B", TOOLS, None),
+        ("willcb/Qwen3-8B", TOOLS, "be0e3d131"),
         ("gpt2", "", "be0e3d131"),
         ("", "", "be0e3d131"),
     ],
