@@ -85,8 +85,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters. ``targets``: names of the modules that have one; ``whole``: "embed_tokens" and "lm_head", where these are
-    trained whole beside them."""
+    """Adapters. ``targets``: names of the modules that have one; ``whole``: "embed_tokens" and "lm_head", where they
+    are trained whole."""
 
     rank: int
     targets: tuple[str, ...]
