@@ -99,7 +99,7 @@ def _truncated(subject: Subject) -> Iterator[Finding]:
         return
     sequence, asked = _orchestrator_seq_len(subject), number(subject, *_TRAINED)
     if sequence is not None and asked is not None and asked.value > sequence.value:
-        length = f"{sequence.path} = {sequence.value}" if sequence.path else f"seq_len, which is {sequence.value} unset"
+        length = f"{sequence.path} = {sequence.value}" if sequence.path else f"seq_len, which is {sequence.value} by default"
         told = f"{asked.path} = {asked.value} lets answers grow beyond {length}."
         remedy = f"Set {asked.path} to less than {sequence.value}, or seq_len of orchestrator and trainer to more."
         yield Finding("max-tokens-above-seq-len", told, subject.where(asked.path), remedy)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from supervisor import preflight
+from supervisor.cli.check import check
 from supervisor.preflight import rules
 from supervisor.preflight.finding import SEVERITIES
 from tests.preflight.harness import Case, cases, complaints, found, shown
 
+STORE = "store-unusable"  # found by asking the store alone
 RULES = Path(preflight.__file__).parent / "rules"
 # Rules of these files are of what other programs or whole checkpoints say, which no file of the corpus can hold: a test
 # beside this one speaks of each by its id.
@@ -52,9 +54,21 @@ def test_what_is_said_of_it_can_be_read_at_three_in_the_morning(case: Case, tmp_
             assert 1 <= edit.first <= edit.last + 1, one.id
 
 
+def test_a_store_without_its_key_is_an_error_once_it_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run.toml"
+    job = 'kind = "command"\n[job.plain]\nstart = ["train"]\nresume = ["train", "{step}"]\n'
+    run.write_text(f'[run]\nid = "x"\nstate_dir = "{tmp_path}"\n[job]\n{job}[store]\nurl = "b2://some-bucket"\n')
+    assert check(run, online=True, as_json=True, environ={}) != 0
+    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["id"] == STORE]
+    assert [(one["severity"], one["line"], one["key"]) for one in found] == [("error", 10, "store.url")]
+    assert "B2_APPLICATION_KEY_ID is not set" in found[0]["sentence"]
+
+
 def test_every_rule_has_a_mistake_that_shows_it() -> None:
     shown_by = {one.id for case in cases().values() for one in case.expect}
-    assert sorted(set(rules()) - shown_by - _elsewhere()) == []
+    assert sorted(set(rules()) - shown_by - _elsewhere() - {STORE}) == []
 
 
 def _elsewhere() -> set[str]:
