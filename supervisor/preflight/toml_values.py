@@ -292,6 +292,8 @@ class _Value:
         self.at = end
 
     def _word(self, word: str) -> str:
+        if not word:
+            raise CannotMendError
         if is_scalar(word):
             return word
         lower = word.lower()

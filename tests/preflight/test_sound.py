@@ -13,7 +13,7 @@ import pytest
 from supervisor.preflight import Finding
 from tests.preflight.harness import PARTS, Case, cases, found, shown
 
-SOUND = {name: case for name, case in cases().items() if case.sound and case.kind in ("rl", "sft")}
+SOUND = {name: case for name, case in cases().items() if case.sound and case.files and case.kind in ("rl", "sft")}
 FILES = ("config.toml", *(f"{part}.toml" for part in PARTS))
 MUTANTS = 6  # of each sound case in each run; the seed is the case's name, so that a failure comes again
 
@@ -138,7 +138,16 @@ ODD = (
         "\\",
         "\u2028",
     ),
-    *('"' + "long" * 5000 + '"', "[" * 80, "{ a = " * 80, "99999999999999999999999999", '"${HOME}"', '"\\u0000"', "#"),
+    *(
+        ";",
+        '"' + "long" * 5000 + '"',
+        "[" * 80,
+        "{ a = " * 80,
+        "99999999999999999999999999",
+        '"${HOME}"',
+        '"\\u0000"',
+        "#",
+    ),
 )
 HEADERS = (
     "[model]",
