@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
+from itertools import product
 
 from supervisor.preflight import estimate_inputs
 from supervisor.preflight import memory_estimate as memory
@@ -68,26 +69,29 @@ def _alone(subject: Subject, facts: ModelFacts, asked: estimate_inputs.Memory, n
 
 
 def _trainer_remedy(facts: ModelFacts, asked: estimate_inputs.Memory, there: float, subject: Subject) -> str:
-    """The smallest change with which it fits by the same arithmetic: checkpointing, shorter sequences, an adapter,
-    more GPUs, in this order."""
+    """The smallest change with which it fits by the same arithmetic: checkpointing, shorter sequences, bfloat16, an
+    adapter, more GPUs, in this order."""
     part = "trainer.model" if subject.kind == "rl" else "model"
     setup = asked.high
     adapters = [setup.lora] if setup.lora else [None, estimate_inputs.default_lora()]
-    for gpus in sorted({setup.gpus, *(2**power for power in range(1, 7) if 2**power > setup.gpus)}):
-        for adapter in adapters:
-            for halved in range(4):
-                tokens = setup.tokens >> halved
-                way = replace(setup, gpus=gpus, lora=adapter, tokens=tokens, checkpointing=True)
-                if (halved and tokens < 1024) or memory.trainer(facts, way).total.high > there:
-                    continue
-                changes = [f"add [{part}.ac] with freq = 1"] if not setup.checkpointing else []
-                if adapter is not None and setup.lora is None:
-                    changes.append(f"train an adapter ([{part}.lora] with rank = {adapter.rank})")
-                if halved:
-                    changes.append(f"halve seq_len {'once' if halved == 1 else f'{halved} times'}")
-                if gpus > setup.gpus:
-                    changes.append(f"give the trainer {gpus} such GPUs")
-                return f"By the same arithmetic it fits if you {_listed(changes)}."
+    several = sorted({setup.gpus, *(2**power for power in range(1, 7) if 2**power > setup.gpus)})
+    for gpus, adapter, width, halved in product(several, adapters, (setup.width, 2), range(4)):
+        tokens = setup.tokens >> halved
+        if (halved and tokens < 1024) or (width == 2 and adapter is None):
+            continue  # all parameters in bfloat16 would be trained badly
+        way = replace(setup, gpus=gpus, lora=adapter, width=width, tokens=tokens, checkpointing=True)
+        if memory.trainer(facts, way).total.high > there:
+            continue
+        changes = [f"add [{part}.ac] with freq = 1"] if not setup.checkpointing else []
+        if adapter is not None and setup.lora is None:
+            changes.append(f"train an adapter ([{part}.lora] with rank = {adapter.rank})")
+        if width < setup.width:
+            changes.append(f'hold the weights in bfloat16 (optimization_dtype = "bfloat16" in [{part}])')
+        if halved:
+            changes.append(f"halve seq_len {'once' if halved == 1 else f'{halved} times'}")
+        if gpus > setup.gpus:
+            changes.append(f"give the trainer {gpus} such GPUs")
+        return f"By the same arithmetic it fits if you {_listed(changes)}."
     return "Take a smaller model, or GPUs with more memory."
 
 

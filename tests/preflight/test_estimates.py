@@ -183,6 +183,15 @@ def test_gpt_oss_on_a_gpu_with_48_gb_cannot_be_loaded() -> None:
     assert "weights 78.3" in finding.sentence
 
 
+def test_a_frozen_base_in_bfloat16_is_half_as_large() -> None:
+    small = [gpu(index, total_gib=24, name="RTX 4090") for index in range(2)]
+    text = APART.replace("4096", "2048").replace("0.90", "0.95\nvllm.max_model_len = 2048")
+    finding = only(found(text, gpus=small), "trainer-out-of-memory")
+    assert 'optimization_dtype = "bfloat16" in [trainer.model]' in finding.remedy
+    half = text.replace("seq_len = 2048", 'optimization_dtype = "bfloat16"\nseq_len = 1024\nac.freq = 1', 1)
+    only(found(half, gpus=small), "gpu-memory-estimate")
+
+
 def test_the_run_on_two_h100_fits() -> None:
     only(found(APART), "gpu-memory-estimate")
 
