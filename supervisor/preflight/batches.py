@@ -152,7 +152,9 @@ def _trainer_layout(subject: Subject) -> Iterator[Finding]:
     divisor = 2 * cp * tp
     if subject.kind == "sft" and sequence and sequence.value % divisor:
         told = f"data.seq_len = {sequence.value} is no multiple of {divisor}, twice cp times tp."
-        yield Finding("seq-len-by-parallelism", told, subject.where("data.seq_len"))
+        below = sequence.value - sequence.value % divisor
+        remedy = f"Set data.seq_len to {below or divisor}."
+        yield Finding("seq-len-by-parallelism", told, subject.where("data.seq_len"), remedy)
 
 
 def _gpus_once(subject: Subject) -> Iterator[Finding]:

@@ -58,9 +58,8 @@ def _against_context(subject: Subject, asked: Number, context: Number) -> Iterat
     tools = bool(switched_on(subject, *_TOOLS) or first(subject, "inference.model.tool_call_parser"))
     named = f"{asked.path} = {asked.value}"
     limit = f"max_model_len = {context.value}" if context.path else f"the model's context of {context.value} tokens"
-    remedy = f"Set {asked.path} to {_sensible(context.value)} or less" + (
-        f", or raise {context.path}." if context.path else "."
-    )
+    most = context.value if refuses == "no" else _sensible(context.value)
+    remedy = f"Set {asked.path} to {most} or less" + (f", or raise {context.path}." if context.path else ".")
     where = subject.where(asked.path)
     certain: Severity | None = None if refuses == "yes" else "warning"
     if room <= 0 and refuses != "no":
@@ -99,7 +98,9 @@ def _truncated(subject: Subject) -> Iterator[Finding]:
         return
     sequence, asked = _orchestrator_seq_len(subject), number(subject, *_TRAINED)
     if sequence is not None and asked is not None and asked.value > sequence.value:
-        length = f"{sequence.path} = {sequence.value}" if sequence.path else f"seq_len, which is {sequence.value} by default"
+        length = (
+            f"{sequence.path} = {sequence.value}" if sequence.path else f"seq_len, which is {sequence.value} by default"
+        )
         told = f"{asked.path} = {asked.value} lets answers grow beyond {length}."
         remedy = f"Set {asked.path} to less than {sequence.value}, or seq_len of orchestrator and trainer to more."
         yield Finding("max-tokens-above-seq-len", told, subject.where(asked.path), remedy)

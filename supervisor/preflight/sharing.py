@@ -59,7 +59,8 @@ def _utilization(subject: Subject) -> Iterator[Finding]:
         return
     said = f"{found.path} = {value}" if found else f"gpu_memory_utilization is not set, so it is {value},"
     told = f"{said} on GPU {', '.join(_both(subject))}, which the trainer uses as well."
-    path = found.path if found else _UTILIZATION[-1]
+    newest = has(subject, date(2026, 8, 8)) is True  # d1046b876
+    path = found.path if found else _UTILIZATION[0 if newest else -1]
     if value < HOPELESS_UTILIZATION and _fits_beside(subject, float(value), ACTIVATIONS, known=True):
         return  # a small model on a large GPU
     hopeless = value >= HOPELESS_UTILIZATION and not _fits_beside(subject, float(value), GIB)
@@ -155,7 +156,7 @@ def _vision(subject: Subject) -> Iterator[Finding]:
     for name in ("optimization_dtype", "reduce_dtype"):
         path = of_trainer(subject, f"model.{name}")
         if (value := subject.settings.get(path)) != "bfloat16":
-            said = f"{path} = {value!r}" if value is not None else f"{path} is float32 by default"
+            said = f'{path} = "{value}"' if value is not None else f"{path} is float32 by default"
             told = f"{said}, and [{table}] makes it a vision-language model."
             yield Finding("vision-needs-bfloat16", told, subject.where(path), f'Set {path} = "bfloat16".')
     implementation = of_trainer(subject, "model.impl")

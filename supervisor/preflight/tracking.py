@@ -129,12 +129,13 @@ def _engine_port(subject: Subject) -> Iterator[Finding]:
     path = said.path if said else f"{client}.base_url"
     told = f"The engine listens on port {listens}, and {path} {'asks' if said else 'is not set and asks'} port {asked}."
     where = subject.where(said.path) if said else subject.where("inference.server.port")
-    if path.endswith(".port"):
+    if said is None:
+        remedy = f"Take inference.server.port out, or set {path} to port {listens}."
+    elif path.endswith(".port"):
         remedy = f"Set {path} = {listens}."
     else:
         url = f'"http://localhost:{listens}/v1"'
-        many = said is not None and isinstance(said.value, list)
-        remedy = f"Set {path} = {f'[{url}]' if many else url}."
+        remedy = f"Set {path} = {f'[{url}]' if isinstance(said.value, list) else url}."
     yield Finding("engine-port", told, where, remedy)
 
 
