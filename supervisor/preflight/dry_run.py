@@ -14,7 +14,7 @@ from pathlib import Path
 
 from supervisor.errors import SupervisorError
 from supervisor.jobs.base import Component, StartRequest
-from supervisor.preflight import asking, installed
+from supervisor.preflight import asking, environments, installed
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.refusals import Refusal, refusals
 from supervisor.preflight.subject import Subject
@@ -154,7 +154,10 @@ def _exact(subject: Subject, path: Sequence[str | int]) -> Where:
 
 
 def _mentioned(subject: Subject, told: str) -> Where:
-    """The key that a sentence speaks of, where it names one that is set once."""
+    """The environment or the key that a sentence speaks of, where it names one that is set once."""
+    for one in environments.named(subject):
+        if f"'{one.id}'" in told or f'"{one.id}"' in told:
+            return environments.where(subject, one)
     for dotted in re.findall(r"[a-z_]+(?:\.[a-z_]+)+", told):
         if subject.settings.has(dotted) and (place := subject.where(dotted)).line:
             return place

@@ -270,9 +270,9 @@ def test_a_launcher_that_lacks_a_library_and_one_that_only_lacks_a_gpu(checkout:
 
 
 def test_a_task_set_that_is_not_there_is_found_at_its_line(checkout: Checkout) -> None:
-    checkout.refuses("ModuleNotFoundError: taskset 'gsm8k' not found (tried to import 'gsm8k')\n")
+    checkout.refuses("ModuleNotFoundError: taskset 'one' not found (tried to import 'one'). A taskset is a package\n")
     (found,) = checkout.findings()
-    assert found.id == "dry-run-import"
+    assert (found.id, found.where.line) == ("dry-run-import", 7)
 
 
 def test_words_that_nobody_understands_are_a_warning_with_the_last_line(checkout: Checkout) -> None:
@@ -319,8 +319,8 @@ REAL = os.environ.get("RL_SUPERVISOR_TEST_PRIME_RL", "")
 @pytest.mark.skipif(not REAL, reason="RL_SUPERVISOR_TEST_PRIME_RL names no installed prime-rl with a dry run")
 def test_the_real_prime_rl_passes_a_sound_configuration_and_refuses_a_broken_one(tmp_path: Path) -> None:
     folder = Path(REAL)
-    for key, expected in (("seq_len", []), ("seq_lenn", ["dry-run-refused"])):
-        text = f"max_steps = 2\n[trainer.model]\n{key} = 1024\n[orchestrator]\n"
+    for key, expected in (("seq_len", []), ("seq_lenn", [("dry-run-refused", 3)])):
+        text = f"max_steps = 2\n[trainer.model]\n{key} = 4096\n[orchestrator]\n"
         config = tmp_path / f"{key}.toml"
         config.write_text(text)
         job = {"kind": "rl", "dir": str(folder), "config": str(config)}
@@ -331,4 +331,4 @@ def test_the_real_prime_rl_passes_a_sound_configuration_and_refuses_a_broken_one
             run_file=RunFile.model_validate({"run": {"id": "dry"}, "job": job}),
             roots=find_roots(folder, folder / ".venv/bin/python"),
         )
-        assert [one.id for one in dry_run.findings(over)] == expected
+        assert [(one.id, one.where.line) for one in dry_run.findings(over)] == expected
