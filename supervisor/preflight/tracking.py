@@ -39,7 +39,7 @@ def _wandb_key(subject: Subject) -> Iterator[Finding]:
     ):
         return
     told = f"[{table}] is on, and the job is given neither WANDB_API_KEY nor a login in its ~/.netrc."
-    remedy = "Set WANDB_API_KEY in the daemon's environment (or as a systemd credential), or run `wandb login` here."
+    remedy = "Put WANDB_API_KEY into the .env file beside the run file, or run `wandb login` as the job's user."
     run = subject.run_file
     if run is not None and not any(fnmatchcase("WANDB_API_KEY", glob) for glob in run.job.pass_env):
         remedy = (
