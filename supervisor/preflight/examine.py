@@ -25,6 +25,8 @@ _MODULES = (keys, saving, lengths, batches, sharing, model_support, estimates, t
 
 
 REFUSED = "refused"
+LONGEST = 1000
+"""Characters of a sentence: more is cut out of its middle."""
 
 
 def checks() -> tuple[Check, ...]:
@@ -60,9 +62,20 @@ def in_order(found: list[Finding]) -> list[Finding]:
 
     A refusal of the supervisor gives way to another error at its very place, which says more of it.
     """
+    found = [_one_line(one) for one in found]
     told = {one.where for one in found if one.weight == "error" and one.id != REFUSED and one.where.line}
     unique = [one for one in dict.fromkeys(found) if one.id != REFUSED or one.where not in told]
     return ordered(unique)
+
+
+def _one_line(one: Finding) -> Finding:
+    """Values of a configuration may be texts of several lines, or of thousands of characters."""
+    if len(one.sentence) <= LONGEST and "\n" not in one.sentence:
+        return one
+    sentence = " ".join(one.sentence.split())
+    if len(sentence) > LONGEST:
+        sentence = f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
+    return replace(one, sentence=sentence)
 
 
 def ordered(found: list[Finding]) -> list[Finding]:
