@@ -113,7 +113,11 @@ def one_machine(subject: Subject) -> bool:
         return False
     if subject.settings.get("deployment.type") in ("multi_node", "disaggregated"):
         return False
-    # A lone file of another kind (evals, an environment) may look like one of `rl`.
+    return is_training(subject)
+
+
+def is_training(subject: Subject) -> bool:
+    """Is it a training at all? A lone file for evaluations or for an engine may look like one of `rl`."""
     parts = ("trainer", "orchestrator", "data", "optim", "max_steps")
     return subject.run_file is not None or any(subject.settings.has(part) for part in parts)
 

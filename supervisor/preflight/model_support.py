@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.preflight.checking import Check
+from supervisor.preflight.estimate_inputs import is_training
 from supervisor.preflight.finding import SEVERITIES, Finding, Severity, Where
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.reading import has, lora, of_trainer
@@ -78,7 +79,7 @@ class Entry:
 def models(subject: Subject) -> Iterator[Finding]:
     """Every entry that fits the model that is trained, the severest alone of those with one rule."""
     name = subject.settings.get(of_trainer(subject, "model.name"), "model.name")
-    if subject.kind not in ("rl", "sft") or not isinstance(name, str) or not name:
+    if subject.kind not in ("rl", "sft") or not isinstance(name, str) or not name or not is_training(subject):
         return
     facts = subject.model if subject.model is not None and subject.model.name == name else None
     said: dict[str, Finding] = {}

@@ -162,6 +162,11 @@ def test_on_another_machine_a_missing_folder_is_a_warning() -> None:
     assert told(found("/models/mine", roots=[])) == [("model-path-missing", "warning")]
 
 
+def test_a_file_for_evaluations_trains_nothing() -> None:
+    one = subject('[model]\nname = "openai/gpt-oss-120b"\n', dialect=ERAS["017b3fe71"].dialect)
+    assert [finding for check in CHECKS for finding in check(one)] == []
+
+
 def test_a_plain_command_has_no_model() -> None:
     assert found("~/x", kind="command") == []
 
