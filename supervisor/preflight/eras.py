@@ -102,30 +102,56 @@ def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
     eras = known()
     unknown = [0] * len(eras)
     opened = set(_data()[f"{kind}-open"])
-    total = _count(tree, "", _data()[kind], set(range(len(eras))) - opened, unknown)
+    weights = {era: 1 if era in opened else 2 for era in range(len(eras))}
+    total = _count(tree, "", _data()[kind], weights, unknown)
     least = min(unknown)
-    if least > total * _LEAST_EXPLAINED or all(count == least for count in unknown):
+    if least > 2 * total * _LEAST_EXPLAINED or all(count == least for count in unknown):
         return ()
     return tuple(era for era, count in zip(eras, unknown, strict=True) if count == least)
 
 
 def _count(
-    tree: Mapping[str, object], above: str, table: Mapping[str, Any], strict: set[int], unknown: list[int]
+    tree: Mapping[str, object], above: str, table: Mapping[str, Any], weights: Mapping[int, int], unknown: list[int]
 ) -> int:
-    """Add to ``unknown`` (by era) the keys that the ``strict`` eras do not know here; their number all in all."""
+    """Add to ``unknown`` (by era) the weights of the keys that an era does not know here; gives the number of keys.
+
+    An era's weight is 2, and 1 where its table takes more keys than are known: a key that is known by name speaks for
+    an era all the same. It has none in a table of which no key is known, such as the arguments of an environment.
+    """
     total = 0
     for key, value in tree.items():
         path = f"{above}.{key}" if above else str(key)
         spans = table.get(path.replace("-", "_"), ())
         facts = {era: facts for first, last, facts in spans for era in range(first, last + 1)}
-        for era in strict:
-            unknown[era] += era not in facts or not _may_be(facts[era]["kinds"], value)
+        inside: dict[int, int] = {}
+        for era, weight in weights.items():
+            if era not in facts:
+                unknown[era] += weight
+                inside[era] = weight  # nor does it know what stands below
+            elif not facts[era].get("open"):
+                unknown[era] += 0 if _may_be(facts[era]["kinds"], value) else weight
+                inside[era] = 2
+            elif _has_names(table, path, era):
+                inside[era] = 1
         total += 1
-        inside = {era for era in strict if era in facts and not facts[era].get("open")}
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Mapping):
                 total += _count(one, path, table, inside, unknown)
     return total
+
+
+@cache
+def _parents(kind_of_table: int) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """By path of a table: the spans of eras in which it has keys that are known by name."""
+    table = next(_data()[kind] for kind in KINDS if id(_data()[kind]) == kind_of_table)
+    parents: dict[str, list[tuple[int, int]]] = {}
+    for path, spans in table.items():
+        parents.setdefault(path.rpartition(".")[0], []).extend((first, last) for first, last, _ in spans)
+    return parents
+
+
+def _has_names(table: Mapping[str, Any], path: str, era: int) -> bool:
+    return any(first <= era <= last for first, last in _parents(id(table)).get(path.replace("-", "_"), ()))
 
 
 def _may_be(kinds: str, value: object) -> bool:
@@ -135,6 +161,15 @@ def _may_be(kinds: str, value: object) -> bool:
     if isinstance(value, list):
         return "list" in kinds or "any" in kinds
     return not set(kinds.split()) <= {"table", "list"}
+
+
+def near(path: str, schema: Schema, kind: str = "rl") -> bool:
+    """Did the era before or after that of ``schema`` know a path? A version in between may know it as well."""
+    eras = known()
+    at = next((number for number, era in enumerate(eras) if era.commit in schema.source.split()), None)
+    if at is None or kind not in KINDS:
+        return False
+    return any(first <= at + 1 and at - 1 <= last for first, last, _ in _data()[kind].get(path, ()))
 
 
 def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:

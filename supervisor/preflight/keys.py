@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.preflight import eras
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Where
 from supervisor.preflight.key_reasons import explained, near_names, severity
@@ -152,8 +153,12 @@ class _Reader:
             if inside is not None:
                 for one, inner in _tables(value, here):
                     yield from self._unknown(one, inside, path, inner)
-            elif not field.open:
+            elif not field.open and not self._may_be_known(path):
                 yield self._stranger(path, value, field, here)
+
+    def _may_be_known(self, path: str) -> bool:
+        """Where only a version that is near is known: a key that came or went about then is no mistake."""
+        return not self.schema.exact and eras.near(path.replace("-", "_"), self.schema, self.subject.kind)
 
     def _stranger(self, path: str, value: object, field: Field, place: Key) -> Finding:
         name, ignored = str(place[-1]), field.ignores

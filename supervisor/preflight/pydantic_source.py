@@ -365,8 +365,10 @@ class _Before:
                 self.words.add(one.value)
             elif isinstance(one, ast.Delete | ast.DictComp):
                 self.moves = True
-            elif isinstance(one, ast.ImportFrom | ast.Import):
-                self.unknown = True
+            elif isinstance(one, ast.ImportFrom):
+                self.unknown |= (one.module or "").partition(".")[0] not in _HARMLESS
+            elif isinstance(one, ast.Import):
+                self.unknown |= any(name.name.partition(".")[0] not in _HARMLESS for name in one.names)
             elif isinstance(one, ast.Call):
                 self._call(module, one, seen)
 
