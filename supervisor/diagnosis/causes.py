@@ -25,6 +25,7 @@ SURVIVED: Final[dict[Role, int]] = {"orchestrator": 2, "trainer": 4, "job": 2, "
 """Steps after an error that show that the run went on: the trainer may do a few with what it has already."""
 AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last line of a log
 OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
+SELDOM: Final = 10  # ordinary lines for each of them: then most requests, or rollouts, end well
 VERY_OFTEN: Final = 20  # the same where no times are told
 
 _ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
@@ -262,7 +263,7 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
         for steps in log.steps.values()
         if steps.times and log.first_t is not None
     ]
-    if kind.link == "end":
+    if kind.link == "end" or sum(event.beside for _, event in kind.events) > SELDOM * kind.count + 50:
         return False
     if not any(steps.count for log in logs for steps in log.steps.values()):
         return kind.count >= OFTEN and kind.event.signature is not None

@@ -35,9 +35,10 @@ MORE_LINES: Final = 3
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
+# Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
 _HEAD = (
     rb"(?:\x1b\[[0-9;]{0,16}m|\[[A-Za-z]{1,32}\d{1,6}\]: ?|\([^()\n]{1,60}\) "
-    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16} |std(?:out|err) F |\d\d:\d\d:\d\d| {1,10}){0,12}"
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16} |std(?:out|err) F |\d\d:\d\d:\d\d| ++){0,12}+"
 )
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
 _ORDINARY = re.compile(_HEAD + rb"(?:INFO|DEBUG|SUCCESS|TRACE)\b")
@@ -145,7 +146,7 @@ class _Scan:
         self._growing: list[tuple[Event, str]] = []
         self._resuming: int | None = None
         self._lives = 0  # ordinary lines so far
-        self._lived: dict[int, int] = {}  # by an event's identity: how many there were when it last came
+        self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
     def read(self, stream: BinaryIO) -> list[Log]:
         gate, ordinary, json_ordinary, wanted = _gate().search, _ORDINARY.match, _ORDINARY_JSON.match, _news().search
@@ -184,7 +185,8 @@ class _Scan:
             self._note(line)
             log.last_ordinary = line.text.strip()[:SHOWN]
         for event in log.events:
-            event.lives = self._lives - self._lived.get(id(event), self._lives)
+            first, last = self._lived.get(id(event), (self._lives, self._lives))
+            event.beside, event.lives = self._lives - first, self._lives - last
             # Its process went on. An engine's server does so for a while when the engine is dead.
             went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
             of_engine = event.signature is not None and (log.merged or event.role in (None, "inference"))
@@ -358,7 +360,7 @@ class _Scan:
             self._growing = [*self._growing[-8:], (event, line.key)]
         if line.rank is not None:
             event.ranks.add(line.rank)
-        self._lived[id(event)] = self._lives
+        self._lived[id(event)] = self._lived.get(id(event), (self._lives,))[0], self._lives
         return event
 
     def _is_new_story(self, old: Event, place: Place) -> bool:

@@ -45,6 +45,7 @@ class Event:
     ranks: set[int] = field(default_factory=set)
     start: int = 0
     lives: int = 0  # ordinary lines of the same file after the last one
+    beside: int = 0  # and all of them since the first one
     resuming: int | None = None  # the step that was being resumed then
 
     @property
