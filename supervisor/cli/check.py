@@ -296,14 +296,15 @@ def _reach(
     try:
         store = open_store(run_file.store_url, run_file.store.service, environ, region=run_file.store.region)
         found = survey(store, run_file.run.id)
-        report["notes"] += found.notes
+        report["notes"] += [note for note in found.notes if note not in found.ids]
         if not found.problems:
             report["notes"] += _holder(store, run_file.run.id)
     except SupervisorError as error:
         told = f"The store {run_file.store_url} cannot be used: {str(error).rstrip('.')}."
         return [Finding("store-unusable", told, where)]
     report["store_reachable"] = not found.problems
-    return [Finding("store-unusable", problem, replace(where, line=0)) for problem in found.problems]
+    noted = [Finding(found.ids[note], note, where) for note in found.notes if note in found.ids]
+    return [*noted, *(Finding("store-unusable", problem, replace(where, line=0)) for problem in found.problems)]
 
 
 def _holder(store: Store, run_id: str) -> list[str]:

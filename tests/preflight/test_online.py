@@ -21,6 +21,8 @@ from supervisor.core.codec import encode
 from supervisor.preflight import online
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.subject import Subject
+from supervisor.storage import open_store
+from supervisor.storage.bucket import survey
 from tests.b2server import B2Server
 from tests.preflight.subjects import ids, site, subject
 
@@ -213,3 +215,14 @@ def test_publishing_that_keeps_up_and_a_run_without_a_history_say_nothing(tmp_pa
     (tmp_path / "journal.db").write_text("no database")
     table = {"run": {"id": "x", "state_dir": str(tmp_path)}, "job": {"dir": "/x", "config": "config.toml"}}
     assert list(online.publishing(subject("", run_file=RunFile.model_validate(table), interval=10))) == []
+
+
+def test_what_a_survey_of_the_store_tells_has_rules_of_its_own(b2: B2Server) -> None:
+    """`supervisor.storage.bucket` names them; tests/storage/test_bucket.py has each sentence."""
+    from supervisor.preflight.finding import rules
+
+    found = survey(open_store("b2://the-bucket/team", b2.url, b2.environ()), "r7")
+    assert set(found.ids.values()) == {"store-no-backstop"}
+    assert set(found.ids) <= set(found.notes)
+    named = {"store-no-backstop", "store-no-delete", "store-hides-steps", "store-old-versions"}
+    assert named <= set(rules())
