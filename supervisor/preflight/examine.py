@@ -70,12 +70,14 @@ def in_order(found: list[Finding]) -> list[Finding]:
 
 def _one_line(one: Finding) -> Finding:
     """Values of a configuration may be texts of several lines, or of thousands of characters."""
-    if len(one.sentence) <= LONGEST and "\n" not in one.sentence:
-        return one
-    sentence = " ".join(one.sentence.split())
-    if len(sentence) > LONGEST:
-        sentence = f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
-    return replace(one, sentence=sentence)
+    return replace(one, sentence=_short(one.sentence), remedy=_short(one.remedy))
+
+
+def _short(text: str) -> str:
+    if len(text) <= LONGEST and "\n" not in text:
+        return text
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def ordered(found: list[Finding]) -> list[Finding]:

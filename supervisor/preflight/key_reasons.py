@@ -28,9 +28,9 @@ _OF_VLLM = {"max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "
 """Arguments of vLLM that people look for: not every version of prime-rl hands them on."""
 
 
-def severity(schema: Schema) -> Severity:
-    """Of what the classes of ``schema`` would refuse: only of the installed version it is certain that they do."""
-    return "error" if schema.exact else "warning"
+def severity(path: str, schema: Schema, kind: str, value: object = None) -> Severity:
+    """Of a key, or of ``value`` there, that ``schema`` refuses: certain of what is installed, and of what all refuse."""
+    return "error" if schema.exact or eras.refused_by_all(path, kind, value) else "warning"
 
 
 def explained(path: str, schema: Schema, kind: str, said: str, value: object = None) -> tuple[str, str, str]:
@@ -61,6 +61,8 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
         return told, f"Take it out. {went.note}".strip(), ""
 
     places = [place for place in schema.places(name) if place != path]
+    # Nobody who misplaced a setting meant the trial's data.
+    places = [place for place in places if "fake" not in place.split(".")] or places
     if places and len(places) <= MOST_PLACES:
         tables = [f"[{place.rpartition('.')[0]}]" if "." in place else "the top level" for place in places]
         told = f"{said} is not known {at} of {version}: {name} stands in {_joined(tables)}."

@@ -13,7 +13,7 @@ from typing import Any
 
 from supervisor.preflight import eras
 from supervisor.preflight.checking import Check
-from supervisor.preflight.finding import Edit, Finding, Where
+from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, severity
 from supervisor.preflight.kinds import fits, shown, wanted, written
 from supervisor.preflight.renames import takes
@@ -53,7 +53,7 @@ def unknown_flags(subject: Subject) -> Iterator[Finding]:
             continue
         where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
         told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
-        yield Finding("unknown-flag", told, where, remedy, severity=severity(schema))
+        yield Finding("unknown-flag", told, where, remedy, severity=severity(stranger, schema, subject.kind))
 
 
 def missing_keys(subject: Subject) -> Iterator[Finding]:
@@ -156,6 +156,9 @@ class _Reader:
             elif not field.open and not self._may_be_known(path):
                 yield self._stranger(path, value, field, here)
 
+    def _severity(self, path: str, value: object = None) -> Severity:
+        return severity(path, self.schema, self.subject.kind, value)
+
     def _may_be_known(self, path: str) -> bool:
         """Where only a version that is near is known: a key that came or went about then is no mistake."""
         return not self.schema.exact and eras.near(path.replace("-", "_"), self.schema, self.subject.kind)
@@ -171,7 +174,7 @@ class _Reader:
                 told + (" As it stands, it is dropped without a word." if ignored else ""),
                 where,
                 f"Write it as: {plain}",
-                severity="warning" if ignored else severity(self.schema),
+                severity="warning" if ignored else self._severity(path),
                 edits=self._renamed(place, name, plain),
             )
         told, remedy, new = explained(path.replace("-", "_"), self.schema, self.subject.kind, path, value)
@@ -182,7 +185,7 @@ class _Reader:
             told,
             where,
             remedy,
-            severity=None if ignored else severity(self.schema),
+            severity=None if ignored else self._severity(path),
             edits=self._renamed(place, name, new) if new else (),
         )
 
@@ -213,10 +216,12 @@ class _Reader:
             told = f"[{path}] is one table, and a list of tables is wanted there: [[{path}]]."
             remedy = f"Write the header as: [[{path}]]"
             edits = self._doubled(place)
+        elif isinstance(value, list) and value and isinstance(value[0], str) and "id" in field.below:
+            remedy = f'Write a table for each: [[{path}]] with id = "{value[0]}" below it.'
         elif (new := written(value, field)) is not None:
             remedy = f"Write it as: {name} = {new}"
             edits = self._replaced(place, f"{name} = {new}")
-        return Finding("wrong-kind", told, self._where(path, place), remedy, severity(self.schema), edits)
+        return Finding("wrong-kind", told, self._where(path, place), remedy, self._severity(path, value), edits)
 
     def _wrong_choice(self, path: str, value: str, field: Field, place: Key) -> Finding:
         name = path.rpartition(".")[2]
@@ -225,7 +230,7 @@ class _Reader:
         near = [*near_names(lower.replace("-", "_"), field.choices), *near_names(lower, field.choices)]
         remedy = f'Write it as: {name} = "{near[0]}"' if near else f"Set it to one of {_listed(field.choices)}."
         edits = self._replaced(place, f'{name} = "{near[0]}"') if near else ()
-        return Finding("wrong-choice", told, self._where(path, place), remedy, severity(self.schema), edits)
+        return Finding("wrong-choice", told, self._where(path, place), remedy, self._severity(path, value), edits)
 
     # ------------------------------------------------------------ places and edits
 
@@ -337,7 +342,9 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
         if field.required and name not in names:
             where = subject.where(above) if above else subject.file(name)
             told = f"{path} is not set, and the installed prime-rl wants it" + (f" in [{above}]." if above else ".")
-            yield Finding("missing-key", told, Where(where.file, where.line, path))
+            empty = "table" in field.kinds and not any(inner.required for inner in field.below.values())
+            remedy = f"Write a table [{path}]; it may be empty." if empty else f"Set {path}."
+            yield Finding("missing-key", told, Where(where.file, where.line, path), remedy)
     for key, value in table.items():
         inner = known.get(str(key).replace("-", "_"))
         if inner is not None:

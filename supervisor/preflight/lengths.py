@@ -122,7 +122,8 @@ def _trainer_shorter(subject: Subject) -> Iterator[Finding]:
         at = trainer.path or orchestrator.path
         remedy = f"Set trainer.model.seq_len to {orchestrator.value}, or seq_len at the top of the file for both."
         # Before that such samples were cut without a word (trainer/batch.py at b8697b0f0).
-        refused = has(subject, _SEQ_LEN_REFUSED, "seq_len") is not False
+        schema = subject.schema
+        refused = dialect is None or has(subject, _SEQ_LEN_REFUSED) or (schema is not None and schema.get("seq_len"))
         if not refused:
             said = f"{said.removesuffix('.')}: longer rollouts are cut before they are trained on."
         where = subject.where(at)

@@ -155,6 +155,8 @@ class _Repair:
         head = self.text.lstrip()[:1]
         if head == "{":
             kind = "TOML but rather JSON"
+        elif head == "<":
+            kind = "TOML but rather a web page"
         elif sum(1 for line in self.lines[:200] if re.match(r"\s*[\w-]+:(?:\s|$)", line)) > 2:
             kind = "TOML but rather YAML"
         line = _line_of(self.error)

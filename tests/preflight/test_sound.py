@@ -65,6 +65,8 @@ def odd_batch(case: Case) -> Injected:
 
 
 def endless_answers(case: Case) -> Injected:
+    if any("max-tokens" in word for word in case.args):
+        return None  # a flag says otherwise
     return _line(case, r"(max_tokens|max_completion_tokens) = (\d+)", lambda match: f"{match[1]} = 9000000")
 
 
