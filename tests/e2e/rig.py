@@ -209,8 +209,9 @@ class Pod:
         return sorted(int(path.parent.name.removeprefix("step_")) for path in folder.glob("step_*/manifest.json"))
 
     def latest(self) -> dict[str, Any]:
-        folder = Path(self.store.removeprefix("file://")) / "practice"
-        return dict(json.loads((folder / "latest.json").read_text()))
+        """The store's pointer; empty before there is one."""
+        pointer = Path(self.store.removeprefix("file://")) / "practice" / "latest.json"
+        return dict(json.loads(pointer.read_text())) if pointer.exists() else {}
 
     def vanish(self) -> None:
         """The pod is gone from one moment to the next: daemon, job and disk. The store stays."""
