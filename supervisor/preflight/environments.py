@@ -32,6 +32,8 @@ MARK = "rl-supervisor-answer:"
 _ASK = """
 import importlib, importlib.util, inspect, json, sys, traceback
 mark, names = sys.argv[1], sys.argv[2:]
+if sys.path[:1] == [""]:  # the launcher's programs do not import from the folder that they run in
+    del sys.path[0]
 def tell(**said):
     print(mark + json.dumps(said), flush=True)
 def there(name):

@@ -76,7 +76,7 @@ class GpuSurvey:
 
 def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) -> GpuSurvey:
     """Ask NVML once, at most ``timeout_s``. ``environ``: which libraries are found, as the one who asks finds them."""
-    words = [sys.executable, "-c", _ASK]
+    words = [sys.executable, "-P", "-c", _ASK]  # the folder where somebody stands is none to import from
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False, env=environ)
     except subprocess.TimeoutExpired:

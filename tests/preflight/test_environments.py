@@ -240,6 +240,11 @@ def test_a_missing_one_is_missing_also_when_asked(sites: Path) -> None:
     assert ids(list(slow_findings(run(sites, TWO)))) == ["environment-missing"]
 
 
+def test_a_module_that_only_lies_in_the_checkout_is_not_installed(sites: Path) -> None:
+    (sites.parents[3] / "absent_env.py").write_text(LOADS)
+    assert ids(list(slow_findings(run(sites, TWO)))) == ["environment-missing"]
+
+
 def test_an_interpreter_that_cannot_be_run_is_a_note(sites: Path) -> None:
     (sites.parents[2] / "bin/python").write_text("#!/nowhere/at/all\n")
     (found,) = slow_findings(run(sites, '[[orchestrator.env]]\nid = "present"\n'))
