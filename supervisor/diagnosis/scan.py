@@ -32,12 +32,13 @@ SHARES: Final = (18, 10, 7, 7, 6, 6, 6, 5, 5, 5, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1
 COMMON: Final = dict(zip(LETTERS, SHARES, strict=True))
 SHOWN: Final = 300
 MORE_LINES: Final = 3
+ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
 # Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
 _HEAD = (
-    rb"(?:\x1b\[[0-9;]{0,16}m|\[[A-Za-z]{1,32}\d{1,6}\]: ?|\([^()\n]{1,60}\) "
+    rb"(?:\x1b\[[0-9;]{0,16}m|\[[A-Za-z]{1,32}\d{1,6}\]: ?|\([^()\n]{1,60}\) ?"
     rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16} |std(?:out|err) F |\d\d:\d\d:\d\d| ++){0,12}+"
 )
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
@@ -266,6 +267,8 @@ class _Scan:
             return
         if (signature := self._match(line, message)) is not None:
             self._seen(signature, line, message)
+        elif line.level in ("ERROR", "CRITICAL", "FATAL") and not in_traceback:
+            self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
             self._step("job", self.log.steps.get("job", Steps()).count + 1)
 
@@ -374,6 +377,8 @@ class _Scan:
         for event, key in self._growing:
             if key != line.key or not message or line.level is not None or message == event.text:
                 left.append((event, key))
+                continue
+            if message.startswith(ENDS_MORE):
                 continue
             event.more.append(message[:SHOWN])
             if len(event.more) < MORE_LINES:

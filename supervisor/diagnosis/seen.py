@@ -102,6 +102,7 @@ class Log:
     last_t: float | None = None
     last_shown: str = ""
     last_ordinary: str = ""  # the last line of a logger that tells of nothing bad
+    complaint: tuple[str, Place] | None = None  # the last line at the level of an error that is none of the known ones
     dated: bool = False
     shift: float = 0.0  # to be added to its times to compare them with those of other files
     kernel: bool = False

@@ -76,13 +76,22 @@ def _others(title: str, causes: Sequence[Cause]) -> list[str]:
 
 def _no_reason(told: Diagnosis) -> str:
     last = max((log for log in told.logs if log.last_ordinary), key=lambda log: log.last_t or 0.0, default=None)
+    complaints = [(log, *log.complaint) for log in told.logs if log.complaint is not None]
+    if complaints:
+        _, message, place = max(complaints, key=lambda one: log_time(one[0], one[2]))
+        return f"The last line at the level of an error is none of the known ones: {_cut(message)!r} ({place})."
     if last is None:
-        return "There is no line of a trainer, an orchestrator or an engine in it either: are these the right logs?"
+        return "No line in it is of a format that is known here; errors were looked for all the same."
     at = f" at {last.last_shown}" if last.last_shown else ""
     return (
         f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}. Either the run goes on, or it was ended "
         "from outside (a lost pod, a kill), which leaves no line. The kernel's log (dmesg) tells of a kill for memory."
     )
+
+
+def log_time(log: Log, place: Place) -> float:
+    """When a line was written, on the scale that all logs of an attempt have."""
+    return log.at(place) or 0.0
 
 
 def _line(cause: Cause, indent: str) -> list[str]:

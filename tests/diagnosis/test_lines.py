@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.diagnosis import scan
+from supervisor.diagnosis.frames import Tracebacks
 from supervisor.diagnosis.lines import DAY_S, Clock, Stamp, parse
+from supervisor.diagnosis.ranks import Ranks
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
 
@@ -82,3 +86,60 @@ def test_no_line_is_too_odd(raw: bytes) -> None:
 @given(st.text(alphabet='[]():{}0123456789-T. E"\\\u2502rankINFO', max_size=120))
 def test_no_line_of_such_letters_is_too_odd(text: str) -> None:
     parse(text.encode())
+
+
+UNITS = (
+    " ",
+    "[",
+    "(",
+    "(a",
+    "[a1]: ",
+    "0",
+    "12:00:00 ",
+    "{",
+    '{"',
+    "\x1b[2m",
+    "a.",
+    "| ",
+    "+-",
+    "[PG ",
+    "Error: ",
+    "INFO",
+)
+
+
+@pytest.mark.parametrize(
+    "before", ["", "[rank0]:", "03:00:12 ERROR ", "(EngineCore pid=1) ", '{"level": "INFO", ', "1/2 ["]
+)
+def test_no_line_takes_long_that_was_made_for_it(before: str) -> None:
+    for unit in UNITS:
+        line = (before + unit * 65536)[:65536].encode()
+        begun = time.process_time()
+        parse(line)
+        for expression in (scan._ORDINARY, scan._ORDINARY_JSON):
+            expression.match(line)
+        for expression in (scan._gate(), scan._news()):
+            expression.search(line)
+        tracebacks = Tracebacks()
+        for text in ("Traceback (most recent call last):", '  File "a.py", line 1, in f', line.decode()):
+            tracebacks.feed("", 1, text)
+        Ranks().feed(f"NCCL {line.decode()}")
+        assert time.process_time() - begun < 0.5, (
+            before,
+            unit,
+        )  # of a line of 64 kB; what is tried twice takes for ever
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[1;36m(APIServer pid=1288829)\x1b[0;0m INFO 06-16 14:16:20 [loggers.py:236] Engine 000",
+        '(APIServer pid=1) INFO:     127.0.0.1:52856 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        "\x1b[2m07:26:12\x1b[0m \x1b[32m\x1b[1m   INFO\x1b[0m x",
+        "[trainer0]:07:26:12 SUCCESS x",
+        "2026-01-06T03:00:12.123456789Z stdout F 03:00:12    INFO x",
+        "07:26:12   DEBUG x",
+    ],
+)
+def test_an_ordinary_line_is_told_by_one_expression(line: str) -> None:
+    assert scan._ORDINARY.match(line.encode())

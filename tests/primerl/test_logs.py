@@ -302,6 +302,15 @@ def test_every_signatures_examples_are_found_in_whole_lines(signature: Signature
                 assert names == [signature.name], whole
 
 
+def test_a_line_of_vllm_that_no_logger_wrote_counts_without_its_process() -> None:
+    (error,) = parse_line(
+        "inference", "(EngineCore_DP0 pid=4242) ValueError: No available memory for the cache blocks."
+    )
+    assert isinstance(error, ErrorSeen)
+    assert error.signature == "kv-cache-too-small"
+    assert error.text.startswith("ValueError: ")
+
+
 def test_an_environment_that_prints_an_error_condemns_nothing() -> None:
     for line in ("ModuleNotFoundError: No module named 'x'", "KeyError: 'train_source'", "1 validation error for X"):
         assert parse_line("env", line) == []
