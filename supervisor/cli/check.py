@@ -20,7 +20,7 @@ from supervisor.cli.render import Paint
 from supervisor.config import RunFile
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
-from supervisor.preflight import dry_run, environments, examine, online
+from supervisor.preflight import examine
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.gate import beaten, overrule_mistakes, standing, stopping
@@ -170,6 +170,8 @@ def _online(
     subject: Subject, found: Sequence[Finding], environ: Mapping[str, str], report: dict[str, Any]
 ) -> list[Finding]:
     """The slow looks, side by side: each has its own patience."""
+    from supervisor.preflight import dry_run, environments, online  # they bring what a quick check need not
+
     looks: list[Callable[[], Sequence[Finding]]] = [
         lambda: online.findings(subject, environ),
         lambda: environments.slow_findings(subject),

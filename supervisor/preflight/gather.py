@@ -214,8 +214,11 @@ def _of_configs(
     paths: Sequence[Path], environ: Mapping[str, str], site: Site | None, as_of: date | None, job_dir: Path | None
 ) -> Subject:
     parts = [_part(path) for path in paths]
+    if set(parts) == {"other"}:
+        found = [Finding("no-training", "It has settings of prime-rl's `eval` or `synthesize`.", Where(str(paths[0])))]
+        return Subject("command", Settings({}, ", ".join(map(str, paths))), found=found)
     kind: Kind = "sft" if parts == ["sft"] else "rl"
-    tables = ["" if part == "sft" else part for part in parts]
+    tables = ["" if part in ("sft", "other") else part for part in parts]
     files = [_config_text(Source(path.absolute(), table)) for path, table in zip(paths, tables, strict=True)]
     # As a person names them, which may be shorter than where they lie.
     files = [

@@ -108,7 +108,7 @@ def _truncated(subject: Subject) -> Iterator[Finding]:
 
 def _trainer_shorter(subject: Subject) -> Iterator[Finding]:
     """The trainer refuses to start with a shorter sequence than the orchestrator packs."""
-    if subject.kind != "rl":
+    if subject.kind != "rl" or not (subject.knows("trainer") and subject.knows("orchestrator")):
         return
     dialect = subject.dialect
     known = dialect is not None and (dialect.orchestrator_tree == "run-default" or dialect.router)

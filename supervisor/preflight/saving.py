@@ -72,7 +72,7 @@ def _supervised(subject: Subject) -> Severity | None:
 
 
 def _switched_off(subject: Subject) -> Iterator[Finding]:
-    if subject.kind not in ("rl", "sft"):
+    if subject.kind not in ("rl", "sft") or not subject.knows("trainer"):
         return
     tables = _tables(subject)
     steps = f"; this supervisor starts it with one every {subject.interval} steps" if subject.run_file else ""

@@ -113,6 +113,13 @@ class Subject:
                 return Where(str(text.path), 0, key)
         return Where(str(self.texts[0].path) if self.texts else str(self.run_path or ""), 0, key)
 
+    def knows(self, part: str) -> bool:
+        """Is the configuration of the trainer, the orchestrator or inference among the files that are looked at?
+
+        One of the three separate files alone says nothing of the others, and their defaults are not what will run.
+        """
+        return not self.texts or any(text.table in ("", part) for text in self.texts)
+
     def run_line(self, *key: str) -> int:
         """The line of a key in the run file; 0 where it is not there."""
         place = self.run_positions.get(key)

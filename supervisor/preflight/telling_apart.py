@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from supervisor.config import RunFile
 
-Part = Literal["", "trainer", "orchestrator", "inference", "sft"]
-"""What a configuration fills: "" is the whole of `rl`; "sft" is the whole of `sft`."""
+Part = Literal["", "trainer", "orchestrator", "inference", "sft", "other"]
+"""What a configuration fills: "" is the whole of `rl`; "sft" is the whole of `sft`; "other" is for no training."""
 
 # Sections that prime-rl has as well, by name ([run] name, [wandb], [heartbeat] of the trainer).
 _SHARED = {"run", "wandb", "heartbeat"}
@@ -45,6 +45,8 @@ _SIGNS: Mapping[Part, frozenset[str]] = {
         "model.seq_len model.impl model.ac model.lora model.fsdp_cpu_offload model.optim_cpu_offload model.compile "
         "model.reshard_after_forward model.attn model.dp_replicate data.fake"
     ),
+    # Of the commands `eval` and `synthesize` alone (eval/config.py, synthesize/config.py at be0e3d131).
+    "other": _keys("num_examples use_tqdm per_rollout eval_base weights_dir resume_path reasoning_field"),
     "sft": _keys(
         "loss_mask loss_impl val data.name data.type data.batch_size data.seq_len data.splits data.subsets "
         "data.pack_function data.micro_batch_size data.loss_mask"
@@ -77,6 +79,8 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
     if whole and not (whole == {"inference"} and {"data", "optim"} & set(data)):
         return ""
     scores = _score(data)
+    if scores.get("other"):
+        return "other"
     # A trainer of RL has no data set of its own; an SFT run has, and what else it sets is the trainer's.
     # Both it and the orchestrator may have [eval] (15d6c8197).
     orchestrator = scores.get("orchestrator", 0) - ("eval" in data)

@@ -205,6 +205,20 @@ def test_what_a_file_is_stands_in_its_keys_and_else_in_its_name(
     assert subject.kind == ("sft" if part == "sft" else "rl")
 
 
+def test_a_configuration_of_eval_is_told_and_not_complained_of(tmp_path: Path) -> None:
+    path = tmp_path / "eval.toml"
+    path.write_text('num_examples = 5\nrollouts_per_example = 3\n[[env]]\nid = "a"\n')
+    assert [one.id for one in examine(looked(path))] == ["no-training"]
+
+
+def test_of_one_file_of_three_the_others_are_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text("[optim]\nlr = 1e-5\n[model]\nseq_len = 1024\n")
+    subject = looked(path, as_of=date(2026, 1, 6))
+    assert (subject.knows("trainer"), subject.knows("orchestrator")) == (True, False)
+    assert [one.id for one in examine(subject) if one.weight == "error"] == []
+
+
 def test_a_configuration_with_a_run_name_of_its_own_is_no_run_file(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text('[run]\nname = "x"\n[trainer]\n[wandb]\nproject = "p"\n')
