@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from supervisor.preflight.kinds import fits
 from supervisor.preflight.schema import Field, Schema, walk
 from supervisor.primerl.dialect import Dialect
 
@@ -77,8 +78,9 @@ def known() -> tuple[Era, ...]:
     features: dict[str, Any] = {}
     for number, one in enumerate(_data()["eras"]):
         features |= one["dialect"]
-        schemas = _Schemas(number, f"prime-rl {one['commit']} of {one['day']}")
-        eras.append(Era(date.fromisoformat(one["day"]), one["commit"], Dialect(**features), schemas))
+        day = date.fromisoformat(one["day"])
+        schemas = _Schemas(number, f"prime-rl {one['commit']} of {day:%-d %b %Y}")
+        eras.append(Era(day, one["commit"], Dialect(**features), schemas))
     return tuple(eras)
 
 
@@ -170,6 +172,33 @@ def near(path: str, schema: Schema, kind: str = "rl") -> bool:
     if at is None or kind not in KINDS:
         return False
     return any(first <= at + 1 and at - 1 <= last for first, last, _ in _data()[kind].get(path, ()))
+
+
+def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
+    """Is there no era that would take ``path``, or ``value`` there (None: any), or drop it without a word?"""
+    if kind not in KINDS:
+        return False
+    table = _data()[kind]
+    spans = [table.get(part, ()) for part in _prefixes(path)]
+    opened = set(_data()[f"{kind}-open"])
+    for era in range(len(known())):
+        takes_more = era in opened
+        facts: Mapping[str, Any] | None = None
+        for one in spans:
+            facts = next((facts for first, last, facts in one if first <= era <= last), None)
+            if facts is None:
+                break
+            takes_more = bool(facts.get("open") or facts.get("ignores"))
+        if facts is None and takes_more:
+            return False
+        if facts is not None and (value is None or fits(Field(frozenset(facts["kinds"].split())), value)):
+            return False
+    return True
+
+
+def _prefixes(path: str) -> Sequence[str]:
+    parts = path.replace("-", "_").split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
 
 def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:

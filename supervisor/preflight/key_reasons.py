@@ -29,7 +29,7 @@ _OF_VLLM = {"max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "
 
 
 def severity(path: str, schema: Schema, kind: str, value: object = None) -> Severity:
-    """Of a key, or of ``value`` there, that ``schema`` refuses: certain of what is installed, and of what all refuse."""
+    """Of a key, or a ``value``, that ``schema`` refuses: it is certain for what is installed, and if all refuse it."""
     return "error" if schema.exact or eras.refused_by_all(path, kind, value) else "warning"
 
 

@@ -120,9 +120,7 @@ class _Reader:
                     elif name in moved and "table" in field.kinds:
                         field = replace(field, open=True)
                     below[name] = field
-        for name in sorted(moved):
-            if name.isidentifier() and name not in below:
-                below[name] = _moved_to(name, moved, below)
+        below |= {name: _moved_to(name, moved, below) for name in moved if name.isidentifier() and name not in below}
         return Field(
             frozenset({"table"}),
             below,
@@ -377,6 +375,8 @@ class _Before:
         if name.rpartition(".")[2] in ("pop", "popitem", "clear"):
             self.moves = True
         found = module.find(name) if name else None
+        if not call.args and not call.keywords:
+            return  # it is not handed the keys
         if isinstance(found, Function):
             self._read(found.module, found.node, seen)
         elif re.fullmatch(r"cls\.\w+", name) or (

@@ -118,6 +118,17 @@ def test_when_a_key_was_known() -> None:
     assert eras.periods("no.such.key") == []
 
 
+def test_what_every_version_refuses() -> None:
+    assert eras.refused_by_all("orchestrator.sampling.top_p")
+    assert eras.refused_by_all("no_such_key")
+    assert eras.refused_by_all("trainer.model.ac", value="selective")
+    assert not eras.refused_by_all("orchestrator.group_size")
+    assert not eras.refused_by_all("trainer.optim.no_such_key")  # dropped until June 2026
+    assert not eras.refused_by_all("inference.vllm.max_num_seqs")  # taken since August 2026
+    assert not eras.refused_by_all("trainer.model.full_offload", value=True)  # a validator makes a table of it
+    assert not eras.refused_by_all("anything", "vf-rl")
+
+
 @pytest.mark.optin
 @pytest.mark.skipif(not CLONE, reason="PRIME_RL_GIT names no clone of PrimeIntellect-ai/prime-rl")
 def test_the_data_is_what_the_history_gives() -> None:
