@@ -40,6 +40,7 @@ class Wish:
 
     as_json: bool = False
     online: bool = False
+    measure: bool = False
     strict: bool = False
     brief: bool = False
     fix: bool = False
@@ -151,8 +152,8 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
             _describe_job(run_file, job, report, startable=not stopping(found, overruled))
     elif not ours:
         _describe_configs(subject, report)
-    if wish.online:
-        found += _online(subject, found, environ, report)
+    if wish.online or wish.measure:
+        found += _online(subject, found, environ, report, measure=wish.measure)
     found = standing(in_order(found), subject, overruled)
     look = _Look(report, found, overruled, ours)
     report["ok"] = not look.stopped
@@ -167,13 +168,13 @@ def _problem(one: Finding) -> str:
 
 
 def _online(
-    subject: Subject, found: Sequence[Finding], environ: Mapping[str, str], report: dict[str, Any]
+    subject: Subject, found: Sequence[Finding], environ: Mapping[str, str], report: dict[str, Any], *, measure: bool
 ) -> list[Finding]:
     """The slow looks, side by side: each has its own patience."""
     from supervisor.preflight import dry_run, environments, online  # they bring what a quick check need not
 
     looks: list[Callable[[], Sequence[Finding]]] = [
-        lambda: online.findings(subject, environ),
+        lambda: online.findings(subject, environ, measure=measure),
         lambda: environments.slow_findings(subject),
         lambda: dry_run.findings(subject, known=found),
     ]

@@ -1,8 +1,8 @@
 """What only the network can tell, beside the store's own survey: the model on the Hub, what the store's newest step was
 made with, and whether publishing keeps up.
 
-Nothing is written anywhere. How fast publishing is comes from the run's own journal: what a few megabytes would say of
-hundreds of gigabytes over many streams is no measure.
+Nothing is written anywhere, unless a measured upload is asked for. How fast publishing is comes from the run's own
+journal where it has one: what a few megabytes say of hundreds of gigabytes over many streams is an estimate only.
 """
 
 from __future__ import annotations
@@ -11,42 +11,53 @@ import json
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from urllib.parse import quote
+from uuid import uuid4
 
 from supervisor import journal, web
 from supervisor.checkpoints.catalogue import get_run_files
 from supervisor.checkpoints.manifest import Manifest
-from supervisor.checkpoints.records import read_latest, read_manifest
+from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
 from supervisor.effects.described import MASKED, RUN
 from supervisor.errors import SupervisorError
-from supervisor.preflight import installed, look, resume
+from supervisor.preflight import disk_space, installed, look, resume
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.subject import Subject
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
+from supervisor.storage.bucket import HasBucket
 
 HUB = "https://huggingface.co"
 HUB_S = 10.0
 MODEL = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name", "model")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 LATEST_FACTS = 400
+PROBE, PROBE_BYTES, PROBE_STREAMS = "preflight-probe", 4 << 20, 4
 _NAME = re.compile(r"[\w.-]+/[\w.-]+\Z", re.ASCII)
 _LOCAL = ("outputs/", "models/", "checkpoints/", "weights/")
 _CONFIG = re.compile(r"config-(\d+)-")
 
 
-def findings(subject: Subject, environ: Mapping[str, str] = os.environ) -> Sequence[Finding]:
-    """Look at the Hub, at what the store tells of its newest step, and at how publishing went. Writes nothing.
+def findings(subject: Subject, environ: Mapping[str, str] = os.environ, *, measure: bool = False) -> Sequence[Finding]:
+    """Look at the Hub, at what the store tells of its newest step, and at how publishing went.
 
     ``environ``: what the daemon would have, with the store's keys. A store that cannot be reached says nothing here:
-    ``supervisor.storage.bucket`` surveys it.
+    ``supervisor.storage.bucket`` surveys it. ``measure``: send a few megabytes to the store and delete them.
     """
-    return [*_hub(subject, environ), *_stored(subject, environ), *publishing(subject)]
+    return [
+        *_hub(subject, environ),
+        *_stored(subject, environ),
+        *publishing(subject),
+        *upload_time(subject, _probed(subject, environ) if measure else None),
+    ]
 
 
 # ---------------------------------------------------------------- the Hub
@@ -183,6 +194,62 @@ def publishing(subject: Subject) -> Iterator[Finding]:
     )
 
 
+@dataclass(frozen=True)
+class Rate:
+    """Bytes a second that a store takes: between the two. ``told``: a clause on where that is from."""
+
+    low: float
+    high: float
+    told: str
+
+
+def upload_time(subject: Subject, probed: Rate | None = None) -> Iterator[Finding]:
+    """How long a step takes to publish, by what is known of the way there, and what step time keeps up with it."""
+    run, size = subject.run_file, disk_space.step_bytes(subject)
+    if run is None or size is None or not subject.interval or not run.store.url or run.store.url.startswith("file:"):
+        return
+    limit = run.store.limit_mbit * 1e6 / 8 if run.store.limit_mbit else None
+    rate = probed
+    if limit is not None and (rate is None or rate.low > limit):
+        rate = Rate(limit, limit, f"store.limit_mbit = {run.store.limit_mbit:g}")
+    if rate is None or rate.low <= 0:
+        return
+    weight, origin = size
+    low, high = weight.low / rate.high, weight.high / rate.low
+    sizes, spans = _both(f"{weight.low / 1e9:.0f}", f"{weight.high / 1e9:.0f}"), _both(_span(low), _span(high))
+    told = (
+        f"A step of {sizes} GB ({origin}) takes an estimated {spans} to publish ({rate.told}); with one every "
+        f"{subject.interval} steps that keeps up while a training step takes {_span(low / subject.interval)} or more."
+    )
+    yield Finding("upload-time", told, subject.run_where("job", "checkpoint_interval"))
+
+
+def _probed(subject: Subject, environ: Mapping[str, str]) -> Rate | None:
+    """Send a few megabytes beside the run and delete them again; None where the key may not, or the store fails."""
+    run = subject.run_file
+    if run is None or not run.store.url or run.store.url.startswith("file:"):
+        return None
+    folder = f"{PROBE}-{uuid4().hex[:12]}/"
+    data = os.urandom(PROBE_BYTES)
+    try:
+        store = open_store(run.store_url, run.store.service, environ, region=run.store.region)
+        if isinstance(store, HasBucket) and not {"writeFiles", "deleteFiles"} <= store.bucket().capabilities:
+            return None
+        try:
+            with ThreadPoolExecutor(PROBE_STREAMS) as pool:
+                began = time.monotonic()
+                list(pool.map(lambda number: store.put_bytes(f"{folder}{number}", data), range(PROBE_STREAMS)))
+                seconds = max(time.monotonic() - began, 1e-3)
+        finally:
+            delete_versions(store, folder, None)
+    except SupervisorError:
+        return None
+    rate = PROBE_STREAMS * PROBE_BYTES / seconds
+    streams = max(1.0, run.store.streams / PROBE_STREAMS)
+    sent = f"{PROBE_STREAMS * PROBE_BYTES / 1e6:.0f} MB over {PROBE_STREAMS} streams took {seconds:.1f} s"
+    return Rate(rate, rate * streams, f"{sent}; a publish has {run.store.streams}")
+
+
 def _measured(path: Path) -> tuple[list[float], list[float]]:
     """Seconds of the last publishes that sent something, and seconds between the trainer's last steps."""
     took: list[float] = []
@@ -214,3 +281,7 @@ def _measured(path: Path) -> tuple[list[float], list[float]]:
 def _span(seconds: float) -> str:
     minutes = round(seconds / 60)
     return f"{seconds:.0f} s" if seconds < 120 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _both(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"

@@ -23,7 +23,7 @@ from supervisor.preflight.finding import Finding
 from supervisor.preflight.subject import Subject
 from supervisor.storage import open_store
 from supervisor.storage.bucket import survey
-from tests.b2server import B2Server
+from tests.b2server import ALL_CAPABILITIES, B2Server, Key
 from tests.preflight.subjects import ids, site, subject
 
 MODEL = 'max_steps = 5\n[model]\nname = "owner/model"\n'
@@ -226,3 +226,42 @@ def test_what_a_survey_of_the_store_tells_has_rules_of_its_own(b2: B2Server) -> 
     assert set(found.ids) <= set(found.notes)
     named = {"store-no-backstop", "store-no-delete", "store-hides-steps", "store-old-versions"}
     assert named <= set(rules())
+
+
+# ---------------------------------------------------------------- how long an upload takes
+
+
+def with_store(b2: B2Server, interval: int = 10, **store: Any) -> Subject:
+    table = {
+        "run": {"id": "r7", "state_dir": "/nowhere"},
+        "job": {"dir": "/x", "config": "config.toml"},
+        "store": {"url": "b2://the-bucket/team", "realm": b2.url, **store},
+    }
+    return subject("", run_file=RunFile.model_validate(table), interval=interval, steps={10: 47_000_000_000})
+
+
+def test_an_upload_time_is_told_by_the_stores_limit(b2: B2Server) -> None:
+    (found,) = online.upload_time(with_store(b2, limit_mbit=100))
+    assert (found.id, found.weight) == ("upload-time", "note")
+    assert "A step of 47 GB (as step 10 on this disk) takes an estimated 63 min to publish" in found.sentence
+    assert "(store.limit_mbit = 100)" in found.sentence
+    assert "keeps up while a training step takes 6 min or more" in found.sentence
+    assert list(online.upload_time(with_store(b2))) == []  # nothing is known of the way there
+
+
+def test_a_measured_upload_sends_little_and_leaves_nothing(b2: B2Server) -> None:
+    rate = online._probed(with_store(b2), b2.environ())
+    assert rate is not None
+    assert 0 < rate.low <= rate.high
+    assert "17 MB over 4 streams took" in rate.told
+    store = open_store("b2://the-bucket/team", b2.url, b2.environ())
+    assert list(store.list_versions("")) == []
+    (found,) = online.upload_time(with_store(b2), rate)
+    assert "took" in found.sentence
+
+
+def test_a_key_that_may_not_delete_measures_nothing(b2: B2Server) -> None:
+    key = Key("000keep", "K-keep", tuple(one for one in ALL_CAPABILITIES if one != "deleteFiles"), ("the-bucket",))
+    b2.add_key(key)
+    assert online._probed(with_store(b2), b2.environ(key)) is None
+    assert online._probed(with_store(b2), {}) is None
