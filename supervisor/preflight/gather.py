@@ -124,7 +124,7 @@ def gather_run(
     )
     if kind in ("rl", "sft"):
         folder = (run.job.dir or Path.cwd()).expanduser().absolute()
-        subject, more = _with_trainer(subject, folder, run, environ, as_of)
+        subject, more = _with_trainer(subject, folder, run, as_of)
         found += more
     subject, job, more = _with_job(subject, run, environ, found)
     subject = _with_site(replace(subject, found=(*found, *more)), job, environ, site)
@@ -217,8 +217,8 @@ def _of_configs(
     if set(parts) == {"other"}:
         found = [Finding("no-training", "It has settings of prime-rl's `eval` or `synthesize`.", Where(str(paths[0])))]
         return Subject("command", Settings({}, ", ".join(map(str, paths))), found=found)
-    kind: Kind = "sft" if parts == ["sft"] else "rl"
-    tables = ["" if part in ("sft", "other") else part for part in parts]
+    kind: Kind = "sft" if parts == ["sft"] else "vf-rl" if parts == ["vf-rl"] else "rl"
+    tables = [part if part in ("trainer", "orchestrator", "inference") else "" for part in parts]
     files = [_config_text(Source(path.absolute(), table)) for path, table in zip(paths, tables, strict=True)]
     # As a person names them, which may be shorter than where they lie.
     files = [
@@ -235,8 +235,9 @@ def _of_configs(
         interval=settings.number("ckpt.interval", "trainer.ckpt.interval"),
         max_steps=settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps"),
     )
-    subject, more = _with_trainer(subject, job_dir, None, environ, as_of)
-    found += more
+    if kind != "vf-rl":
+        subject, more = _with_trainer(subject, job_dir, None, as_of)
+        found += more
     if subject.dialect is not None:
         alone = RunFile.model_validate({"run": {"id": "check"}, "job": {"dir": ".", "config": "rl.toml"}})
         # Files of single parts cannot name the GPUs: the command line does, and is not known here.
@@ -303,7 +304,7 @@ def _text(path: Path) -> tuple[str, str]:
 
 
 def _with_trainer(
-    subject: Subject, folder: Path | None, run: RunFile | None, environ: Mapping[str, str], as_of: date | None
+    subject: Subject, folder: Path | None, run: RunFile | None, as_of: date | None
 ) -> tuple[Subject, list[Finding]]:
     """The installed prime-rl and how it speaks; else that of the day that was named, else what the keys fit."""
     found: list[Finding] = []

@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 from supervisor.config import RunFile
 
-Part = Literal["", "trainer", "orchestrator", "inference", "sft", "other"]
-"""What a configuration fills: "" is the whole of `rl`; "sft" is the whole of `sft`; "other" is for no training."""
+Part = Literal["", "trainer", "orchestrator", "inference", "sft", "vf-rl", "other"]
+"""What a configuration fills: "" is the whole of `rl`, "sft" of `sft`, "vf-rl" of verifiers' small trainer; "other" is
+for no training.
+"""
 
 # Sections that prime-rl has as well, by name ([run] name, [wandb], [heartbeat] of the trainer).
 _SHARED = {"run", "wandb", "heartbeat"}
@@ -76,10 +78,11 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
         return _by_name(path)
     whole = _WHOLE & set(data)
     # SFT may have an engine for its evaluations (15d6c8197); a whole run has no data or optimizer at its top.
+    named = isinstance(data.get("model"), str)  # prime-rl's trainers have a table there
     if whole and not (whole == {"inference"} and {"data", "optim"} & set(data)):
-        return ""
+        return "vf-rl" if named and "env" in data else ""
     scores = _score(data)
-    if scores.get("other"):
+    if scores.get("other") or (named and "eval" in data):
         return "other"
     # A trainer of RL has no data set of its own; an SFT run has, and what else it sets is the trainer's.
     # Both it and the orchestrator may have [eval] (15d6c8197).

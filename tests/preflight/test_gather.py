@@ -211,6 +211,22 @@ def test_a_configuration_of_eval_is_told_and_not_complained_of(tmp_path: Path) -
     assert [one.id for one in examine(looked(path))] == ["no-training"]
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('model = "m"\n[env]\nid = "e"\n[inference]\ngpus = 1\n[trainer]\ngpus = 1\n', "vf-rl"),
+        ('model = "m"\n[eval.client]\nbase_url = "u"\n[[eval.source]]\nname = "s"\n', "command"),
+    ],
+)
+def test_the_configurations_of_other_commands_are_not_taken_for_those_of_rl(
+    tmp_path: Path, text: str, kind: str
+) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    subject = looked(tmp_path / "x.toml")
+    assert subject.kind == kind
+    assert [one.id for one in examine(subject) if one.weight == "error"] == []
+
+
 def test_of_one_file_of_three_the_others_are_not_known(tmp_path: Path) -> None:
     path = tmp_path / "train.toml"
     path.write_text("[optim]\nlr = 1e-5\n[model]\nseq_len = 1024\n")
