@@ -22,11 +22,6 @@ _HINTS: Mapping[str, str] = {
 }
 """By name: what people want with a key that is at home elsewhere."""
 
-_OF_VLLM = {"max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "enable_chunked_prefill", "swap_space",
-            "kv_cache_dtype", "block_size", "max_seq_len_to_capture", "cpu_offload_gb", "quantization",
-            "gpu_memory_utilization", "tensor_parallel_size", "data_parallel_size", "compilation_config"}  # fmt: skip
-"""Arguments of vLLM that people look for: not every version of prime-rl hands them on."""
-
 
 def severity(path: str, schema: Schema, kind: str, value: object = None) -> Severity:
     """Of a key, or a ``value``, that ``schema`` refuses: it is certain for what is installed, and if all refuse it."""
@@ -76,11 +71,12 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
     if near := near_names(name, siblings):
         return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
     told = f"{said} is not known {at} of {version}."
-    if name in _OF_VLLM:
+    if path.startswith("inference.") and path.count(".") < 3:
+        # The keys of the engine that people look for are vLLM's own, and not every version hands on all of them.
         table = next((one for one in ("inference.vllm", "inference.vllm_extra") if schema.get(one)), "")
         if table:
-            return told, f"It is an argument of vLLM: put it into [{table}].", ""
-        return told, "It is an argument of vLLM that this version does not hand on: take it out.", ""
+            return told, f"If it is an argument of vLLM, put it into [{table}].", ""
+        return told, "Take it out; if it is an argument of vLLM, it is one that this version does not hand on.", ""
     few = sorted(siblings) if 0 < len(siblings) <= 8 else []
     return told, f"Take it out; known {at}: {', '.join(few)}." if few else "Take it out, or mend its name.", ""
 

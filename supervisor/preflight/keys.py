@@ -178,14 +178,17 @@ class _Reader:
                 edits=self._renamed(place, name, plain),
             )
         told, remedy, new = explained(path.replace("-", "_"), self.schema, self.subject.kind, path, value)
+        weight = self._severity(path)
         if ignored:
             told += " It is dropped without a word."
+        elif weight == "error" and not self.schema.exact:
+            told += " No other version that is known here takes it, either."
         return Finding(
             "ignored-key" if ignored else "unknown-key",
             told,
             where,
             remedy,
-            severity=None if ignored else self._severity(path),
+            severity=None if ignored else weight,
             edits=self._renamed(place, name, new) if new else (),
         )
 
