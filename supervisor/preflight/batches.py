@@ -22,6 +22,7 @@ from supervisor.preflight.reading import (
 from supervisor.preflight.subject import Subject
 
 DEFAULT_BATCH = 128  # in every era from ceb60c03f to 559b44772
+DEFAULT_MICRO_BATCH = 128  # orchestrator/config.py at ceb60c03f to 4b3372824
 BENCH_STEPS = 4
 
 _GROUP = ("orchestrator.group_size", "orchestrator.rollouts_per_example")  # 20f6449e1, 2026-05-23
@@ -48,9 +49,16 @@ def _groups(subject: Subject) -> Iterator[Finding]:
 
 def _micro_batches(subject: Subject) -> Iterator[Finding]:
     part = "data" if subject.kind == "sft" else "orchestrator"
-    if part == "orchestrator" and has(subject, date(2025, 10, 27)) is True:
-        return  # 9a0070b1b: no such setting any more
+    gone = has(subject, date(2025, 10, 27))  # 9a0070b1b: no such setting of the orchestrator any more
+    if part == "orchestrator" and gone is True:
+        return
     batch, micro = number(subject, f"{part}.batch_size"), number(subject, f"{part}.micro_batch_size")
+    if batch and micro is None and part == "orchestrator" and gone is False and batch.value % DEFAULT_MICRO_BATCH:
+        told = (
+            f"{batch.path} = {batch.value} is no multiple of {part}.micro_batch_size, {DEFAULT_MICRO_BATCH} unless set."
+        )
+        remedy = f"Set {part}.micro_batch_size to a divisor of {batch.value}, 1 for example."
+        yield Finding("micro-batches-divide", told, subject.where(batch.path), remedy)
     if batch and micro and micro.value > 0 and batch.value % micro.value:
         told = f"{batch.path} = {batch.value} is no multiple of {micro.path} = {micro.value}."
         remedy = f"Set {micro.path} to a divisor of {batch.value}, 1 for example."

@@ -8,6 +8,7 @@ from supervisor.preflight import (
     batches,
     environments,
     estimates,
+    halves,
     keys,
     lengths,
     machine,
@@ -21,7 +22,20 @@ from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import SEVERITIES, Finding
 from supervisor.preflight.subject import Subject
 
-_MODULES = (keys, saving, lengths, batches, sharing, model_support, estimates, tracking, environments, resume, machine)
+_MODULES = (
+    keys,
+    saving,
+    halves,
+    lengths,
+    batches,
+    sharing,
+    model_support,
+    estimates,
+    tracking,
+    environments,
+    resume,
+    machine,
+)
 
 
 REFUSED = "refused"
