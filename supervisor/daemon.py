@@ -470,7 +470,7 @@ class Daemon:
         if self.upgrade.going:
             self._hand_over()
         else:
-            self.notifier.stopping()
+            self.notifier.stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
         self.housekeeping.stop()
         self.effects.close(self.going.left_s(self.clock.now()))

@@ -5,7 +5,9 @@ The mistake is one that the practice job does not mind.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,22 @@ def attempts(pod: Pod) -> list[str]:
     return sorted(path.name for path in pod.state_dir.glob("attempts/*"))
 
 
-def test_an_error_stops_the_first_start_with_93_until_it_is_mended_or_overruled_by_name(new_pod: NewPod) -> None:
-    pod = new_pod()
+@pytest.mark.timeout(120)
+def test_an_error_stops_the_first_start_with_93_until_it_is_mended_or_overruled_by_name(
+    new_pod: NewPod, tmp_path: Path
+) -> None:
+    pod = new_pod(environ={"NOTIFY_SOCKET": str(tmp_path / "notify")})
     spoil(pod)
-    assert pod.start().wait_exit() == 93
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(0.2)
+        pod.start()
+        heard = []
+        while pod.daemon is not None and (pod.daemon.poll() is None or "STOPPING=1" not in heard[-1]):
+            with suppress(TimeoutError):
+                heard.append(systemd.recv(1 << 16).decode())
+    assert pod.wait_exit() == 93
+    assert f"[{ID}]" in heard[-1], "it is what systemctl status goes on to show"
     [sentence] = pod.sentences("gave-up")
     line = 1 + pod.practice.config.read_text().splitlines().index("batch_size = 7")
     assert f"[{ID}] {pod.practice.config} line {line}: " in sentence
