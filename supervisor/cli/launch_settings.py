@@ -19,7 +19,7 @@ from supervisor.errors import ConfigError
 from supervisor.jobs.environment import NEVER
 from supervisor.primerl.command import FIXED_ENVIRONMENT
 from supervisor.primerl.configs import Settings, Source, load
-from supervisor.primerl.launch_flags import PARTS, TO_DO, Translation, of_files, translate
+from supervisor.primerl.launch_flags import MOST_GPUS, PARTS, TO_DO, Translation, of_files, settle, translate
 from supervisor.secrets import SECRET_NAME, masked, remember
 
 NOFILE: int = Job.model_fields["nofile"].default
@@ -201,6 +201,7 @@ class _Drawer:
             of_files(told, files, sft=launch.kind == "sft")
         self._launcher(told, checkout, venv, visible)
         self._engine_beside(told)
+        settle(told)
         self._take(told, checkout)
 
     def _settle(self, checkout: Path | None) -> None:
@@ -233,7 +234,10 @@ class _Drawer:
     def _files(self, told: Translation) -> Settings | None:
         """The configuration as the line names it, where all of it is here."""
         named = [*(("", path) for path in told.config), *((part, path) for part, path in told.parts.items())]
-        files = [Source(Path(os.path.normpath(self.folder / Path(path).expanduser())), part) for part, path in named]
+        files = [
+            Source(Path(os.path.normpath(self.folder / Path(self._path(path, self.folder)).expanduser())), part)
+            for part, path in named
+        ]
         try:
             return load(files, told.args)
         except ConfigError:
@@ -288,7 +292,7 @@ class _Drawer:
             word.text.replace("_", "-").partition("=")[0] for word in self.launch.torchrun if word.text.startswith("-")
         ]
         usual = all(_TORCHRUN_USUAL.match(name) for name in names)
-        if not count or len(numbers) < count or "gpus.trainer" in told.settings:
+        if not 0 < count <= MOST_GPUS or len(numbers) < count or "gpus.trainer" in told.settings:
             return False
         told.settings["gpus.trainer"] = numbers[:count]
         told.kept.append(f"--nproc-per-node {processes} is [gpus] trainer = {numbers[:count]}")
@@ -320,6 +324,8 @@ class _Drawer:
                 f"The job runs in {checkout}, the line ran in {self.folder}: its files and output folder are written "
                 "as full paths. Relative paths in other words, or in the configuration, are below the former now."
             )
+        elif "job.output_dir" in out.settings:
+            out.settings["job.output_dir"] = self._path(out.settings["job.output_dir"], checkout)
         if told.args:
             out.settings["job.args"] = told.args
         out.kept += told.kept
@@ -327,6 +333,8 @@ class _Drawer:
         out.to_do += told.to_do
 
     def _path(self, path: str, checkout: Path) -> str:
+        if path.startswith("~") and path != "~" and not path.startswith("~/"):
+            return str(self.folder / path)  # nobody's home: the shell left it, and it is a name like others
         if path.startswith((TO_DO, "/", "~")) or checkout == self.folder:
             return path
         return os.path.normpath(self.folder / path)
@@ -406,5 +414,5 @@ class _Drawer:
                 continue
             value = found[1] or (words[number + 1].text if number + 1 < len(words) else "")
             if value and not value.startswith("-"):
-                self.out.settings["job.output_dir"] = value
+                self.out.settings["job.output_dir"] = self._path(value, self.folder)
                 self.out.kept.append(f"the output folder {value} is [job] output_dir, too")

@@ -204,7 +204,10 @@ class _Reader:
             elif char in "<>;&|(":
                 self.at += 1  # nothing that a list of words has
             else:
+                before = self.at
                 items.append(self._word())
+                if self.at == before:
+                    self.at += 1  # a backslash before blanks that end the line
         self.at += 1
         self._assignments.append(Assignment(found[1], tuple(items), array=True, append=bool(found[2])))
 

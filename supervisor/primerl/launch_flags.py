@@ -16,13 +16,14 @@ from typing import Any
 from supervisor.config import RUN_ID
 from supervisor.errors import ConfigError
 from supervisor.primerl.configs import Settings
-from supervisor.primerl.launch_gpus import chosen, gpu_part, numbers, whole
+from supervisor.primerl.launch_gpus import chosen, gpu_part, names_gpus, numbers, whole
 from supervisor.secrets import masked
 
 PARTS = ("trainer", "orchestrator", "inference")
 TO_DO = "TODO-"
 """Begins the name of a file that a person still has to name: none is called so, and `check` says that it is missing."""
 
+MOST_GPUS = 64  # of one pod
 _CKPT = ("ckpt", "trainer.ckpt", "orchestrator.ckpt")
 _SECRET = re.compile(
     r"(?:^|[-_])(?:api-?key|application-?key|access-key|secret|passw(?:or)?d|passphrase|credentials?|private-key"
@@ -115,6 +116,7 @@ class _Translator:
         self._set_gpus()
         self._set_wandb()
         self._set_files()
+        settle(self.out)
         return self.out
 
     # ---------------------------------------------------------------- words
@@ -201,9 +203,11 @@ class _Translator:
             out.changed.append(f"{flag.shown} is left out: {_SAID_ELSEWHERE[name]}.")
         elif last in ("ckpt", "no-ckpt"):
             self._checkpoints(flag)
-        elif last == "interval" and parents in _CKPT:
+        elif last == "interval" and parents.rpartition(".")[2] == "ckpt":
             self.intervals.append(flag)
-        elif last in ("keep", "keep-last", "keep-interval") and (parents in _CKPT or last != "keep"):
+        elif last in ("keep", "keep-last", "keep-interval") and (
+            parents.rpartition(".")[2] == "ckpt" or last != "keep"
+        ):
             self._keep(flag, last, f"{parents}.{last}".strip("."))
         elif last == "weights-only":
             if flag.value.lower() != "false":
@@ -267,9 +271,7 @@ class _Translator:
             return
         if slash:
             before = self.out.settings.get("job.output_dir", "outputs")
-            self.out.settings["job.output_dir"] = (
-                folder if folder.startswith("/") or not folder else f"{before}/{folder}"
-            )
+            self.out.settings["job.output_dir"] = folder if folder.startswith("/") else f"{before}/{folder}"
             self.out.changed.append(
                 f"{flag.shown} is [job] output_dir = {json.dumps(folder)} and [run] id = {json.dumps(value)}."
             )
@@ -311,7 +313,8 @@ class _Translator:
                 )
         if not known:
             return
-        taken = next(known[f"{table}.interval"] for table in _CKPT if f"{table}.interval" in known)
+        named = (known.get(f"{table}.interval") for table in _CKPT)
+        taken = next((number for number in named if number is not None), min(known.values()))
         self.out.settings["job.checkpoint_interval"] = taken
         shown = " ".join(flag.shown for flag in self.intervals)
         if len(set(known.values())) > 1:
@@ -328,7 +331,7 @@ class _Translator:
             said = numbers(flag.values)
         else:
             count = whole(flag.value, 1)
-            said = [count] if count is not None else None
+            said = [count] if count is not None and count <= MOST_GPUS else None
         if said is None or (self.kind == "sft" and which != "trainer"):
             self.out.args += flag.words
         else:
@@ -421,6 +424,24 @@ def keep(out: Translation, shown: str, number: int, *, every: bool) -> None:
         said = f"{shown} is [store] keep_last = {stored}{least} and [disk] keep_local = {number}; prime-rl keeps all."
     if said not in out.changed:
         out.changed.append(said)
+
+
+def settle(out: Translation) -> None:
+    """Take out of the words what a setting says now, since the supervisor would refuse to be told it twice."""
+    words, out.args = out.args, []
+    while words:
+        end = next((at for at in range(1, len(words)) if words[at].startswith("--")), len(words))
+        name = _kebab(words[0].removeprefix("--").partition("=")[0])
+        setting = ""
+        if name.rpartition(".")[2] == "max-steps" and "run.max_steps" in out.settings:
+            setting = "[run] max_steps"
+        elif names_gpus(name) and ("gpus.trainer" in out.settings or "gpus.inference" in out.settings):
+            setting = "[gpus]"
+        if setting:
+            out.changed.append(f"{masked(' '.join(words[:end]))} is left out: {setting} says it.")
+        else:
+            out.args += words[:end]
+        words = words[end:]
 
 
 def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:

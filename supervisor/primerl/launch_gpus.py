@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+_FLAGS = {
+    "inference-gpu-ids": ("ids", "inference"),
+    "trainer-gpu-ids": ("ids", "trainer"),
+    "inference-gpus": ("counts", "inference"),
+    "trainer-gpus": ("counts", "trainer"),
+    "deployment.num-infer-gpus": ("deployment", "inference"),
+    "deployment.num-train-gpus": ("deployment", "trainer"),
+    "deployment.num-gpus": ("deployment", "trainer"),
+}
+
 
 def gpu_part(name: str) -> tuple[str, str] | None:
-    """How and for whom a flag chooses GPUs."""
-    return {
-        "inference-gpu-ids": ("ids", "inference"),
-        "trainer-gpu-ids": ("ids", "trainer"),
-        "inference-gpus": ("counts", "inference"),
-        "trainer-gpus": ("counts", "trainer"),
-        "deployment.num-infer-gpus": ("deployment", "inference"),
-        "deployment.num-train-gpus": ("deployment", "trainer"),
-        "deployment.num-gpus": ("deployment", "trainer"),
-    }.get(name)
+    """How and for whom a flag (in kebab case, without its dashes) chooses GPUs."""
+    return _FLAGS.get(name)
+
+
+def names_gpus(name: str) -> bool:
+    """Does the run file's [gpus] say it as well?"""
+    return name in _FLAGS or f"deployment.{name}" in _FLAGS
 
 
 def chosen(
@@ -37,7 +44,7 @@ def chosen(
         return None
     style, trainer = flags["trainer"]
     if style == "ids":
-        return flags["inference"][1], trainer
+        return None if sft else (flags["inference"][1], trainer)
     if teacher or not (engine or sft):  # without an engine the launcher gives the trainer the first ones
         return None
     inference_count = flags["inference"][1][0] if "inference" in flags else 0

@@ -191,6 +191,18 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "uv run rl_local @ rl.toml",
         {"job.kind": "rl", "job.launcher": ["uv", "run", "rl_local"]},
     ),
+    "the last step of all and of each part": (
+        "uv run rl @ rl.toml --max-steps 20 --trainer.max-steps 20 --orchestrator.max-steps=20 --seed 1",
+        {"run.max_steps": 20, "job.args": ["--seed", "1"]},
+    ),
+    "the last step of the parts": (
+        "uv run rl @ rl.toml --trainer.max-steps 20 --orchestrator.max-steps 20",
+        {"run.max_steps": None, "job.args": ["--trainer.max-steps", "20", "--orchestrator.max-steps", "20"]},
+    ),
+    "sft's GPUs twice": (
+        "torchrun --nproc-per-node 2 src/prime_rl/trainer/sft/train.py @ s.toml --deployment.num-gpus 2",
+        {"gpus.trainer": [0, 1], "job.args": None},
+    ),
     # ------------------------------------------------ sft
     "sft on one GPU": ("uv run sft @ configs/sft.toml", {"job.kind": "sft", "job.config": "configs/sft.toml"}),
     "sft under torchrun": (
@@ -707,6 +719,7 @@ def test_without_an_engine_the_launcher_counts_the_trainers_gpus_from_the_first(
         *("uv", "uv run", "uv run -m", "uv run rl @", "uv run rl @ ", "python", "python -m", "numactl", "nice -n"),
         *("rl", "rl --", "rl @ @ @", "rl --@ x", "rl --=x", "rl --x=@", "uv run rl @ a.toml @"),
         *("a" * 100_000, "$(" * 5000, "${a:-" * 5000, "((" * 5000, "\\\n" * 5000, "x=(" * 5000),
+        *("A=(a \\ \n b)\nuv run rl @ a.toml", "uv run sft @ a.toml --trainer-gpu-ids 1", "rl @ ~x/a.toml"),
         *("uv run rl @ a.toml --x " + "'" * 4999, "cat <<EOF\nuv run rl @ a.toml\n", "case x in a) uv run rl"),
         *("eval " * 9 + "uv run rl @ a.toml", "function f { uv run rl @ a.toml; }; f"),
     ],
