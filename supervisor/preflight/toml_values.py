@@ -36,6 +36,11 @@ _NOTHING = {"none", "null", "nil", "~", "undefined"}
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 _LEADING_ZEROS = re.compile(r"([+-]?)0+(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _BARE_POINT = re.compile(r"([+-]?)(\d*)\.(\d*)([eE][+-]?\d+)?")
+_OTHER_COMMENT = re.compile(r"//|;(?=[ \t]*\S)")
+"""Comments as other languages write them."""
+_SUM = re.compile(r"[\d.]+(?:[ \t]*[-+*/][ \t]*[\d.]+)+")
+_VARIABLE = re.compile(r"\$\{\w+\}")
+_MINUS = str.maketrans("\u2212\u2013\u2014", "---")
 _KEY = re.compile(
     r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')(?:[ \t]*\.[ \t]*(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*'))*"""
 )
@@ -91,9 +96,14 @@ class _Value:
         self._blank(newlines=False)
         if self._peek() == ",":
             self._rest_of_a_list(start)
-        if self._peek() in (",", ";"):
+        if self._peek() == "," or re.match(r";[ \t]*(?:#.*)?$", self._rest_of_line()):
             self._skip("stray-character")
             self._blank(newlines=False)
+        if comment := _OTHER_COMMENT.match(self._rest_of_line()):
+            self.mistakes.append("stray-character")
+            self.out.append("#")
+            self.at += comment.end()
+            self._copy(self._line_end() - self.at)
         self._trailing()
         text = "".join(self.out)
         if self.joined:
@@ -272,8 +282,11 @@ class _Value:
         while end < len(self.text) and self.text[end] not in stops:
             end += 1
         raw = self.text[self.at : end]
+        if inside == "" and (comment := re.search(r"[ \t]+(?://|;)(?=[ \t])", raw)):
+            raw = raw[: comment.start()]
+            end = self.at + len(raw)
         word = raw.strip()
-        if not word:
+        if not word or _SUM.fullmatch(word):
             raise CannotMendError
         # Commas part values, but for `1,000`, and where the whole is one.
         if inside == "" and "," in word and not _THOUSANDS.fullmatch(word):
@@ -312,7 +325,7 @@ class _Value:
         if word[-1] in "'\"" + TYPOGRAPHIC and not set(word[:-1]) & set("'\"" + TYPOGRAPHIC):
             self.mistakes.append("unclosed")
             return quoted(word[:-1])
-        if set(word) & set("='\"[]{}" + TYPOGRAPHIC) or word[0] in "#,;:":
+        if set(_VARIABLE.sub("", word)) & set("='\"[]{}" + TYPOGRAPHIC) or word[0] in "#,;:":
             raise CannotMendError
         self.mistakes.append("unquoted-text")
         return quoted(word)
@@ -321,6 +334,9 @@ class _Value:
 
     def _peek(self) -> str:
         return self.text[self.at] if self.at < len(self.text) else ""
+
+    def _rest_of_line(self) -> str:
+        return self.text[self.at : self._line_end()]
 
     def _line_end(self) -> int:
         end = self.text.find("\n", self.at)
@@ -356,6 +372,7 @@ class _Value:
 
 def _number(word: str) -> str:
     """A number that TOML writes otherwise: `.5`, `5.`, `007`, `1,000`; "" for all else."""
+    word = word.translate(_MINUS)
     if _THOUSANDS.fullmatch(word):
         return word.replace(",", "")
     if (parts := _BARE_POINT.fullmatch(word)) and (parts[2] or parts[3]):

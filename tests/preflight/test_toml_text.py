@@ -57,6 +57,11 @@ ONE_LINE = [
     ("max_steps = 10,", "stray-character", "max_steps = 10"),
     ("max_steps = 10;", "stray-character", "max_steps = 10"),
     ('name = "a";', "stray-character", 'name = "a"'),
+    ("max_steps = 10 // and then stop", "stray-character", "max_steps = 10 # and then stop"),
+    ("max_steps = 10 ; and then stop", "stray-character", "max_steps = 10 # and then stop"),
+    ('name = "a" // the model', "stray-character", 'name = "a" # the model'),
+    ("lr = 1e\u22125", "odd-number", "lr = 1e-5"),
+    ("name = ${MODEL}/final", "unquoted-text", 'name = "${MODEL}/final"'),
     ("max_steps: 10", "wrong-separator", "max_steps = 10"),
     ("max_steps == 10", "wrong-separator", "max_steps = 10"),
     ("max_steps 10", "wrong-separator", "max_steps = 10"),
@@ -172,6 +177,9 @@ def test_the_same_key_with_the_same_value_can_go() -> None:
         ("a = 1\n[a..b]\n", 2),
         ('a = 1\ns = """never closed\nb = 2\n', 2),
         ("a = 1\nexport FOO\n", 2),
+        ("a = 1\nb = 8 * 16\n", 2),
+        ("a = 1\n<<<<<<< HEAD\n", 2),
+        ("a = 1\nb = it's mine\n", 2),
     ],
 )
 def test_what_nobody_can_mend_is_said_with_its_line_and_without_a_guess(text: str, line: int) -> None:
