@@ -107,7 +107,7 @@ def gather_run(
         files = _files_of(run)
     else:
         files = [_config_text(one) for one in configs.sources(run.job)] if kind == "vf-rl" else []
-    found += [one for file in files for one in file.found]
+    found += [_before_setup(one, run) for file in files for one in file.found]
     tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], run.job.args)
     where = ", ".join(str(file.text.path) for file in files)
     settings = Settings(tree, f"{where} (with [job] args)" if run.job.args else where)  # as the job's own sentences
@@ -125,10 +125,16 @@ def gather_run(
     if kind in ("rl", "sft"):
         folder = (run.job.dir or Path.cwd()).expanduser().absolute()
         subject, more = _with_trainer(subject, folder, run, as_of)
-        found += more
+        found += [_before_setup(one, run) for one in more]
     subject, job, more = _with_job(subject, run, environ, found)
     subject = _with_site(replace(subject, found=(*found, *more)), job, environ, site)
     return subject, job
+
+
+def _before_setup(one: Finding, run: RunFile) -> Finding:
+    """What is not there may be brought by [setup] commands, which only the pod runs."""
+    absent = one.id in ("prime-rl-not-found", "config-missing")
+    return replace(one, severity="warning") if absent and run.setup.commands else one
 
 
 def _files_of(run: RunFile) -> list[_Read]:

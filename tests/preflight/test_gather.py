@@ -141,6 +141,14 @@ def test_a_configuration_that_is_missing_or_broken_is_told_once_with_its_place(h
     assert str(here / "rl.toml") in subject.found[0].sentence
 
 
+def test_what_setup_may_still_install_is_no_error(here: Path) -> None:
+    text = RUN.replace("{here}/prime-rl", "{here}/not-yet").replace("{here}/rl.toml", "{here}/not-yet.toml")
+    (here / "run.toml").write_text(text.format(here=here) + '[setup]\ncommands = ["git clone ..."]\n')
+    subject = looked(here / "run.toml")
+    told = {one.id: one.weight for one in subject.found}
+    assert told == {"config-missing": "warning", "prime-rl-not-found": "warning", "prime-rl-guessed": "note"}
+
+
 def test_what_the_job_itself_refuses_has_the_place_of_its_key(here: Path) -> None:
     (here / "rl.toml").write_text(CONFIG + "[slurm]\njob_name = 'x'\n")
     text = RUN.replace("checkpoint_interval", 'args = ["--clean"]\ncheckpoint_interval')
