@@ -350,12 +350,14 @@ class _Drawer:
             del out.env["CUDA_VISIBLE_DEVICES"]
             out.kept.append(f"CUDA_VISIBLE_DEVICES is [gpus] trainer = {visible}")
         engines = [one for one in self.found.parts if one.entry in ENGINES]
+        if engines:
+            self._engine_of_a_command(engines[-1])
         words = launch.launcher
         if engines or any(word.unknown for word in words):
             words = self._whole(script, engines) or words
         out.plain["start"] = self._argv(words)
         out.plain["resume"] = list(out.plain["start"])
-        self._output(words)
+        self._output(launch.launcher)
         out.to_do.append(
             "[job.plain] resume: these are the words of a fresh start. Add those that make your trainer go on from a "
             "step: {checkpoint} is the step's folder, {step} its number (with Hugging Face's Trainer often "
@@ -365,6 +367,17 @@ class _Drawer:
             "[job.plain] checkpoint, markers and step_line: see configs/other-trainer.toml for what they mean, and set "
             "them to what your trainer writes."
         )
+
+    def _engine_of_a_command(self, engine: Launch) -> None:
+        """Where the engine that the same text starts answers, and on which GPUs."""
+        words = [word.text for word in engine.launcher]
+        port = next((words[at + 1] for at in range(len(words) - 1) if words[at] == "--port"), "8000")  # vLLM's default
+        if re.fullmatch(r"\d{1,5}", port):
+            self.out.plain["engine_url"] = f"http://127.0.0.1:{port}"
+        seen = engine.env.get("CUDA_VISIBLE_DEVICES", Word("")).text
+        if "gpus.trainer" in self.out.settings and re.fullmatch(r"\d{1,4}(,\d{1,4})*", seen):
+            self.out.settings["gpus.inference"] = [int(part) for part in seen.split(",")]
+            self.out.kept.append(f"CUDA_VISIBLE_DEVICES of {engine.entry} is [gpus] inference = [{seen}]")
 
     def _whole(self, script: Path | None, engines: Sequence[Launch]) -> tuple[Word, ...] | None:
         """The script itself as the command, where its line alone would not be the same."""

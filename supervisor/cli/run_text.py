@@ -101,9 +101,10 @@ def _job(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
         yield from _setting(draft, f"job.{key}")
     yield from _configs(pod, draft)
     yield from _output(pod, draft, run_id)
-    if "job.checkpoint_interval" not in settings and draft.source:
-        yield "# Nothing said how often; this is an assumption."
-    yield from _setting(draft, "job.checkpoint_interval", 10)
+    if settings.get("job.kind") != "command":  # which saves as often as its own words say
+        if "job.checkpoint_interval" not in settings and draft.source:
+            yield "# Nothing said how often; this is an assumption."
+        yield from _setting(draft, "job.checkpoint_interval", 10)
     for key in ("args", "pass_env", "nofile"):
         yield from _setting(draft, f"job.{key}")
     if draft.env:
@@ -164,6 +165,9 @@ def _plain(draft: Draft) -> Iterator[str]:
     yield "# TO DO: the command that resumes. {checkpoint} is the folder of the step, {step} its number: one of them"
     yield "# must stand here, or `check` refuses this file."
     yield f"resume = {value_text(draft.plain['resume'])}"
+    if "engine_url" in draft.plain:
+        yield "# Where the engine answers that the command starts."
+        yield f"engine_url = {value_text(draft.plain['engine_url'])}"
     yield "# TO DO: the folder of a step below output_dir, and files in it without which it is not whole (these are an"
     yield "# example: Hugging Face's Trainer)."
     yield '# checkpoint = "checkpoint-{step}"'

@@ -638,9 +638,16 @@ def test_a_script_is_read_and_where_it_stands_counts(checkout: Path) -> None:
 
 def test_two_programs_of_a_script_are_the_script_itself(checkout: Path) -> None:
     script = checkout / "both.sh"
-    script.write_text("vf-vllm --model m &\naccelerate launch train.py\n")
+    script.write_text(
+        "CUDA_VISIBLE_DEVICES=0,1 vf-vllm --model m --port 8200 &\n"
+        "CUDA_VISIBLE_DEVICES=2 accelerate launch train.py --output_dir outs\n"
+    )
     taken = take(script.read_text(), checkout, script=script)
     assert taken.get("job.plain.start") == ["bash", str(script)]
+    assert taken.get("job.plain.engine_url") == "http://127.0.0.1:8200"
+    assert taken.get("gpus") == {"inference": [0, 1], "trainer": [2]}
+    assert taken.get("job.output_dir") == "outs"
+    assert taken.get("job.checkpoint_interval") is None
 
 
 def test_a_line_from_another_folder_keeps_its_files(checkout: Path) -> None:
