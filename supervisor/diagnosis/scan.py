@@ -32,19 +32,28 @@ SHARES: Final = (18, 10, 7, 7, 6, 6, 6, 5, 5, 5, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1
 COMMON: Final = dict(zip(LETTERS, SHARES, strict=True))
 SHOWN: Final = 300
 MORE_LINES: Final = 3
+WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its beginning
 ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
 # Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
+_COLOURS = rb"(?:\x1b\[[0-9;]*+m)*+"
 _HEAD = (
-    rb"(?:\x1b\[[0-9;]{0,16}m|\[[A-Za-z]{1,32}\d{1,6}\]: ?|\([^()\n]{1,60}\) ?"
-    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16} |std(?:out|err) F |\d\d:\d\d:\d\d| ++){0,12}+"
+    _COLOURS + rb"(?:\d{4}-\d\d-\d\dT\S{8,40}+ (?:std(?:out|err) F )?+)?+(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
+    rb"(?:\([^()\n]{1,60}+\))?+"
+    + _COLOURS
+    + rb" ?+"
+    + _COLOURS
+    + rb"(?:\d\d:\d\d:\d\d)?+"
+    + _COLOURS
+    + rb" *+"
+    + _COLOURS
 )
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
-_ORDINARY = re.compile(_HEAD + rb"(?:INFO|DEBUG|SUCCESS|TRACE)\b")
+_ORDINARY = re.compile(_HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b")
 _ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
-_WANTED = "Step [0-9]|finished[!.]|Resuming |Starting |API server version"
+_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
 _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "launcher": re.compile("Starting RL run"),
     "trainer": re.compile("Starting (?:RL|SFT) trainer"),
@@ -67,8 +76,8 @@ def _gate() -> re.Pattern[bytes]:
 @cache
 def _news() -> re.Pattern[bytes]:
     """Finds what is wanted of ordinary lines."""
-    words = {_rarest(word) for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
-    return re.compile(f"{_WANTED}|{_either(sorted(words))}".encode())
+    words = {word for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
+    return re.compile(_either(sorted({_rarest(word) for word in (*words, *_WANTED)})).encode())
 
 
 def _either(words: Sequence[str]) -> str:
@@ -164,7 +173,7 @@ class _Scan:
                     self._ordinary = raw
                     if self._growing:
                         self._growing = []
-                    if not wanted(raw):
+                    if not wanted(raw, 0, WANTED_BYTES):
                         continue
                 elif not (gate(raw) or self._growing or not self._tracebacks.idle or self.log.ranks.wanted):
                     continue
