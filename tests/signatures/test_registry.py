@@ -34,7 +34,7 @@ DETERMINISTIC = {
     "run-folder-used", "config-invalid", "environment-missing", "checkpoint-other-version", "model-length-too-long",
     "model-unknown", "module-missing", "key-missing", "model-not-found", "model-no-causal-lm", "model-type-unknown",
     "model-gated", "hub-not-found", "glibc-too-old", "library-mismatch", "config-not-toml", "config-file-missing",
-    "program-missing", "engine-model-unsupported", "engine-layout", "checkpoint-other-shape", "tool-parser-off",
+    "engine-model-unsupported", "engine-layout", "checkpoint-other-shape", "tool-parser-off",
 }  # fmt: skip
 
 
