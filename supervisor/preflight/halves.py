@@ -94,6 +94,21 @@ def twice(subject: Subject) -> Iterator[Finding]:
                 yield Finding("shared-setting-twice", told, subject.where(one.path), remedy)
 
 
+def parts_there(subject: Subject) -> Iterator[Finding]:
+    """All 49 versions that were tried refuse a run without [trainer] or [orchestrator], empty ones suffice."""
+    schema, run = subject.schema, subject.run_file
+    if subject.kind != "rl" or run is None or any(text.data is None for text in subject.texts):
+        return
+    if not subject.texts or any(word.startswith("@") for word in subject.args):
+        return
+    for name in ("trainer", "orchestrator"):
+        field = schema.get(name) if schema is not None and schema.exact else None
+        if subject.settings.has(name) or (field is not None and field.required):  # what is required, ``keys`` says
+            continue
+        told = f"{name} is not set, and every prime-rl wants it."
+        yield Finding("missing-key", told, subject.file(name), f"Write a table [{name}]; it may be empty.")
+
+
 def _by_the_run_file(subject: Subject, shared: str) -> bool:
     """The supervisor names the last step itself where the run file does."""
     return shared == "max_steps" and subject.run_file is not None and subject.run_file.run.max_steps is not None
@@ -103,4 +118,4 @@ def _shown(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-CHECKS: tuple[Check, ...] = (settings_of_both, models, twice)
+CHECKS: tuple[Check, ...] = (settings_of_both, models, twice, parts_there)
