@@ -142,7 +142,8 @@ def variables(subject: Subject) -> Iterator[Finding]:
     local = isinstance(name, str) and (name.startswith(_LOCAL) or name.count("/") != 1)
     cached = isinstance(name, str) and name in subject.site.hf_models
     offline = next((one for one in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _on(environ.get(one))), "")
-    if offline and isinstance(name, str) and not local and not cached and subject.site.hf_cache:
+    elsewhere = "TRANSFORMERS_CACHE" in environ  # an older name, of another folder
+    if offline and not elsewhere and isinstance(name, str) and not local and not cached and subject.site.hf_cache:
         yield Finding(
             "offline-without-model",
             f"{offline}={environ[offline]} forbids downloads, and {name} is not in {subject.site.hf_cache}.",
@@ -161,6 +162,8 @@ def variables(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "vllm-use-v1-ignored", f"VLLM_USE_V1={environ['VLLM_USE_V1']} does nothing in vLLM {versions['vllm']}."
         )
+    if "://" in environ.get("VLLM_PORT", "") and subject.settings.has("inference"):
+        yield Finding("vllm-port-uri", f"VLLM_PORT={environ['VLLM_PORT']} is no port number.")
     if _on(environ.get("CUDA_LAUNCH_BLOCKING")):
         yield Finding("cuda-launch-blocking", f"CUDA_LAUNCH_BLOCKING={environ['CUDA_LAUNCH_BLOCKING']} is set.")
 

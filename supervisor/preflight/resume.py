@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from supervisor.storage.base import StoreError
 
 LARGEST_PICKLE = 4 << 20
 MOST_TOLD = 6
+FRESH_S = 120.0
 _PICKLED = re.compile(rb"c(prime_rl(?:\.\w+)*)\n(\w+)\n|\x8c.(prime_rl(?:\.\w+)*)\x94\x8c.(\w+)\x94", re.DOTALL)
 
 
@@ -184,6 +187,9 @@ def other_layout(subject: Subject) -> Iterator[Finding]:
     for folder in (run.output_dir / "checkpoints", run.output_dir / run.run.id / "checkpoints"):
         for meta in (*folder.glob("step_*/.metadata"), *folder.glob("step_*/trainer/.metadata")):
             place = meta.parent.parent if meta.parent.name == "trainer" else meta.parent
+            with suppress(OSError):
+                if time.time() - meta.stat().st_mtime < FRESH_S:
+                    return  # the other part may still be written
             if (number := place.name.removeprefix("step_")).isdigit():
                 found[int(number)] = place
     if found:

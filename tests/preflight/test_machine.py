@@ -201,6 +201,13 @@ def test_a_variable_that_old_notes_recommend_and_nothing_reads() -> None:
     assert look(pod(environ=environ, versions={"vllm": "0.10.2"})) == []
 
 
+def test_a_port_of_kubernetes_is_none_for_vllm() -> None:
+    environ = {"VLLM_PORT": "tcp://10.0.0.1:80"}
+    assert ids(look(pod("[inference]\n", environ=environ))) == ["vllm-port-uri"]
+    assert look(pod(environ=environ)) == []  # no engine is started here
+    assert look(pod("[inference]\n", environ={"VLLM_PORT": "29800"})) == []
+
+
 # ---------------------------------------------------------------- ports and limits
 
 

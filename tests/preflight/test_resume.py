@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -264,6 +265,8 @@ def test_a_checkpoint_where_this_version_does_not_look(run: Run) -> None:
     place = run.folder / "outputs/checkpoints/step_30"
     place.mkdir(parents=True)
     (place / ".metadata").write_bytes(b"x")
+    assert run.found(steps={}) == []  # it has just been written
+    os.utime(place / ".metadata", (1e9, 1e9))
     (found,) = run.found(steps={})
     assert found.id == "resume-other-layout"
     assert "step_30 holds a checkpoint" in found.sentence
