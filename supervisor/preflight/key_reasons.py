@@ -9,7 +9,7 @@ from datetime import date
 from supervisor.preflight import eras
 from supervisor.preflight.finding import Severity
 from supervisor.preflight.renames import Known, gone, known_as
-from supervisor.preflight.schema import Schema
+from supervisor.preflight.schema import Field, Schema
 
 MOST_PLACES = 4
 """A name that is known at more places than these is too common to say which of them was meant."""
@@ -79,6 +79,17 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
         return told, "Take it out; if it is an argument of vLLM, it is one that this version does not hand on.", ""
     few = sorted(siblings) if 0 < len(siblings) <= 8 else []
     return told, f"Take it out; known {at}: {', '.join(few)}." if few else "Take it out, or mend its name.", ""
+
+
+def of_another_type(path: str, schema: Schema, chosen: Field) -> tuple[str, str, str]:
+    """The same of a key that its table has only with another `type` than the one that is ``chosen``."""
+    above, _, name = path.rpartition(".")
+    table = schema.get(above)
+    variants = table.variants if table else {}
+    own = next((said for said, one in variants.items() if one is chosen), "")
+    others = [f'"{said}"' for said, one in variants.items() if name in one.below]
+    told = f'{path} is not for type = "{own}" of [{above}]: it is for {_joined(others, "or") if others else "another"}.'
+    return told, f"Take it out, or set type to {_joined(others, 'or')}." if others else "Take it out.", ""
 
 
 def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from supervisor.preflight import eras
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
-from supervisor.preflight.key_reasons import explained, near_names, severity
+from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
 from supervisor.preflight.kinds import fits, shown, wanted, written
 from supervisor.preflight.renames import takes
 from supervisor.preflight.schema import Field, Schema
@@ -152,7 +152,7 @@ class _Reader:
             inside = field.below.get(name)
             if inside is not None:
                 for one, inner in _tables(value, here):
-                    yield from self._unknown(one, inside, path, inner)
+                    yield from self._unknown(one, inside.of(one), path, inner)
             elif not field.open and not self._may_be_known(path):
                 yield self._stranger(path, value, field, here)
 
@@ -177,7 +177,11 @@ class _Reader:
                 severity="warning" if ignored else self._severity(path),
                 edits=self._renamed(place, name, plain),
             )
-        told, remedy, new = explained(path.replace("-", "_"), self.schema, self.subject.kind, path, value)
+        other = self.schema.get(path)
+        if other is not None:  # the table takes it, but not of this type
+            told, remedy, new = of_another_type(path, self.schema, field)
+        else:
+            told, remedy, new = explained(path.replace("-", "_"), self.schema, self.subject.kind, path, value)
         weight = self._severity(path)
         if ignored:
             told += " It is dropped without a word."
@@ -208,7 +212,7 @@ class _Reader:
             if isinstance(value, str) and not _chosen(inside, value):
                 yield self._wrong_choice(path, value, inside, here)
             for one, inner in _tables(value, here):
-                yield from self._wrong(one, inside, path, inner)
+                yield from self._wrong(one, inside.of(one), path, inner)
 
     def _wrong_kind(self, path: str, value: object, field: Field, place: Key) -> Finding:
         name = path.rpartition(".")[2]
@@ -352,4 +356,4 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
         inner = known.get(str(key).replace("-", "_"))
         if inner is not None:
             for one, _ in _tables(value, ()):
-                yield from _missing(subject, one, inner.below, f"{above}.{key}" if above else str(key))
+                yield from _missing(subject, one, inner.of(one).below, f"{above}.{key}" if above else str(key))

@@ -223,7 +223,13 @@ class _Reader:
             elements = read(inner[0])
             tables = "table" in elements.kinds and name not in ("tuple", "set")
             below = elements.below if tables else {}
-            return Field(frozenset({"list"}), below, open=elements.open or not below, ignores=elements.ignores)
+            return Field(
+                frozenset({"list"}),
+                below,
+                open=elements.open or not below,
+                ignores=elements.ignores,
+                variants=elements.variants if tables else {},
+            )
         if name in _TABLES:
             return Field(frozenset({"table"}), open=True)
         return _ANYTHING
@@ -273,7 +279,20 @@ def _either(sides: Sequence[Field]) -> Field:
         required=all(side.required for side in sides),
         default=sides[0].default,
         ignores=any(side.ignores for side in tables),
+        variants=_variants(tables),
     )
+
+
+def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
+    """The tables of a union by their key `type`; nothing where one of them has none of its own."""
+    found: dict[str, Field] = {}
+    for one in tables:
+        names = one.below["type"].choices if "type" in one.below else ()
+        mine = one.variants or dict.fromkeys(names, one)
+        if not mine or "any" in one.kinds or set(mine) & set(found):
+            return {}
+        found |= mine
+    return found if len(found) > 1 else {}
 
 
 # ---------------------------------------------------------------- Field(...) and validators

@@ -26,6 +26,13 @@ class Field:
     """A literal default (number, text, bool), None where there is none or it is not literal."""
     ignores: bool = False
     """Keys of its table that are not known are dropped without a word, and not refused."""
+    variants: Mapping[str, Field] = field(default_factory=dict)
+    """By the text of its key `type`: the table that is meant, where ``below`` has the keys of several."""
+
+    def of(self, table: Mapping[str, object]) -> Field:
+        """The variant that ``table`` says it is; itself where it does not say."""
+        said = table.get("type")
+        return self.variants.get(said, self) if isinstance(said, str) else self
 
 
 @dataclass(frozen=True)

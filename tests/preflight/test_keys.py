@@ -133,6 +133,24 @@ def test_a_file_for_one_part_is_read_below_that_part() -> None:
     assert finding.edits[0].lines == ("max_steps = 3",)
 
 
+def _of_two_types(*, ignores: bool) -> Schema:
+    number, text = Field(frozenset({"int"})), Field(frozenset({"str"}), choices=("constant", "linear"))
+    constant = Field(frozenset({"table"}), {"type": text}, ignores=ignores)
+    linear = Field(frozenset({"table"}), {"type": text, "warmup_steps": number}, ignores=ignores)
+    both = replace(linear, variants={"constant": constant, "linear": linear})
+    return Schema({"scheduler": both})
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+def test_a_key_that_its_table_has_only_with_another_type(ignores: bool) -> None:
+    text = 'scheduler.warmup_steps = 3\nscheduler.type = "constant"\n'
+    (finding,) = _found(replace(_subject(text), schema=_of_two_types(ignores=ignores)))
+    assert (finding.id, finding.where.line) == ("ignored-key" if ignores else "unknown-key", 1)
+    assert 'is not for type = "constant" of [scheduler]: it is for "linear"' in finding.sentence
+    for sound in (text.replace("constant", "linear"), text.split("\n")[0]):
+        assert _found(replace(_subject(sound), schema=_of_two_types(ignores=ignores))) == []
+
+
 def test_nothing_is_said_of_a_table_that_takes_anything() -> None:
     text = "[[orchestrator.env]]\nid = 'a'\n[orchestrator.env.args]\nanything = { at = 'all' }\n"
     assert _found(_subject(text)) == []

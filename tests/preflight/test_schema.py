@@ -209,6 +209,14 @@ def test_tables_of_a_union_are_taken_together() -> None:
     assert sorted(field.below) == ["type", "x", "y"]
     assert field.below["type"].choices == ("a", "b")
     assert not field.below["y"].required
+    assert sorted(field.of({"type": "b"}).below) == ["type", "y"]
+    for unsaid in ({}, {"type": "c"}, {"type": 3}):
+        assert field.of(unsaid) is field
+
+
+def test_a_union_with_a_table_that_has_no_type_is_not_told_apart() -> None:
+    before = "class A(BaseConfig):\n    type: Literal['a'] = 'a'\nclass B(BaseConfig):\n    y: int = 1\n"
+    assert _field("A | B", before).variants == {}
 
 
 @pytest.mark.parametrize(
