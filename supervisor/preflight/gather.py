@@ -340,7 +340,8 @@ def _with_trainer(
         fitting = eras.fitting(subject.settings.tree, subject.kind)
         era, how = next(reversed(fitting), None), "guessed"
         others = [fitting[at] for at in sorted({0, len(fitting) // 2}) if at < len(fitting) - 1]
-        found.append(_guessed(subject, era))
+        if subject.settings.tree:
+            found.append(_guessed(subject, era))
     if era is not None:
         dialect, keys = era.dialect, era.schemas.get(subject.kind)
     if dialect is None:

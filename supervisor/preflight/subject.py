@@ -116,9 +116,10 @@ class Subject:
     def knows(self, part: str) -> bool:
         """Is the configuration of the trainer, the orchestrator or inference among the files that are looked at?
 
-        One of the three separate files alone says nothing of the others, and their defaults are not what will run.
+        One of the three separate files alone says nothing of the others, and their defaults are not what will run; nor
+        does a file that cannot be read.
         """
-        return not self.texts or any(text.table in ("", part) for text in self.texts)
+        return not self.texts or any(text.table in ("", part) and text.data is not None for text in self.texts)
 
     def run_line(self, *key: str) -> int:
         """The line of a key in the run file; 0 where it is not there."""

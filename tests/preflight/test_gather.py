@@ -146,7 +146,8 @@ def test_what_setup_may_still_install_is_no_error(here: Path) -> None:
     (here / "run.toml").write_text(text.format(here=here) + '[setup]\ncommands = ["git clone ..."]\n')
     subject = looked(here / "run.toml")
     told = {one.id: one.weight for one in subject.found}
-    assert told == {"config-missing": "warning", "prime-rl-not-found": "warning", "prime-rl-guessed": "note"}
+    assert told == {"config-missing": "warning", "prime-rl-not-found": "warning"}
+    assert "checkpointing-off" not in [one.id for one in examine(subject)], "nobody knows what is in that file"
 
 
 def test_what_the_job_itself_refuses_has_the_place_of_its_key(here: Path) -> None:
