@@ -21,6 +21,7 @@ RULES = Path(preflight.__file__).parent / "rules"
 ELSEWHERE = {
     "dry_run": "test_dry_run.py",
     "environments": "test_environments.py",
+    "gather": "test_gather.py",
     "online": "test_online.py",
     "resume": "test_resume.py",
 }
