@@ -30,6 +30,8 @@ class Packages:
 
     def has(self, module: str) -> bool:
         """Is the top-level or dotted ``module`` there?"""
+        if not re.fullmatch(r"\w+(\.\w+)*", module):
+            return False  # nothing of such a name can be imported
         relative = Path(*module.split("."))
         name = module.partition(".")[0]
         return any(_is_module(folder, relative) for folder in self.folders) or bool(
@@ -90,7 +92,7 @@ def text_of(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(LARGEST).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, ValueError):  # a name with a NUL in it is none
         return ""
 
 

@@ -17,7 +17,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _EDGE = re.compile(r"^\s*[│|]\s?|\s*[│|]\s*$")
 _HEADER = re.compile(r"\b(\d+)\s+validation\s+errors?\s+for\s+(\w+)")
 _END = re.compile(
-    r"\[type=\w+, input_value=.*?, input_type=\w+\](?:\s+For\s+further\s+information\s+visit\s+\S+)?", re.DOTALL
+    # pydantic cuts the value to some fifty characters
+    r"\[type=\w{1,80}, input_value=.{0,400}?, input_type=\w{1,80}\](?: For further information visit \S{1,200})?"
 )
 _PLACE = re.compile(r"[a-z_0-9][\w.\-\[\],()]*\Z")
 _FLAG = re.compile(r"(?:--[a-z][\w.\-\[\]]*|<root>)\Z")
