@@ -63,7 +63,8 @@ def _findings(subject: Subject) -> list[Finding]:
 def _certain(found: list[Finding], subject: Subject) -> list[Finding]:
     """What is an error in some of the versions that it may be, and not in others, is a warning."""
     for dialect, schema in subject.others:
-        there = {(one.id, one.where) for one in _findings(replace(subject, dialect=dialect, schema=schema))}
+        other = _findings(replace(subject, dialect=dialect, schema=schema))
+        there = {(one.id, one.where) for one in other if one.weight == "error"}
         found = [
             replace(one, severity="warning") if one.weight == "error" and (one.id, one.where) not in there else one
             for one in found

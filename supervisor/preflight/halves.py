@@ -7,7 +7,7 @@ from datetime import date
 
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.reading import Set, first, has
+from supervisor.preflight.reading import Number, Set, first, has, number
 from supervisor.preflight.subject import Subject
 
 _SHARED_ONCE = date(2026, 5, 20)  # fa191e589; until then one of the two won without a word
@@ -59,7 +59,7 @@ def settings_of_both(subject: Subject) -> Iterator[Finding]:
 
 def models(subject: Subject) -> Iterator[Finding]:
     """The model that is trained, asked for and served."""
-    if subject.kind != "rl" or first(subject, "model.name"):
+    if subject.kind != "rl" or first(subject, "model.name") or _several(subject):
         return
     trainer, engine = first(subject, "trainer.model.name"), first(subject, *_ENGINES_MODEL)
     orchestrator = first(subject, *_ORCHESTRATORS_MODEL)
@@ -107,6 +107,11 @@ def parts_there(subject: Subject) -> Iterator[Finding]:
             continue
         told = f"{name} is not set, and every prime-rl wants it."
         yield Finding("missing-key", told, subject.file(name), f"Write a table [{name}]; it may be empty.")
+
+
+def _several(subject: Subject) -> bool:
+    """A trainer of several runs is started by itself, and is refused for that."""
+    return (number(subject, "max_concurrent_runs", "trainer.max_concurrent_runs") or Number("", 0)).value > 1
 
 
 def _by_the_run_file(subject: Subject, shared: str) -> bool:
