@@ -14,7 +14,7 @@ from typing import Final, get_args
 from supervisor.core.facts import Role
 from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
-from supervisor.diagnosis.ranks import Ranks
+from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, Event, Log, Place
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Link
@@ -40,7 +40,8 @@ _OF_USERS: Final = frozenset({
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
     "config-file-missing", "openai-key-missing",
 })  # fmt: skip
-_TELLING: Final = ("ended-from-outside", "connection-error", "connection-refused")
+ENDED: Final = "ended-from-outside"
+_TELLING: Final = (ENDED, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
 
 
@@ -161,7 +162,7 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     ends = [kind for kind in kinds if not kind.mild and kind.link == "end"]
     ended = bool(hard or ends)
     # A part of it failed, and nothing but errors that a healthy run has, too, says why.
-    broken = not hard and any(kind.name != "ended-from-outside" for kind in ends)
+    broken = not hard and any(kind.name != ENDED for kind in ends)
     finish = _finish(logs, bool(hard))
     told.survived = [_cause(kind, logs) for kind in _kinds(over)]
     if finish is not None:
@@ -299,15 +300,19 @@ def _by_time(kind: _Kind) -> tuple[object, ...]:
 
 
 def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
-    hard = [kind for kind in candidates if not kind.mild] or candidates
-    times = [kind.first_t for kind in hard if kind.first_t is not None]
+    failing = [kind for kind in candidates if not kind.mild and kind.link != "end"]
+    others = [kind for kind in candidates if kind not in failing]
+    times = [kind.first_t for kind in failing if kind.first_t is not None]
     begun = min(times, default=None)
-    near = [kind for kind in candidates if begun is None or kind.first_t is None or kind.first_t <= begun + SLACK_S]
-    near = [kind for kind in near if not kind.mild] or near
-    root = min(near or candidates, key=_weight)
+    if begun is not None and any(_was_ended(kind, begun) for kind in others):
+        # What fails while a job is being ended is no cause of it; what had kept it from moving before may be.
+        root = min((kind for kind in others if kind.mild or _was_ended(kind, begun)), key=_weight)
+    else:
+        near = [kind for kind in failing if begun is None or kind.first_t is None or kind.first_t <= begun + SLACK_S]
+        root = min(near or others, key=_weight)
     passed = {root.name}
     while True:
-        t = root.first_t
+        t, slack_s = root.first_t, 0.0 if root.name == ENDED else SLACK_S
         # What is known to cause this very error goes before it, also if it came much earlier.
         causes = [
             kind
@@ -316,12 +321,17 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             and (kind.name in root.after or ("*" in root.after and kind in candidates))
             and _ORDER[kind.link] <= _ORDER[root.link]
             and (_ORDER[kind.link] < _ORDER[root.link] or kind.name in root.after)
-            and (t is None or kind.first_t is None or kind.first_t <= t + SLACK_S)
+            and (t is None or kind.first_t is None or kind.first_t <= t + slack_s)
         ]
         if not causes:
             return root
         root = min(causes, key=_weight)
         passed.add(root.name)
+
+
+def _was_ended(kind: _Kind, before: float) -> bool:
+    """Was the job ended from outside before that?"""
+    return kind.name == ENDED and kind.first_t is not None and kind.first_t < before
 
 
 def _weight(kind: _Kind) -> tuple[object, ...]:
@@ -406,9 +416,14 @@ def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
                 told.root.notes.append(sentence)
                 break
     several = any(len(log.ranks.seen) > 1 for log, _ in root.events)
-    if several and root.event.ranks and len(root.event.ranks) <= 8 and root.name not in _COLLECTIVE:
-        ranks_said = ", ".join(map(str, sorted(root.event.ranks)))
-        told.root.notes.append(f"It was rank {ranks_said} that said it.")
+    if (
+        several
+        and not told.root.notes
+        and root.event.ranks
+        and len(root.event.ranks) <= 8
+        and root.name not in _COLLECTIVE
+    ):
+        told.root.notes.append(f"It was said by {ranks_in_words(sorted(root.event.ranks)).lower()}.")
     silent = root.name in ("connection-error", "connection-refused")
     engines = [log for log in logs if log.role == "inference" and not log.merged]
     if silent and engines and not any(event for log in engines for event in log.events):

@@ -104,7 +104,7 @@ class Ranks:
             ], f"Rank {rank} was the first to fail, with {_code(code)} (torchrun); the others only followed."
         died = sorted(rank for rank, code in self.exits.items() if code not in (*_STOPPED, 0))
         if died and len(died) < max(len(self.seen), 2):
-            which = _ranks(died)
+            which = ranks_in_words(died)
             codes = _code(self.exits[died[0]])
             return died, f"{which} ended first, with {codes}; the others waited for {_them(died)}."
         if not self.timed_out:
@@ -113,23 +113,24 @@ class Ranks:
         operations = sorted(set(self.timed_out.values()))
         if silent:
             number, kind = operations[0]
+            waited, absent = ranks_in_words(sorted(self.timed_out)), ranks_in_words(silent, small=True)
             return silent, (
-                f"{_ranks(sorted(self.timed_out))} waited in {kind} number {number}; {_ranks(silent, small=True)} did "
-                f"not time out there: the others waited for {_them(silent)}."
+                f"{waited} waited in {kind} number {number}; {absent} did not time out there: the others waited for "
+                f"{_them(silent)}."
             )
         for group, numbers in sorted(self.enqueued.items()):
             least, most = min(numbers.values()), max(numbers.values())
             behind = sorted(rank for rank, number in numbers.items() if number == least)
             if least < most and len(behind) < len(numbers):
                 return behind, (
-                    f"{_ranks(behind)} had started {least} operations of group {group} and the others {most}: "
+                    f"{ranks_in_words(behind)} had started {least} operations of group {group} and the others {most}: "
                     f"the others waited for {_them(behind)}."
                 )
         if len(operations) > 1:
             least_number = operations[0][0]
             behind = sorted(rank for rank, (number, _) in self.timed_out.items() if number == least_number)
             if len(behind) < len(self.timed_out):
-                return behind, f"{_ranks(behind)} stood at operation {least_number}, behind the others."
+                return behind, f"{ranks_in_words(behind)} stood at operation {least_number}, behind the others."
         number, kind = operations[0]
         if len(self.timed_out) == 1:
             rank = next(iter(self.timed_out))
@@ -141,7 +142,8 @@ class Ranks:
         )
 
 
-def _ranks(ranks: list[int], *, small: bool = False) -> str:
+def ranks_in_words(ranks: list[int], *, small: bool = False) -> str:
+    """As in "Rank 3", "Ranks 0, 1 and 2"; many are counted."""
     if len(ranks) > 8:
         words = f"{len(ranks)} ranks ({ranks[0]} to {ranks[-1]})"
     elif len(ranks) == 1:
