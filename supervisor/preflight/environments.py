@@ -9,6 +9,7 @@ import ast
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ LISTS = (
     *(("orchestrator", "train", "source"), ("orchestrator", "eval", "source")),
 )
 MARK = "rl-supervisor-answer:"
+AT_ONCE = 4
 
 # Runs in the job's interpreter, which may be older than ours. It tells of the import, and of the words that
 # `load_environment` takes; it does not call it, for that may download a data set.
@@ -260,12 +262,16 @@ def slow_findings(subject: Subject, timeout_s: float = 60.0) -> Sequence[Finding
         return ()
     packages = installed.packages(python, subject.site.environ)
     by_itself = installs(subject, packages)
-    found: list[Finding] = []
-    for one in named(subject):
-        if by_itself is not False and one.from_hub and not any(map(packages.has, one.modules)):
-            continue  # it is installed at the start
-        found += _asked(subject, one, python, timeout_s)
-    return found
+    # One of the Hub that is not there yet is installed at the start.
+    asked = [
+        one for one in named(subject) if by_itself is False or not one.from_hub or any(map(packages.has, one.modules))
+    ]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [
+            finding
+            for found in pool.map(lambda one: [*_asked(subject, one, python, timeout_s)], asked)
+            for finding in found
+        ]
 
 
 def _asked(subject: Subject, one: Named, python: Path, timeout_s: float) -> Iterator[Finding]:
