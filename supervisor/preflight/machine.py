@@ -65,7 +65,10 @@ def gpus_visible(subject: Subject) -> Iterator[Finding]:
     shown = [one for one in subject.site.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
     trainer = subject.settings.number("deployment.num_train_gpus")
     engine = subject.settings.number("deployment.num_infer_gpus")
-    wanted = (1 if trainer is None else trainer) + (1 if engine is None else engine) * subject.settings.has("inference")
+    # An inference server that is a role of its own has its GPUs from us, and the launcher counts without it.
+    own = subject.run_file is not None and subject.run_file.recovery.inference == "own-role"
+    served = subject.settings.has("inference") and not own
+    wanted = (1 if trainer is None else trainer) + (1 if engine is None else engine) * served
     if subject.kind == "sft" or not shown or wanted <= len(shown):
         return
     yield Finding(
