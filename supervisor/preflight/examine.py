@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from supervisor.preflight import (
     batches,
+    engine_table,
     environments,
     estimates,
     halves,
@@ -24,6 +25,7 @@ from supervisor.preflight.subject import Subject
 
 _MODULES = (
     keys,
+    engine_table,
     saving,
     halves,
     lengths,
