@@ -51,6 +51,7 @@ _SAID_BY_OPENING = {"prime-rl-not-found", "prime-rl-unknown"}
 _PLACE = re.compile(r"^(?P<file>.+?) line (?P<line>\d+)(?:, column \d+)?: (?P<told>.*)$", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r'^\[(?P<section>[\w.]+)\] has no (?:setting )?"(?P<key>[^"]+)"')
 _SECTION = re.compile(r"^(?:there is no|the) section \[(?P<section>\w+)\]")
+_DOTTED_KEY = re.compile(r"^(?P<section>[a-z]+)\.(?P<key>[a-z_]+) = ")  # recovery.inference = "own-role" ...
 _RUN_KEY = re.compile(r"^\[(?P<section>\w+)\](?: (?P<key>[a-z]\w*(?:[.\[][\w.\[\]]+)?)(?=[ :]))?")
 
 
@@ -422,7 +423,7 @@ def _refusals(subject: Subject, placed: Iterator[configs.Refusal] | tuple[()], t
 
 def _place_in_run_file(subject: Subject, sentence: str) -> Where:
     """``[gpus] ...`` is about [gpus] of the run file."""
-    named = _RUN_KEY.match(sentence)
+    named = _RUN_KEY.match(sentence) or _DOTTED_KEY.match(sentence)
     if named is None or subject.run_path is None:
         return Where(str(subject.run_path or ""))
     section, key = named["section"], named["key"]

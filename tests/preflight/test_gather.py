@@ -163,6 +163,12 @@ def test_what_the_job_itself_refuses_has_the_place_of_its_key(here: Path) -> Non
     assert refused[0].sentence.startswith("It has [slurm], which hands the run to a cluster")
 
 
+def test_a_refusal_of_a_setting_of_the_run_file_has_its_line(here: Path) -> None:
+    (here / "run.toml").write_text(RUN.format(here=here) + '[recovery]\ninference = "own-role"\n')
+    places = {str(one.where) for one in looked(here / "run.toml").found if one.id == "refused"}
+    assert f"{here}/run.toml:9 recovery.inference" in places
+
+
 def test_the_same_configuration_without_a_run_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     subject = looked(Path("rl.toml"), job_dir=here / "prime-rl")
