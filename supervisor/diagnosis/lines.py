@@ -130,7 +130,7 @@ def parse(raw: bytes) -> Line:
 
 
 def _of_engine(who: str) -> bool:
-    return who.startswith(("APIServer", "EngineCore", "ApiServer", "Worker", "VllmWorker", "DPCoordinator"))
+    return who.startswith(("APIServer", "EngineCore", "ApiServer", "Worker_", "VllmWorker", "DPCoordinator"))
 
 
 def _json(text: str, stamp: Stamp | None) -> Line | None:

@@ -34,6 +34,7 @@ SHOWN: Final = 300
 MORE_LINES: Final = 3
 WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its beginning
 ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
+PAGE_LINES: Final = 100
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
@@ -60,8 +61,8 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "orchestrator": re.compile(r"Starting orchestrator(?: \(| {0,4}\[|$)"),
     "inference": re.compile("vLLM API server version"),
 }
-# A trainer of another kind (transformers, TRL) says its steps so.
-_PLAIN_STEP = re.compile(r"\{'loss': |.{0,40}\b(?:global_)?step[ :=]{1,3}(\d{1,12})\b.{0,60}\bloss\b", re.I)
+# Trainers of other kinds (transformers and TRL, verl) say their steps so.
+_PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
 _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
 
 
@@ -69,7 +70,16 @@ _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
 def _gate() -> re.Pattern[bytes]:
     """Finds any word without which no known error, traceback or summary of one can be."""
     words = {word for signature in SIGNATURES.signatures for word in signature.words}
-    words |= {"Traceback (most", "==> ", "dump signal", "last enqueued", "Root Cause", "above exception"}
+    words |= {
+        "Traceback (most",
+        "==> ",
+        "dump signal",
+        "last enqueued",
+        "Root Cause",
+        "above exception",
+        "'loss': ",
+        "step:",
+    }
     return re.compile(_either(sorted({_rarest(word) for word in words})).encode())
 
 
@@ -200,7 +210,13 @@ class _Scan:
             # Its process went on. An engine's server does so for a while when the engine is dead.
             went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
             of_engine = event.signature is not None and (log.merged or event.role in (None, "inference"))
-            event.weak = event.weak or event.role == "env" or (went_on and not of_engine)
+            # An exception that ends a process comes once from each, not again and again over pages.
+            handled = (
+                event.signature is None
+                and event.count >= 3
+                and (event.last.line - event.first.line > PAGE_LINES * event.count)
+            )
+            event.weak = event.weak or event.role == "env" or handled or (went_on and not of_engine)
         self._done.append(log)
 
     def _guess_role(self, parts: Sequence[bytes]) -> None:
