@@ -16,13 +16,13 @@ from tests.preflight.eras_by_day import EVERY, IDS, JANUARY, JUNE, MARCH, NEWEST
 @pytest.mark.parametrize("era", EVERY)
 def test_whole_groups_are_sound_in_every_version(era: str | None, batch: int, group: int) -> None:
     for name in ("group_size", "rollouts_per_example"):
-        text = f"[orchestrator]\nbatch_size = {batch}\n{name} = {group}\n"
+        text = f"[orchestrator]\nbatch_size = {batch}\nmicro_batch_size = 1\n{name} = {group}\n"
         assert weights(batches.CHECKS, of(era, text)) == {}
 
 
 @pytest.mark.parametrize("era", EVERY)
 def test_a_broken_group_is_refused_in_every_version(era: str | None) -> None:
-    text = "[orchestrator]\nbatch_size = 129\ngroup_size = 16\n"
+    text = "[orchestrator]\nbatch_size = 129\nmicro_batch_size = 1\ngroup_size = 16\n"
     [one] = found(batches.CHECKS, of(era, text))
     assert (one.id, one.where.line, one.weight) == ("batch-of-whole-groups", 2, "error")
     assert one.remedy == "Set orchestrator.batch_size to 128 or 144."
