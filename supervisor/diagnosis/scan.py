@@ -25,6 +25,7 @@ from supervisor.signatures.xids import seen_in
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = LONGEST
 MOST_EVENTS: Final = 400
+MOST_KEYS: Final = 64
 PIECE, LEAST = 12, 6
 # How often letters come in English text, in percent; what is not named is rarer.
 LETTERS: Final = " etaoinsrhldcumfpgwybvk01."
@@ -35,6 +36,8 @@ MORE_LINES: Final = 3
 WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its beginning
 ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
 PAGE_LINES: Final = 100
+MOST_ENDS: Final = 4  # times that one process may tell of the exception that ends it
+LAST_LINES: Final = 20  # what stands in them was not followed by much
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
@@ -210,14 +213,15 @@ class _Scan:
             # Its process went on. An engine's server does so for a while when the engine is dead.
             went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
             of_engine = event.signature is not None and (log.merged or event.role in (None, "inference"))
-            # An exception that ends a process comes once from each, not again and again over pages.
-            handled = (
-                event.signature is None
-                and event.count >= 3
-                and (event.last.line - event.first.line > PAGE_LINES * event.count)
-            )
+            handled = event.signature is None and self._is_handled(event)
             event.weak = event.weak or event.role == "env" or handled or (went_on and not of_engine)
         self._done.append(log)
+
+    def _is_handled(self, event: Event) -> bool:
+        """An exception that ends a process comes from each once or twice, and not again and again over pages."""
+        often = event.count > MOST_ENDS * max(1, len(event.keys))
+        spread = event.count >= 3 and event.last.line - event.first.line > PAGE_LINES * event.count
+        return (often or spread) and self._number - event.last.line > LAST_LINES
 
     def _guess_role(self, parts: Sequence[bytes]) -> None:
         """Whose log it is, where its name says nothing and only one of them speaks in it."""
@@ -388,6 +392,8 @@ class _Scan:
             self._growing = [*self._growing[-8:], (event, line.key)]
         if line.rank is not None:
             event.ranks.add(line.rank)
+        if len(event.keys) < MOST_KEYS:
+            event.keys.add(line.key)
         self._lived[id(event)] = self._lived.get(id(event), (self._lives,))[0], self._lives
         return event
 

@@ -43,6 +43,7 @@ class Event:
     raised: Raised | None = None
     more: list[str] = field(default_factory=list)  # the lines after the first
     ranks: set[int] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)  # of the processes that said it
     start: int = 0
     lives: int = 0  # ordinary lines of the same file after the last one
     beside: int = 0  # and all of them since the first one
