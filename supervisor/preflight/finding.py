@@ -131,4 +131,4 @@ def parse(table: Mapping[str, object], where: str) -> Rule:
             raise RuleError(f"{where}: rule {name} has no {key}: people will read it.")
         if (key in ("why", "remedy")) != text.endswith("."):
             raise RuleError(f"{where}: rule {name}: {key} is {'a sentence' if key != 'title' else 'a clause'}: {text!r}.")
-    return Rule(name, severity, *(str(texts[key]) for key in _TEXTS))  # type: ignore[arg-type]  # checked above
+    return Rule(name, severity, *(str(texts[key]) for key in _TEXTS))
