@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import BinaryIO, Final
 
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
+from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import Raised, Tracebacks
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse
 from supervisor.diagnosis.places import named
@@ -26,11 +27,6 @@ BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = LONGEST
 MOST_EVENTS: Final = 400
 MOST_KEYS: Final = 64
-PIECE, LEAST = 12, 6
-# How often letters come in English text, in percent; what is not named is rarer.
-LETTERS: Final = " etaoinsrhldcumfpgwybvk01."
-SHARES: Final = (18, 10, 7, 7, 6, 6, 6, 5, 5, 5, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2)
-COMMON: Final = dict(zip(LETTERS, SHARES, strict=True))
 SHOWN: Final = 300
 MORE_LINES: Final = 3
 WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its beginning
@@ -41,23 +37,6 @@ LAST_LINES: Final = 20  # what stands in them was not followed by much
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
-# Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
-_COLOURS = rb"(?:\x1b\[[0-9;]*+m)*+"
-_HEAD = (
-    _COLOURS + rb"(?:\d{4}-\d\d-\d\dT\S{8,40}+ (?:std(?:out|err) F )?+)?+(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
-    rb"(?:\([^()\n]{1,60}+\))?+"
-    + _COLOURS
-    + rb" ?+"
-    + _COLOURS
-    + rb"(?:\d\d:\d\d:\d\d)?+"
-    + _COLOURS
-    + rb" *+"
-    + _COLOURS
-)
-# A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
-_ORDINARY = re.compile(_HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b")
-_ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
-_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
 _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "launcher": re.compile("Starting RL run"),
     "trainer": re.compile("Starting (?:RL|SFT) trainer"),
@@ -67,47 +46,6 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
 _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
-
-
-@cache
-def _gate() -> re.Pattern[bytes]:
-    """Finds any word without which no known error, traceback or summary of one can be."""
-    words = {word for signature in SIGNATURES.signatures for word in signature.words}
-    words |= {
-        "Traceback (most",
-        "==> ",
-        "dump signal",
-        "last enqueued",
-        "Root Cause",
-        "above exception",
-        "'loss': ",
-        "step:",
-    }
-    return re.compile(_either(sorted({_rarest(word) for word in words})).encode())
-
-
-@cache
-def _news() -> re.Pattern[bytes]:
-    """Finds what is wanted of ordinary lines."""
-    words = {word for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
-    return re.compile(_either(sorted({_rarest(word) for word in (*words, *_WANTED)})).encode())
-
-
-def _either(words: Sequence[str]) -> str:
-    """An expression for any of these, which tries each beginning once."""
-    if "" in words:
-        return ""  # what is longer begins with it
-    choices = []
-    for letter in sorted({word[0] for word in words}):
-        choices.append(re.escape(letter) + _either([word[1:] for word in words if word[0] == letter]))
-    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
-
-
-def _rarest(word: str) -> str:
-    """A part of the word that begins with a letter that is rare in text: the fewer places an expression has to try, the
-    faster it passes over what a model has written."""
-    start = min(range(max(1, len(word) - LEAST + 1)), key=lambda place: COMMON.get(word[place], 0))
-    return word[start : start + PIECE]
 
 
 def scan(
@@ -172,7 +110,12 @@ class _Scan:
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
     def read(self, stream: BinaryIO) -> list[Log]:
-        gate, ordinary, json_ordinary, wanted = _gate().search, _ORDINARY.match, _ORDINARY_JSON.match, _news().search
+        gate, ordinary, json_ordinary, wanted = (
+            gates.gate().search,
+            gates.ORDINARY.match,
+            gates.ORDINARY_JSON.match,
+            gates.news().search,
+        )
         for parts in blocks(stream, self.log):
             if self._number == 0:
                 self._guess_role(parts)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis import scan
+from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import Tracebacks
 from supervisor.diagnosis.lines import DAY_S, Clock, Stamp, parse
 from supervisor.diagnosis.ranks import Ranks
@@ -116,9 +116,9 @@ def test_no_line_takes_long_that_was_made_for_it(before: str) -> None:
         line = (before + unit * 65536)[:65536].encode()
         begun = time.process_time()
         parse(line)
-        for expression in (scan._ORDINARY, scan._ORDINARY_JSON):
+        for expression in (gates.ORDINARY, gates.ORDINARY_JSON):
             expression.match(line)
-        for expression in (scan._gate(), scan._news()):
+        for expression in (gates.gate(), gates.news()):
             expression.search(line)
         tracebacks = Tracebacks()
         for text in ("Traceback (most recent call last):", '  File "a.py", line 1, in f', line.decode()):
@@ -142,4 +142,4 @@ def test_no_line_takes_long_that_was_made_for_it(before: str) -> None:
     ],
 )
 def test_an_ordinary_line_is_told_by_one_expression(line: str) -> None:
-    assert scan._ORDINARY.match(line.encode())
+    assert gates.ORDINARY.match(line.encode())
