@@ -41,7 +41,8 @@ _SHARED = (
 
 def settings_of_both(subject: Subject) -> Iterator[Finding]:
     """Settings of which trainer and orchestrator must have the same."""
-    if subject.kind != "rl" or not (subject.knows("trainer") and subject.knows("orchestrator")):
+    whole = subject.knows("trainer") and subject.knows("orchestrator")
+    if subject.kind != "rl" or not whole or _several(subject):
         return
     for shared, *paths in _COMPARED:
         trainer, orchestrator = (first(subject, path) for path in paths)
