@@ -72,6 +72,12 @@ ELSEWHERE: list[tuple[str, str, str, str]] = [
         r'in_json\(capsys, "i\.toml", "o\.toml", "t\.toml"',
     ),
     (
+        r"rl-supervisor diagnose LOGS",
+        "tests/diagnosis/test_command.py",
+        "test_a_folder_is_read_and_the_root_is_named",
+        r"diagnose",
+    ),
+    (
         r"rl-supervisor run RUN\.toml --overrule ID",
         "tests/e2e/test_start_check.py",
         "test_an_error_stops_the_first_start_.*",
