@@ -129,6 +129,7 @@ def parse(table: Mapping[str, object], where: str) -> Rule:
     for key, text in texts.items():
         if not isinstance(text, str) or not text.strip():
             raise RuleError(f"{where}: rule {name} has no {key}: people will read it.")
-        if (key in ("why", "remedy")) != text.endswith("."):
-            raise RuleError(f"{where}: rule {name}: {key} is {'a sentence' if key != 'title' else 'a clause'}: {text!r}.")
+        if (whole := key in ("why", "remedy")) != text.endswith("."):
+            kind = "a sentence" if whole else "a clause"
+            raise RuleError(f"{where}: rule {name}: its {key} is {kind}: {text!r}.")
     return Rule(name, severity, *(str(texts[key]) for key in _TEXTS))
