@@ -156,6 +156,7 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         for event in log.events:
             if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
+            event.weak = event.weak or _usual(log, event, logs)
             (over if _survived(log, event, logs) else present).append((log, event))
     kinds = _kinds(present)
     hard = [kind for kind in kinds if not kind.mild and kind.link != "end"]
@@ -225,18 +226,31 @@ def _made_up(frame: Frame | None) -> bool:
     return frame is not None and frame.path in ("<string>", "<stdin>", "<python>", "<code>")
 
 
-def _survived(log: Log, event: Event, logs: Iterable[Log]) -> bool:
-    if any(steps.after_line(event.last.line) >= SURVIVED[role] for role, steps in log.steps.items()):
-        return True
-    t = log.at(event.last)
-    if t is None or log.kernel:
-        return False
+def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+    return any(count >= enough for count, enough in _steps_after(log, event.last, logs))
+
+
+def _usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+    """Did it come again and again between steps? Then the run lives with it, though the last one is not over yet."""
+    of_first, of_last = (_steps_after(log, place, logs) for place in (event.first, event.last))
     return any(
-        steps.after_time(t, other.shift) >= SURVIVED[role] + 1
+        event.count > enough and since - left >= enough
+        for (since, enough), (left, _) in zip(of_first, of_last, strict=True)
+    )
+
+
+def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int, int]]:
+    """For each role's steps: how many came after a place of ``log``, and how many show that the run went on."""
+    found = [(steps.after_line(place.line), SURVIVED[role]) for role, steps in log.steps.items()]
+    t = log.at(place)
+    if t is None or log.kernel:
+        return found
+    return found + [
+        (steps.after_time(t, other.shift), SURVIVED[role] + 1)
         for other in logs
         if other is not log and other.first_t is not None
         for role, steps in other.steps.items()
-    )
+    ]
 
 
 def _last_step(logs: Iterable[Log]) -> int | None:
