@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
 from supervisor.primerl.logs import SIGNATURES
-
-PIECE, LEAST = 12, 6
-# How often letters come in English text, in percent; what is not named is rarer.
-LETTERS: Final = " etaoinsrhldcumfpgwybvk01."
-SHARES: Final = (18, 10, 7, 7, 6, 6, 6, 5, 5, 5, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2)
-COMMON: Final = dict(zip(LETTERS, SHARES, strict=True))
+from supervisor.signatures.words import any_of, part_of
 
 # Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
 _COLOURS = rb"(?:\x1b\[[0-9;]*+m)*+"
@@ -48,28 +42,11 @@ def gate() -> re.Pattern[bytes]:
         "'loss': ",
         "step:",
     }
-    return re.compile(_either(sorted({_rarest(word) for word in words})).encode())
+    return re.compile(any_of(map(part_of, words)).encode())
 
 
 @cache
 def news() -> re.Pattern[bytes]:
     """Finds what is wanted of ordinary lines."""
     words = {word for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
-    return re.compile(_either(sorted({_rarest(word) for word in (*words, *_WANTED)})).encode())
-
-
-def _either(words: Sequence[str]) -> str:
-    """An expression for any of these, which tries each beginning once."""
-    if "" in words:
-        return ""  # what is longer begins with it
-    choices = []
-    for letter in sorted({word[0] for word in words}):
-        choices.append(re.escape(letter) + _either([word[1:] for word in words if word[0] == letter]))
-    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
-
-
-def _rarest(word: str) -> str:
-    """A part of the word that begins with a letter that is rare in text: the fewer places an expression has to try, the
-    faster it passes over what a model has written."""
-    start = min(range(max(1, len(word) - LEAST + 1)), key=lambda place: COMMON.get(word[place], 0))
-    return word[start : start + PIECE]
+    return re.compile(any_of(map(part_of, (*words, *_WANTED))).encode())

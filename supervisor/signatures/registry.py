@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from supervisor.core.facts import ErrorSeen, Role
-from supervisor.signatures.words import LITERALS, words_of
+from supervisor.signatures.words import LITERALS, any_of, may_hide, part_of, words_of
 
 Kind = Literal["deterministic", "transient"]
 Link = Literal["cause", "failure", "consequence", "end"]
@@ -71,9 +71,7 @@ class Registry:
             if signature.name in self._by_name:
                 raise SignatureError(f"Two signatures are called {signature.name}: give one of them another name.")
             self._by_name[signature.name] = signature
-        self._by_role: dict[Role, tuple[Signature, ...]] = {
-            role: tuple(s for s in self.signatures if not s.roles or role in s.roles) for role in get_args(Role)
-        }
+        self._gates: dict[Role, _Gate] = {}
 
     def match(self, role: Role, line: str, *, diagnosing: bool = False, frame: str = "") -> Signature | None:
         """The first signature that ``line`` (a message) has in ``role``'s file. Time is bounded by ``LONGEST``.
@@ -82,14 +80,20 @@ class Registry:
         """
         if len(line) > LONGEST:
             line = line[:LONGEST]
-        for signature in self._by_role[role]:
+        for signature in self._may_match(role, line):
             if signature.diagnosed_only and not diagnosing:
                 continue
             if signature.frame and signature.frame not in frame:
                 continue
-            if any(word in line for word in signature.words) and signature.pattern.match(line):
+            if signature.pattern.match(line):
                 return signature
         return None
+
+    def _may_match(self, role: Role, line: str) -> list[Signature]:
+        gate = self._gates.get(role)
+        if gate is None:  # made when a role is first heard: most commands read no log
+            gate = self._gates[role] = _Gate([s for s in self.signatures if not s.roles or role in s.roles])
+        return gate.pass_on(line)
 
     def error(self, role: Role, line: str) -> ErrorSeen | None:
         """The same as a fact, with what it means and what helps."""
@@ -108,6 +112,28 @@ class Registry:
     def get(self, name: str) -> Signature | None:
         """The signature of that name."""
         return self._by_name.get(name)
+
+
+class _Gate:
+    """Tells in one pass over a line which signatures may match it: those with a part of one of their words in it."""
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self._signatures = signatures
+        self._parts = [{part_of(word) for word in signature.words} for signature in signatures]
+        self._found = re.compile(any_of(part for parts in self._parts for part in parts)).findall
+        self._near: dict[str, frozenset[int]] = {}
+
+    def pass_on(self, line: str) -> list[Signature]:
+        """Those signatures, in their order."""
+        places: set[int] = set()
+        for part in set(self._found(line)):
+            near = self._near.get(part)
+            if near is None:
+                near = self._near[part] = frozenset(
+                    place for place, parts in enumerate(self._parts) if any(may_hide(part, one) for one in parts)
+                )
+            places |= near
+        return [self._signatures[place] for place in sorted(places)]
 
 
 @cache

@@ -217,7 +217,44 @@ def test_the_first_that_matches_counts() -> None:
     assert Registry([narrow, wide]).match("trainer", "a Demo error") is None
 
 
+@pytest.mark.parametrize(
+    ("first", "hidden", "line"),
+    [("vex ample", "ample", "vex ample"), ("xylo", "xylophone", "xylophone"), ("axis of", "of evil", "axis of evil")],
+)
+def test_a_word_that_begins_within_another_one_is_found(first: str, hidden: str, line: str) -> None:
+    wanted, other = (
+        parse(table(name=name, pattern=[f".{{0,40}}{word}"]), "x.toml")
+        for name, word in (("wanted", hidden), ("other", first))
+    )
+    assert Registry([wanted, other]).match("trainer", line) is wanted
+
+
+@pytest.mark.parametrize("role", ROLES)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_one_pass_passes_nothing_over(role: Role, data: st.DataObject) -> None:
+    """A line of the pieces that examples are made of has the signature that trying all in turn gives."""
+    pieces = [word for one in EVERY for word in one.words] + [line for one in EVERY for _, line in one.examples]
+    cut = st.tuples(st.sampled_from(pieces), st.integers(0, 12), st.integers(0, 12)).map(
+        lambda piece: piece[0][piece[1] : len(piece[0]) - piece[2]]
+    )
+    line = "".join(data.draw(st.lists(st.one_of(st.sampled_from(pieces), cut), min_size=1, max_size=4)))
+    slowly = (s for s in EVERY if (not s.roles or role in s.roles) and not s.frame and s.pattern.match(line))
+    assert REGISTRIES["prime-rl"].match(role, line, diagnosing=True) is next(slowly, None)
+
+
 # ---------------------------------------------------------------- time
+
+
+def test_what_is_not_known_costs_one_pass_however_many_are_known() -> None:
+    """A model or an environment can write such lines by the thousand a second."""
+    many = Registry([parse(table(name=f"n{i}", pattern=[f"Quite error {i:06d}"]), "x.toml") for i in range(1000)])
+    line = "something else that nobody knows, an error of the kind that comes a thousand times: " * 2
+    many.match("trainer", line)  # makes the expression
+    began = time.process_time()
+    for _ in range(500):
+        assert many.match("trainer", line) is None
+    assert time.process_time() - began < 0.1
 
 
 def worst_s(lines: list[str]) -> tuple[float, str, str]:
