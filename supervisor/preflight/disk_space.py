@@ -94,7 +94,7 @@ def disk_space(subject: Subject) -> Iterator[Finding]:
     if room < least * size.low:
         two = f"{place}, {each}, and two must fit: one that is whole and one that is being written."
         # A job that lives may be writing the very step that is asked for.
-        severity: Severity | None = "warning" if subject.site.job_lives else None
+        severity: Severity | None = "warning" if subject.site.job_lives or subject.site.elsewhere else None
         yield Finding("disk-too-small", two if least == 2 else f"{place}, and {each}.", where, severity=severity)
         return
     kept, why = _kept(subject)
@@ -189,5 +189,6 @@ def model_download(subject: Subject) -> Iterator[Finding]:
         f"{volume.mount} has {_gb(volume.free_bytes)} free."
     )
     # Part of it may be there already, unless the volume is too small for it altogether.
-    severity: Severity | None = "error" if volume.total_bytes < size.low else None
+    never = volume.total_bytes < size.low and not subject.site.elsewhere
+    severity: Severity | None = "error" if never else None
     yield Finding("model-download-space", told, subject.where("model.name", "trainer.model.name"), severity=severity)

@@ -219,7 +219,7 @@ def shared_memory(subject: Subject) -> Iterator[Finding]:
 def offload_memory(subject: Subject) -> Iterator[Finding]:
     """What is moved from the GPU to RAM must fit there."""
     model, memory = subject.model, subject.site.memory_bytes
-    if model is None or not model.parameters or not memory:
+    if model is None or not model.parameters or not memory or subject.site.elsewhere:
         return
     settings = subject.settings
     if any(settings.get(path) is not None for path in LORA_KEYS):
@@ -241,7 +241,7 @@ def offload_memory(subject: Subject) -> Iterator[Finding]:
         f"{key} = true puts {what} of {model.name} ({model.parameters / 1e9:.1f} billion parameters, {each} bytes "
         f"each: {_gib(needs)}) into RAM, of which this pod may use {_gib(memory)}.",
         subject.where(key),
-        severity="error" if needs > 1.2 * memory else "warning",
+        severity="error" if needs > 1.2 * memory and subject.site.gpus else "warning",
     )
 
 

@@ -86,3 +86,8 @@ class Site:
     container: bool = False
     job_lives: bool = False
     """An attempt of this very run is alive: its ports, GPUs and folders are its own business."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Is there no GPU for certain? Then the run is prepared here, and its pod has other memory and disks."""
+        return self.gpus is not None and not self.gpus

@@ -50,7 +50,7 @@ def _wandb_key(subject: Subject) -> Iterator[Finding]:
 
 def _elsewhere(subject: Subject) -> Severity | None:
     """A warning where nothing will run on this machine: it has no GPU, or there is no run file to start it with."""
-    return "warning" if subject.run_file is None or (subject.site.gpus is not None and not subject.site.gpus) else None
+    return "warning" if subject.run_file is None or subject.site.elsewhere else None
 
 
 def _logging(subject: Subject) -> str:

@@ -394,14 +394,15 @@ def test_nothing_is_said_of_disks_where_nothing_is_saved() -> None:
     assert [one.id for one in disk(10, f"{APART}\n[ckpt]\ninterval = 5\n", run_file=None)] == ["disk-too-small"]
 
 
-def test_beside_a_job_that_lives_a_full_disk_is_a_warning() -> None:
+@pytest.mark.parametrize("there", [{"job_lives": True}, {"gpus": []}])
+def test_beside_a_job_that_lives_or_where_no_gpu_is_a_full_disk_is_a_warning(there: dict[str, Any]) -> None:
     one = subject(
         APART,
         model=known("Qwen/Qwen3-8B"),
         interval=5,
         max_steps=1000,
         run_file=run_file(),
-        site=site(volumes={"output": volume(free_gib=20)}, job_lives=True),
+        site=site(volumes={"output": volume(free_gib=20)}, **there),
     )
     assert [(finding.id, finding.weight) for check in CHECKS for finding in check(one)] == [
         ("disk-too-small", "warning")

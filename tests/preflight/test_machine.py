@@ -245,7 +245,11 @@ def test_an_optimizer_that_does_not_fit_into_memory() -> None:
     model = ModelFacts("Qwen/Qwen3-32B", parameters=32_800_000_000)
     over = replace(pod(text, memory_bytes=128 * GIB), model=model)
     found = the_only(look(over))
-    assert (found.id, found.weight, found.where.line) == ("offload-over-memory", "error", 2)
+    assert (found.id, found.weight, found.where.line) == ("offload-over-memory", "warning", 2)
+    given = replace(over, site=site(memory_bytes=128 * GIB, gpus=[gpu(0), gpu(1)]))
+    assert the_only(look(given)).weight == "error"
+    laptop = replace(over, site=site(memory_bytes=16 * GIB, gpus=[]))
+    assert the_only(look(laptop)).id == "no-gpu"  # the pod has other memory
     assert look(replace(over, site=site(memory_bytes=1000 * GIB))) == []
     lora = text + "[trainer.model.lora]\nrank = 8\n"
     assert look(replace(pod(lora, memory_bytes=128 * GIB), model=model)) == []
