@@ -232,7 +232,7 @@ def _of_configs(
         replace(file, text=replace(file.text, path=path), found=[_at(one, file.text.path, path) for one in file.found])
         for file, path in zip(files, paths, strict=True)
     ]
-    found = [one for file in files for one in file.found]
+    found = [*(one for file in files for one in file.found), *_alone(paths, tables)]
     tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], ())
     settings = Settings(tree, ", ".join(map(str, paths)))
     subject = Subject(
@@ -253,6 +253,14 @@ def _of_configs(
         found += _refusals(subject, configs.refusals(settings, subject.dialect), ())
         subject = replace(subject, plan=plan)
     return _with_site(replace(subject, found=found), None, environ, site)
+
+
+def _alone(paths: Sequence[Path], tables: Sequence[str]) -> Iterator[Finding]:
+    """Of the three files of a run, not all are named. Without one of inference, its engine is somebody else's."""
+    missing = [part for part in ("trainer", "orchestrator") if part not in tables]
+    if missing and all(tables):
+        told = f"What the run is given for the {' and the '.join(missing)} is not looked at: no file of it is named."
+        yield Finding("part-alone", told, Where(str(paths[0])))
 
 
 def _part(path: Path) -> Part:

@@ -347,6 +347,8 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
     for name, field in known.items():
         path = f"{above}.{name}" if above else name
         if field.required and name not in names:
+            if not above and subject.run_file is None and not subject.knows(name):
+                continue  # it has a file of its own, which is not looked at
             where = subject.where(above) if above else subject.file(name)
             told = f"{path} is not set, and the installed prime-rl wants it" + (f" in [{above}]." if above else ".")
             empty = "table" in field.kinds and not any(inner.required for inner in field.below.values())

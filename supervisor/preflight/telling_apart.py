@@ -54,6 +54,7 @@ _SIGNS: Mapping[Part, frozenset[str]] = {
         "data.pack_function data.micro_batch_size data.loss_mask"
     ),
 }
+_EVALUATION = _keys("env model sampling client log wandb output_dir max_concurrent")
 _NAMES: tuple[tuple[str, Part], ...] = (
     ("orch", "orchestrator"),
     ("infer", "inference"),
@@ -82,7 +83,7 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
     if whole and not (whole == {"inference"} and {"data", "optim"} & set(data)):
         return "vf-rl" if named and "env" in data else ""
     scores = _score(data)
-    if scores.get("other") or (named and "eval" in data):
+    if scores.get("other") or (named and "eval" in data) or _evaluates(data):
         return "other"
     # A trainer of RL has no data set of its own; an SFT run has, and what else it sets is the trainer's.
     # Both it and the orchestrator may have [eval] (15d6c8197).
@@ -94,6 +95,13 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
     if len(found) == 1:
         return found[0]
     return _by_name(path)
+
+
+def _evaluates(data: Mapping[str, Any]) -> bool:
+    """Is it of `eval`, whose environments say how often? Those of the orchestrator do so below [eval] alone."""
+    envs = data.get("env")
+    tables = [one for one in envs if isinstance(one, Mapping)] if isinstance(envs, list) else []
+    return set(data) <= _EVALUATION and any({"rollouts_per_example", "num_examples"} & set(one) for one in tables)
 
 
 def _by_name(path: Path) -> Part:

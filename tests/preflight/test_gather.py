@@ -220,9 +220,16 @@ def test_what_a_file_is_stands_in_its_keys_and_else_in_its_name(
     assert subject.kind == ("sft" if part == "sft" else "rl")
 
 
-def test_a_configuration_of_eval_is_told_and_not_complained_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        'num_examples = 5\nrollouts_per_example = 3\n[[env]]\nid = "a"\n',
+        '[model]\nname = "m"\n[[env]]\nid = "a"\nrollouts_per_example = 3\n[[env]]\nid = "b"\n',
+    ],
+)
+def test_a_configuration_of_eval_is_told_and_not_complained_of(tmp_path: Path, text: str) -> None:
     path = tmp_path / "eval.toml"
-    path.write_text('num_examples = 5\nrollouts_per_example = 3\n[[env]]\nid = "a"\n')
+    path.write_text(text)
     assert [one.id for one in examine(looked(path))] == ["no-training"]
 
 
@@ -248,6 +255,22 @@ def test_of_one_file_of_three_the_others_are_not_known(tmp_path: Path) -> None:
     subject = looked(path, as_of=date(2026, 1, 6))
     assert (subject.knows("trainer"), subject.knows("orchestrator")) == (True, False)
     assert [one.id for one in examine(subject) if one.weight == "error"] == []
+
+
+def test_one_file_of_three_is_looked_at_and_the_others_are_named(here: Path) -> None:
+    (here / "infer.toml").write_text("[model]\nenforce_eager = true\n")
+    (here / "orch.toml").write_text("max_steps = 5\nbatch_size = 16\n[sampling]\nmax_tokens = 16\n")
+    (here / "train.toml").write_text("max_steps = 5\n[optim]\nlr = 1e-5\n")
+
+    def told(*names: str) -> list[tuple[str, str]]:
+        seen = examine(looked([here / f"{name}.toml" for name in names], job_dir=here / "prime-rl"))
+        return [(one.id, one.sentence) for one in seen if one.weight == "error" or one.id == "part-alone"]
+
+    ((name, sentence),) = told("infer")
+    assert name == "part-alone"
+    assert sentence.startswith("What the run is given for the trainer and the orchestrator is not looked at")
+    assert [one for one, _ in told("orch", "infer")] == ["part-alone"]
+    assert told("train", "orch", "infer") == told("train", "orch") == []
 
 
 def test_a_configuration_with_a_run_name_of_its_own_is_no_run_file(tmp_path: Path) -> None:
