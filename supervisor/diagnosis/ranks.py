@@ -7,6 +7,7 @@ before, or it is somewhere else in the program. What each rank says of its own w
 from __future__ import annotations
 
 import re
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,8 @@ _STATUS = re.compile(
 )
 _FROM = re.compile(r"dump signal due to a collective timeout from {1,2}rank (\d{1,6})\b")
 _TORCHRUN = re.compile(r"failed \(exitcode: (-?\d{1,4})\) local_rank: (\d{1,6})")
+_WORLD = re.compile(r"World\(world_size=(\d{1,6})\b")
+_IN_NAME = re.compile(r"(?:^|[/._-])rank_?(\d{1,6})(?=[/._-]|$)")
 _FIRST = "Root Cause (first observed failure)"
 _RANK = re.compile(r"\s{0,8}rank {1,8}: (\d{1,6})")
 _CODE = re.compile(r"\s{0,8}exitcode {1,8}: (-?\d{1,4})")
@@ -34,6 +37,7 @@ class Ranks:
     """What the ranks of one attempt said. ``feed`` takes messages in any order."""
 
     seen: set[int] = field(default_factory=set)
+    world: int | None = None  # how many there are, where that is told
     timed_out: dict[int, tuple[int, str]] = field(default_factory=dict)  # rank -> operation's number and kind
     enqueued: dict[str, dict[int, int]] = field(default_factory=dict)  # process group -> rank -> newest number
     named: set[int] = field(default_factory=set)  # by others, as the one that timed out first
@@ -46,6 +50,16 @@ class Ranks:
         """There is such a rank."""
         if rank is not None and len(self.seen) < MOST:
             self.seen.add(rank)
+
+    def see_name(self, name: str) -> None:
+        """The name of a log, which may be of one rank."""
+        if found := _IN_NAME.search(name):
+            self.see(int(found[1]))
+
+    def size(self, text: str) -> None:
+        """A trainer's first line, which tells how many there are."""
+        if found := _WORLD.search(text[:200]):
+            self.world = int(found[1])
 
     def feed(self, text: str) -> None:
         """A message that may tell of ranks."""
@@ -84,6 +98,7 @@ class Ranks:
     def add(self, other: Ranks) -> None:
         """What another file of the same attempt said."""
         self.seen |= other.seen
+        self.world = self.world or other.world
         self.named |= other.named
         for rank, operation in other.timed_out.items():
             self.timed_out.setdefault(rank, operation)
@@ -111,11 +126,11 @@ class Ranks:
             return [], ""
         silent = sorted(self.seen - set(self.timed_out))
         operations = sorted(set(self.timed_out.values()))
+        number, kind = operations[0]
+        waited = f"{ranks_in_words(sorted(self.timed_out))} waited in {kind} number {number}"
         if silent:
-            number, kind = operations[0]
-            waited, absent = ranks_in_words(sorted(self.timed_out)), ranks_in_words(silent, small=True)
             return silent, (
-                f"{waited} waited in {kind} number {number}; {absent} did not time out there: the others waited for "
+                f"{waited}; {ranks_in_words(silent, small=True)} did not time out there: the others waited for "
                 f"{_them(silent)}."
             )
         for group, numbers in sorted(self.enqueued.items()):
@@ -131,15 +146,22 @@ class Ranks:
             behind = sorted(rank for rank, (number, _) in self.timed_out.items() if number == least_number)
             if len(behind) < len(self.timed_out):
                 return behind, f"{ranks_in_words(behind)} stood at operation {least_number}, behind the others."
-        number, kind = operations[0]
-        if len(self.timed_out) == 1:
-            rank = next(iter(self.timed_out))
-            others = "" if self.seen - {rank} else " The other ranks' logs would say whom it waited for."
-            return [], f"Rank {rank} waited in {kind} number {number}.{others}"
+        unheard = self._unheard()
+        if unheard and len(unheard) < len(self.timed_out):
+            return unheard, (
+                f"{waited}; nothing of {ranks_in_words(unheard, small=True)} is in these logs: if none is missing, "
+                f"the others waited for {_them(unheard)}."
+            )
+        if len(self.timed_out) == 1 or unheard:
+            return [], f"{waited}. The other ranks' logs would say whom {_they(self.timed_out)} waited for."
         return [], (
-            f"All {len(self.timed_out)} ranks timed out in the same operation ({kind} number {number}): rather the "
-            "link between them, or a GPU, than one rank's program."
+            f"All {len(self.timed_out)} ranks{'' if self.world else ' in these logs'} timed out in the same operation "
+            f"({kind} number {number}): rather the link between them, or a GPU, than one rank's program."
         )
+
+    def _unheard(self) -> list[int]:
+        """Ranks that there must be, and that say nothing."""
+        return sorted(set(range(min(self.world or max(self.seen) + 1, MOST))) - self.seen)
 
 
 def ranks_in_words(ranks: list[int], *, small: bool = False) -> str:
@@ -153,8 +175,12 @@ def ranks_in_words(ranks: list[int], *, small: bool = False) -> str:
     return words[0].lower() + words[1:] if small else words
 
 
-def _them(ranks: list[int]) -> str:
+def _them(ranks: Sized) -> str:
     return "it" if len(ranks) == 1 else "them"
+
+
+def _they(ranks: Sized) -> str:
+    return "it" if len(ranks) == 1 else "they"
 
 
 def _code(code: int) -> str:

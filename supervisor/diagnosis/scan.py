@@ -94,6 +94,7 @@ class _Scan:
     def _begin(self, name: str, role: Role | None, line: int) -> None:
         merged = role in (None, "launcher")
         self.log = Log(name, role, self._attempt, merged, kernel=self._kernel)
+        self.log.ranks.see_name(name)
         self._zero = line  # the lines before it are another log's: numbers are those of the whole file
         self._number = line
         self._clock = Clock()
@@ -258,6 +259,7 @@ class _Scan:
         for start_role, pattern in _STARTS.items():
             if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
                 self.log.starts += 1
+                self.log.ranks.size(message)
                 self._open.clear()
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
         every: tuple[Role, ...] = ("trainer", "orchestrator", "launcher")
