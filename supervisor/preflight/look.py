@@ -6,11 +6,13 @@ import os
 import re
 import resource
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from supervisor.config import RunFile
 from supervisor.core.facts import HostLook
@@ -22,7 +24,7 @@ from supervisor.jobs.downloads import hub_cache
 from supervisor.jobs.environment import job_environment
 from supervisor.preflight import installed
 from supervisor.preflight import volumes as volumes_of
-from supervisor.preflight.site import Gpu, GpuProcess, Site, Volume
+from supervisor.preflight.site import Gpu, GpuProcess, Site
 from supervisor.primerl import command
 from supervisor.sensors import gpu_survey
 from supervisor.sensors.cgroups import cgroup_of, number
@@ -36,6 +38,8 @@ FILES_S = 2.0
 UNLIMITED = 1 << 62
 CAP_SYS_RESOURCE = 24  # linux/capability.h
 LATEST_ATTEMPTS = 3
+
+T = TypeVar("T")
 
 _PROVIDERS = (
     ("vast", ("VAST_CONTAINERLABEL", "VAST_TCP_PORT_22", "VAST_CONTAINER_ID")),
@@ -99,47 +103,45 @@ def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str])
 
 def look(needs: Needs, *, gpus: bool = True) -> Site:
     """The pod, as far as it can be known from here. ``gpus`` False: the driver is not asked."""
-    surveyed: list[gpu_survey.GpuSurvey] = []
-    volumes: dict[str, Volume] = {}
-    persistent: list[Volume] = []
     mounts = volumes_of.mounts()
     cache = hub_cache(needs.environ, needs.cwd)
-    looks = [_beside(lambda: surveyed.append(gpu_survey.survey(GPUS_S, dict(needs.own))))] if gpus else []
-    for name, folder in needs.folders.items():
-        looks.append(_beside(partial(_put, volumes, name, folder, mounts)))
-    cached: list[Mapping[str, Path]] = []
-    looks.append(_beside(lambda: cached.append(volumes_of.cached_models(cache))))
     container = in_container(needs.own, mounts)
-    if container:
-        looks.append(_beside(lambda: persistent.extend(volumes_of.given(mounts))))
+    until = time.monotonic() + FILES_S
+    surveyed = _Beside(partial(gpu_survey.survey, GPUS_S, dict(needs.own))) if gpus else None
+    volumes = {name: _Beside(partial(volumes_of.volume_of, path, mounts)) for name, path in needs.folders.items()}
+    models = _Beside(partial(volumes_of.cached_models, cache))
+    persistent = _Beside(partial(volumes_of.given, mounts if container else ()))
+    packages = _Beside(partial(_packages, needs))
+    wandb_login = _Beside(partial(has_wandb_login, needs.environ))
+    hf_login = _Beside(partial(has_hf_login, needs.environ))
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
-    found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
-    torch, torch_cuda = installed.torch(found)
     ours = _Ours(needs)
     held = listening(needs.ports, needs.hosts, ours)
     shm = volumes_of.volume_of(Path("/dev/shm"), mounts)  # noqa: S108
-    for at, one in enumerate(looks):
-        one.join(GPUS_S + 1 if gpus and at == 0 else FILES_S)
-    told = surveyed[0] if surveyed else gpu_survey.GpuSurvey(problem="not asked")
+    found = {name: volume for name, one in volumes.items() if (volume := one.told(until)) is not None}
+    cached = models.told(until)
+    versions, (torch, torch_cuda) = packages.told(until) or ({}, ("", ""))
+    told = surveyed.told(time.monotonic() + GPUS_S + 1) if surveyed else None
+    told = told or gpu_survey.GpuSurvey(problem="not asked")
     return Site(
         gpus=_gpus(told, ours) if not told.problem or told.none else None,
         driver=told.driver,
         driver_cuda=told.cuda,
         torch=torch,
         torch_cuda=torch_cuda,
-        versions=found.versions(),
+        versions=versions,
         memory_bytes=host.memory_total_bytes,
         nofile=open_files(needs.nofile),
         nproc=processes(),
         shm=shm,
         ports=held,
-        volumes=dict(volumes),
-        persistent=tuple(persistent),
-        hf_cache=cache if cached else None,  # of one that gave no answer nothing is known
-        hf_models=cached[0] if cached else {},
+        volumes=found,
+        persistent=tuple(persistent.told(until) or ()),
+        hf_cache=cache if cached is not None else None,  # of one that gave no answer nothing is known
+        hf_models=cached or {},
         environ=needs.environ,
-        netrc_wandb=has_wandb_login(needs.environ),
-        hf_login=has_hf_login(needs.environ),
+        netrc_wandb=wandb_login.told(until) is not False,
+        hf_login=hf_login.told(until),
         provider=provider(needs.own),
         container=container,
         job_lives=needs.state_dir is not None and lives(needs.state_dir),
@@ -167,22 +169,28 @@ def _environment(run_file: RunFile, environ: Mapping[str, str]) -> Mapping[str, 
         return {**environ, **run_file.job.env}
 
 
-def _beside(what: Callable[[], object]) -> threading.Thread:
-    """A look that may hang, in a thread that nobody has to wait for. One that fails leaves its place empty."""
+class _Beside(Generic[T]):
+    """A look that may hang, in a thread that nobody has to wait for. One that fails, or gives no answer, tells None."""
 
-    def look() -> None:
+    def __init__(self, what: Callable[[], T]) -> None:
+        self._what = what
+        self._told: T | None = None
+        self._thread = threading.Thread(target=self._look, daemon=True, name="preflight-look")
+        self._thread.start()
+
+    def told(self, until: float) -> T | None:
+        """What was seen, waited for until then (monotonic time)."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+        return self._told
+
+    def _look(self) -> None:
         with suppress(OSError):
-            what()
-
-    thread = threading.Thread(target=look, daemon=True, name="preflight-look")
-    thread.start()
-    return thread
+            self._told = self._what()
 
 
-def _put(volumes: dict[str, Volume], name: str, folder: Path, mounts: Sequence[volumes_of.Mount]) -> None:
-    volume = volumes_of.volume_of(folder, mounts)
-    if volume is not None:
-        volumes[name] = volume
+def _packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
+    found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
+    return found.versions(), installed.torch(found)
 
 
 # ---------------------------------------------------------------- GPUs

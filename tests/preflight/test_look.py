@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -64,6 +65,35 @@ def test_a_look_at_this_machine_takes_less_than_a_second_and_knows_the_basics(tm
 
 
 # ---------------------------------------------------------------- GPUs
+
+
+@pytest.mark.parametrize(
+    ("held", "part"),
+    [("text_of", installed), ("packages", installed), ("cached_models", volumes), ("volume_of", volumes)],
+)
+def test_a_volume_that_gives_no_answer_costs_its_place_and_no_more(
+    held: str, part: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead network volume under HF_HOME, HOME or the interpreter: who reads there is held until it comes back."""
+    dead, back, true = tmp_path / "dead", threading.Event(), getattr(part, held)
+
+    def hold(path: Path, *rest: object) -> object:
+        if path.is_relative_to(dead):
+            back.wait(10)
+        return true(path, *rest)
+
+    monkeypatch.setattr(part, held, hold)
+    monkeypatch.setattr(look, "FILES_S", 0.3)
+    environ = {"HF_HOME": str(dead), "HOME": str(dead)}
+    began = time.monotonic()
+    site = look.look(Needs(environ, environ, python=dead / "bin/python", folders={"hf-cache": dead}), gpus=False)
+    took = time.monotonic() - began
+    back.set()
+    assert took < 5
+    assert site.memory_bytes
+    if held == "text_of":
+        assert site.hf_login is None
+        assert site.netrc_wandb, "what is not known is not complained of"
 
 
 def test_gpus_are_surveyed_in_a_child_with_their_tenants(tmp_path: Path) -> None:
