@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ VERB = "start-check"
 """The hidden command that the child is; it reads the run's settings as JSON and prints what it found as JSON."""
 MOST_TOLD = 5
 POLL_S = 0.05
+REAP_S = 1.0
+_SAYS = ("id", "severity", "overruled", "file", "line", "sentence", "remedy")
+"""What is read of a finding. The child may be of another version: an upgrade replaces files under a living daemon."""
 
 
 class StartCheck:
@@ -115,33 +119,37 @@ class StartCheck:
 
     def _look(self, unwanted: threading.Event) -> list[dict[str, Any]]:
         settings = self._run_file().model_dump_json(exclude_unset=True).encode()
+        try:
+            said, complaint, code = self._ask(settings, unwanted)
+        except OSError as error:  # no room for a temporary file, no memory for a child
+            return self._without(f"could not be begun ({error.strerror})")
+        if unwanted.is_set():
+            return []
+        if code is None:
+            return self._without(f"took longer than {LIMIT_S:.0f} s")
+        try:
+            return [{name: one[name] for name in _SAYS} for one in json.loads(said)["findings"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            last = complaint.decode(errors="replace").strip().splitlines()
+            return self._without(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
+
+    def _ask(self, settings: bytes, unwanted: threading.Event) -> tuple[bytes, bytes, int | None]:
+        """What the child said, its complaints, and its exit code; None where it was ended. Raises OSError."""
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
             asked.write(settings)
             asked.seek(0)
-            try:
-                child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *self._overrule],
-                    stdin=asked,
-                    stdout=said,
-                    stderr=complaint,
-                    env=self._environ,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                return self._without(f"could not be begun ({error.strerror})")
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *self._overrule],
+                stdin=asked,
+                stdout=said,
+                stderr=complaint,
+                env=self._environ,
+                start_new_session=True,
+            )
             code = _wait(child, unwanted)
-            if unwanted.is_set():
-                return []
-            if code is None:
-                return self._without(f"took longer than {LIMIT_S:.0f} s")
             said.seek(0)
             complaint.seek(0)
-            try:
-                found = json.loads(said.read())["findings"]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                last = complaint.read()[-2000:].decode(errors="replace").strip().splitlines()
-                return self._without(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
-            return list(found)
+            return said.read(), complaint.read()[-2000:], code
 
     def _without(self, how: str) -> list[dict[str, Any]]:
         told = (
@@ -159,7 +167,8 @@ def _wait(child: subprocess.Popen[bytes], unwanted: threading.Event) -> int | No
     code = child.poll()
     if code is None:
         os.killpg(child.pid, signal.SIGKILL)  # our child, not reaped: the number is its own
-        child.wait()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(REAP_S)  # one that the kernel holds (a dead network volume) ends when that lets it go
     return code
 
 

@@ -23,7 +23,7 @@ from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.preflight import examine
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.gate import beaten, overrule_mistakes, standing, stopping
+from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
 from supervisor.secrets import masked, masked_all, remember_environment
@@ -102,7 +102,8 @@ def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Ma
     run_file = RunFile.model_validate_json(settings)
     subject, _ = gather_run(path, environ=environ, run_file=run_file)
     overruled = frozenset([*overrule, *run_file.check.overrule])
-    found = standing(in_order([*examine(subject), *overrule_mistakes(subject)]), subject, overruled)
+    looked = lasting([*examine(subject), *overrule_mistakes(subject)])
+    found = standing(in_order(looked), subject, overruled)
     told = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in found]
     print(json.dumps(masked_all({"findings": told}), ensure_ascii=False))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from supervisor.preflight.examine import REFUSED, ordered
 from supervisor.preflight.finding import Finding, rules
@@ -13,6 +14,9 @@ UNYIELDING = frozenset(
     {"run-file", "refused", "config-missing", "config-unreadable", "prime-rl-not-found", "prime-rl-unknown"}
 )
 """Errors that no overruling helps against: the supervisor cannot start such a run, whatever a person says."""
+PASSING = frozenset({"port-in-use", "gpu-busy"})
+"""Errors of this moment: what a run before this one holds it lets go while it ends. A start waits for its ports, and is
+tried again."""
 
 
 def standing(found: Sequence[Finding], subject: Subject, overruled: Collection[str]) -> list[Finding]:
@@ -30,6 +34,11 @@ def stopping(found: Sequence[Finding], overruled: Collection[str]) -> list[Findi
 def beaten(one: Finding, overruled: Collection[str]) -> bool:
     """Is it an error that a person has overruled?"""
     return one.weight == "error" and one.id in overruled and one.id not in UNYIELDING
+
+
+def lasting(found: Sequence[Finding]) -> list[Finding]:
+    """``found`` for a start: what passes by itself is a warning there, since nobody would start the run again."""
+    return [replace(one, severity="warning") if one.id in PASSING else one for one in found]
 
 
 def overrule_mistakes(subject: Subject) -> list[Finding]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from supervisor.config import RunFile
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding, Where
-from supervisor.preflight.gate import UNYIELDING, beaten, overrule_mistakes, standing, stopping
+from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping
 from supervisor.preflight.subject import Subject
 from supervisor.primerl.configs import Settings
 from supervisor.toml_positions import key_positions
@@ -37,6 +37,12 @@ def test_errors_stop_and_warnings_and_overruled_errors_do_not() -> None:
     assert stopping([BATCH, NO_GPU], ()) == [BATCH]
     assert stopping([BATCH, NO_GPU], {"batch-of-whole-groups"}) == []
     assert not beaten(NO_GPU, {"no-gpu"}), "a warning need not be overruled"
+
+
+def test_what_passes_by_itself_is_no_error_of_a_start() -> None:
+    port, gpu = Finding("port-in-use", "8000."), Finding("gpu-busy", "70 GiB.", severity="error")
+    assert stopping([port, gpu, BATCH], ()) == [port, gpu, BATCH]
+    assert [one.weight for one in lasting([port, gpu, BATCH])] == ["warning", "warning", "error"]
 
 
 def test_what_cannot_be_started_cannot_be_overruled() -> None:

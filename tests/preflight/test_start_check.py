@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -128,6 +131,7 @@ def test_warnings_and_overruled_errors_are_said_once_and_stop_nothing(start: Sta
         ("echo Traceback >&2; echo 'ValueError: of a defect.' >&2; exit 1", "failed (ValueError: of a defect)"),
         ("echo '[1, 2]'", "failed (exit code 0)"),
         ("echo '{\"findings\": 3'", "failed (exit code 0)"),
+        ('echo \'{"findings": [{"id": "of-a-later-version"}]}\'', "failed (exit code 0)"),
         ("exec sleep 60", "took longer than 0 s"),
     ],
 )
@@ -148,6 +152,27 @@ def test_a_program_that_is_not_there_costs_no_run(start: Start) -> None:
     start.program.unlink()
     start.begin()
     assert "could not be begun (No such file or directory)" in start.told[0][1]
+
+
+def test_without_room_for_a_temporary_file_the_run_starts(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    start.begin()
+    assert "could not be begun (No space left on device)" in start.told[0][1]
+
+
+def test_a_child_that_the_kernel_holds_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a dead network volume: SIGKILL does nothing until the volume answers."""
+    monkeypatch.setattr(start_check, "LIMIT_S", 0.2)
+    monkeypatch.setattr(start_check, "REAP_S", 0.2)
+    monkeypatch.setattr(os, "killpg", lambda pid, number: None)
+    start.child("exec sleep 4")
+    began = time.monotonic()
+    start.begin()
+    assert time.monotonic() - began < 3
+    assert "took longer than 0 s" in start.told[0][1]
 
 
 def test_a_stop_does_not_wait_for_the_check(start: Start) -> None:
