@@ -295,8 +295,8 @@ class _Scan:
             roles: tuple[Role, ...] = ("job",)
         elif role is None or self.log.merged:
             roles = tuple(dict.fromkeys((role or "launcher", *(one for one in ROLES if one != "env"))))
-        elif role == "env":
-            roles = ("env",)
+        elif role in ("env", "orchestrator"):  # no other trainer has one
+            roles = (role,)
         else:
             roles = (role, "job")
         return _known(roles, message[:MATCHED], frame)

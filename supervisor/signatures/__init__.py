@@ -22,7 +22,7 @@ and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted
     mild = true                         # a healthy run may say it: it explains nothing while the run goes on
     quiet = true                        # some programs say it at the level INFO
     only = "diagnose"                   # recovery is not told: it says that something failed, and not what
-    frame = "transformers/models/auto/" # part of the path where it is raised (then recovery is not told either)
+    frame = "transformers/models/auto/" # part of the path where it is raised (recovery does not know where)
 
 A message is a logger's line without its time and level, or a raw line (the end of a traceback). The first signature
 that matches counts, so the narrow ones come first. "deterministic" ends the run with exit 93 where the job ended before

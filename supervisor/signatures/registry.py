@@ -57,7 +57,7 @@ class Signature:
     mild: bool = False  # a healthy run may say it: it explains nothing while the run goes on
     quiet: bool = False  # it is also said at the level of ordinary lines
     diagnosed_only: bool = False  # recovery is not told of it
-    frame: str = ""  # part of the path in which the exception was raised
+    frame: str = ""  # part of the path in which the exception was raised, where that is known
 
 
 class Registry:
@@ -83,7 +83,7 @@ class Registry:
         for signature in self._may_match(role, line):
             if signature.diagnosed_only and not diagnosing:
                 continue
-            if signature.frame and signature.frame not in frame:
+            if diagnosing and signature.frame not in frame:
                 continue
             if signature.pattern.match(line):
                 return signature
@@ -200,7 +200,7 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
         frozenset(_texts(table.get("before", []), f"{where}: before")),
         "mild" in table,
         "quiet" in table,
-        "only" in table or bool(frame),
+        "only" in table,
         frame,
     )
 

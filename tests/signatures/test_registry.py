@@ -33,8 +33,8 @@ NAMES = {
 DETERMINISTIC = {
     "run-folder-used", "config-invalid", "environment-missing", "checkpoint-other-version", "model-length-too-long",
     "model-unknown", "module-missing", "key-missing", "model-not-found", "model-no-causal-lm", "model-type-unknown",
-    "model-gated", "hub-not-found", "glibc-too-old", "library-mismatch", "config-not-toml", "config-file-missing",
-    "engine-model-unsupported", "engine-layout", "checkpoint-other-shape", "tool-parser-off",
+    "model-gated", "hub-not-found", "config-not-toml", "engine-model-unsupported", "engine-layout",
+    "checkpoint-other-shape",
 }  # fmt: skip
 
 
@@ -97,6 +97,14 @@ def test_a_frame_must_fit_where_one_is_asked_for() -> None:
     known = registry.match("trainer", "KeyError: 'qwen9_moe'", diagnosing=True, frame=auto)
     assert known is registry.get("model-type-unknown")
     assert registry.match("trainer", "KeyError: 'reward'", diagnosing=True, frame="/app/env/wordle.py") is None
+
+
+def test_a_file_that_an_environment_could_not_read_is_no_damaged_checkpoint() -> None:
+    registry, line = REGISTRIES["prime-rl"], "EOFError: Ran out of input"
+    of_torch = "/app/.venv/lib/python3.12/site-packages/torch/serialization.py"
+    assert registry.match("orchestrator", line, diagnosing=True, frame="/app/environments/wordle/wordle.py") is None
+    assert registry.match("orchestrator", line, diagnosing=True, frame=of_torch) is registry.get("checkpoint-damaged")
+    assert registry.match("orchestrator", line) is registry.get("checkpoint-damaged"), "recovery sees no frames"
 
 
 def test_there_are_as_many_as_were_promised() -> None:
