@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.cli import render
+from supervisor.cli.terminal import say
 from supervisor.diagnosis.causes import diagnose as judge
 from supervisor.diagnosis.places import Source, opened, sources
 from supervisor.diagnosis.scan import scan
@@ -24,9 +26,10 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     """Say it. 0: something is named; 3: nothing known was found, or the run is well; 1: nothing could be read."""
     wanted = _wanted(paths)
     logs: list[Log] = []
+    stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer  # None: it was closed before the start
     for source in wanted:
         try:
-            with opened(source, sys.stdin.buffer) as stream:
+            with opened(source, stdin) as stream:
                 logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
         except OSError as error:
             print(f"{source.name} cannot be read: {error.strerror or error}.", file=sys.stderr)
@@ -36,15 +39,15 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     found = judge(logs)
     remember_environment()
     if json_wanted:
-        print(masked(json.dumps(as_json(found, logs), ensure_ascii=False, indent=1)))
+        say(masked(json.dumps(as_json(found, logs), ensure_ascii=False, indent=1)))
     else:
-        print("\n".join(render.safe(line) for line in masked(text(found, logs)).splitlines()))
+        say("\n".join(render.safe(line) for line in masked(text(found, logs)).splitlines()))
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 
 def _wanted(paths: Sequence[str]) -> list[Source]:
     if not paths:
-        if not sys.stdin.isatty() and not _closed():
+        if sys.stdin is not None and not sys.stdin.isatty() and not _closed():
             return [Source("stdin")]
         return _of_this_machine()
     found: list[Source] = []

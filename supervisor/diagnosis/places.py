@@ -43,6 +43,11 @@ _ATTEMPT = re.compile(
     r"(?:^|/)logs/(attempt_\d{1,6})(?:/|$)|(?:^|/)attempts/(\d{4,9})(?:/|$)|(?:^|/)(\d{4,9}-attempt-\d{4,9}(?:-\d+)?)(?:/|$)"
 )
 
+_PACKED: Final = {
+    b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"PK\3\4": "zip", b"\x04\x22\x4d\x18": "lz4"
+}  # fmt: skip
+_NO_TEXT = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -165,9 +170,9 @@ def _shown(path: Path, root: Path) -> str:
 
 @contextmanager
 def opened(source: Source, stdin: BinaryIO) -> Iterator[BinaryIO]:
-    """Its bytes, unpacked, piece after piece. Raises OSError."""
+    """Its bytes, unpacked, piece after piece. Raises OSError, also of what is no text (here or in ``read``)."""
     if not source.pieces:
-        yield stdin
+        yield _unpacked(stdin) if isinstance(stdin, BufferedReader) else stdin  # type: ignore[misc]  # as below
         return
     pieces = _Pieces(source.pieces)
     try:
@@ -202,9 +207,25 @@ class _Pieces:
 
 def _open(path: Path) -> BufferedReader | gzip.GzipFile:
     file = path.open("rb")
-    start = file.read(2)
-    file.seek(0)
-    return gzip.GzipFile(fileobj=file) if start == b"\x1f\x8b" else file
+    try:
+        return _unpacked(file)
+    except OSError:
+        file.close()
+        raise
+
+
+def _unpacked(file: BufferedReader) -> BufferedReader | gzip.GzipFile:
+    start = file.peek()[:4096]  # seeks nothing: it may be a pipe
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    for begins, packer in _PACKED.items():
+        if start.startswith(begins):
+            raise OSError(f"it is packed with {packer}: unpack it first")
+    # Blanks of a sparse file (what logrotate's copytruncate leaves) are no sign; nor is a letter cut in two at the end.
+    text = start.replace(b"\0", b"").decode(errors="replace")
+    if len(_NO_TEXT.findall(text)) > len(text) // 5:
+        raise OSError("it is no text")
+    return file
 
 
 def roles_of(found: list[Source]) -> Mapping[str, int]:

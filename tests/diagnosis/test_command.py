@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from supervisor.cli.main import main
 from supervisor.diagnosis.places import named, sources
 from supervisor.diagnosis.scan import BLOCK_BYTES, LINE_BYTES, scan
 
+ROOT = Path(__file__).parents[2]
 OOM = "[trainer0]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.16 GiB.\n"
 STEP = "[trainer0]:03:0{n}:00 SUCCESS Step {n} |  45.1s | Loss 0.0010 | Entropy 0.3000\n"
 
@@ -75,6 +77,62 @@ def test_standard_input_and_compressed_files(tmp_path: Path) -> None:
     assert b"stdin:1" in done.stdout
     (tmp_path / "trainer.stdout.gz").write_bytes(gzip.compress(OOM.encode()))
     assert main(["diagnose", str(tmp_path / "trainer.stdout.gz")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\xfd7zXZ\0\0\4", "it is packed with xz: unpack it first."),
+        (b"PK\3\4\x14\0", "it is packed with zip: unpack it first."),
+        (b"\x28\xb5\x2f\xfd\x04", "it is packed with zstd: unpack it first."),
+        (b"\x7fELF\x02\x01\x01\0\0\x03\0>\0\xf0\xff\x90\x81", "it is no text."),
+        (b"\x1f", "it is no text."),
+        (b"\x1f\x8b\x08\0\0", "There was nothing to read"),
+    ],
+)
+def test_of_what_is_no_text_it_is_not_said_that_nothing_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, why: str
+) -> None:
+    (tmp_path / "trainer.log").write_bytes(content)
+    assert main(["diagnose", str(tmp_path / "trainer.log")]) == 1
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [b"\0" * 40, "Größe: 5 µm, 重み\n".encode(), b"\x1b[32m ok\x1b[0m\n"])
+def test_odd_letters_do_not_make_it_no_text(tmp_path: Path, before: bytes) -> None:
+    (tmp_path / "trainer.log").write_bytes(before + b"\n" + OOM.encode())
+    assert main(["diagnose", str(tmp_path / "trainer.log")]) == 0
+
+
+def test_a_pipe_is_read_though_it_cannot_be_gone_back_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for content in (OOM.encode(), gzip.compress(OOM.encode())):
+        read, write = os.pipe()
+        os.write(write, content)
+        os.close(write)
+        assert main(["diagnose", f"/dev/fd/{read}"]) == 0
+        assert "cuda-oom" in capsys.readouterr().out
+        os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("diagnose <&-", 1, "No daemon runs on this machine."),
+        ("diagnose - <&-", 1, "There was nothing to read"),
+        ("diagnose trainer.log >&-", 0, ""),
+        ("diagnose trainer.log >/dev/full", 1, "Standard output cannot be written: No space left on device."),
+        ("version >/dev/full", 1, "Standard output cannot be written: No space left on device."),
+    ],
+)
+def test_what_is_closed_or_full_is_no_crash(tmp_path: Path, words: str, code: int, said: str) -> None:
+    (tmp_path / "trainer.log").write_text(OOM)
+    program = "import sys; from supervisor.cli.main import main; sys.exit(main())"
+    line = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)} {words}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == code
+    assert done.stderr.decode().startswith(said)
+    assert not list(tmp_path.glob("*crash*"))
 
 
 def test_a_compressed_file_that_ends_early_is_read_as_far_as_it_goes(
