@@ -267,6 +267,8 @@ class Check(Section):
 
     overrule: list[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,63}$")]] = []
     """Ids of errors that do not stop a start (docs/preflight.md lists them). Warnings never do."""
+    at_start: bool = True
+    """False: only a person's own `rl-supervisor check` looks, and every start goes on unchecked."""
 
 
 class Hooks(Section):

@@ -140,7 +140,9 @@ class Daemon:
                 post=lambda told: self.post(told, "check"),
                 state=lambda: self.state,
                 overrule=overrule,
-            ),
+            )
+            if run_file.check.at_start
+            else None,
         )
         self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(self)

@@ -34,6 +34,7 @@ FAST: dict[str, dict[str, Any]] = {
     "recovery": {"backoff": 0.2, "backoff_cap": 2},
     "supervision": {"sample": 0.1, "engine_sample": 0.3, "scan": 0.3, "quiet": 0.4, "gpu_free": 10, "shim": "fork"},
     "disk": {"stop_below_mb": 0},
+    "check": {"at_start": False},  # a second for each start, and a practice run is no sound configuration of prime-rl
     "logging": {"format": "json"},
 }
 

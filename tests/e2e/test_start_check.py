@@ -25,8 +25,10 @@ ID = "batch-of-whole-groups"
 def new_pod(tmp_path: Path) -> Iterator[NewPod]:
     made: list[Pod] = []
 
-    def make(era: str = "v0.6", **options: Any) -> Pod:
-        pod = Pod(tmp_path, era, **{"max_steps": 400, "step_s": 0.2, **options})
+    def make(era: str = "v0.6", settings: dict[str, dict[str, Any]] | None = None, **options: Any) -> Pod:
+        asked = settings or {}
+        asked = {**asked, "check": {"at_start": True, **asked.get("check", {})}}
+        pod = Pod(tmp_path, era, settings=asked, **{"max_steps": 400, "step_s": 0.2, **options})
         made.append(pod)
         return pod
 
