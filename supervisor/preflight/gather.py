@@ -252,7 +252,7 @@ def _of_configs(
         plan = GpuPlan() if split else command.gpu_plan(alone, subject.dialect, settings, environ, sft=kind == "sft")
         found += _refusals(subject, configs.refusals(settings, subject.dialect), ())
         subject = replace(subject, plan=plan)
-    return _with_site(replace(subject, found=found), None, environ, site)
+    return _with_site(replace(subject, found=found), None, environ, site, job_dir)
 
 
 def _alone(paths: Sequence[Path], tables: Sequence[str]) -> Iterator[Finding]:
@@ -444,8 +444,10 @@ def _place_in_run_file(subject: Subject, sentence: str) -> Where:
 # ---------------------------------------------------------------- the pod
 
 
-def _with_site(subject: Subject, job: Job | None, environ: Mapping[str, str], site: Site | None) -> Subject:
-    site = look.site(subject.run_file, job, environ) if site is None else site
+def _with_site(
+    subject: Subject, job: Job | None, environ: Mapping[str, str], site: Site | None, checkout: Path | None = None
+) -> Subject:
+    site = look.site(subject.run_file, job, environ, checkout=checkout) if site is None else site
     name = subject.settings.get(*MODELS)
     folder = subject.run_file.job.dir if subject.run_file is not None else None
     model = None

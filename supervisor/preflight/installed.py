@@ -10,6 +10,7 @@ from pathlib import Path
 LARGEST = 1 << 20
 _CUDA = re.compile(r"""^cuda\s*(?::[^=\n]*)?=\s*['"]([\d.]+)['"]""", re.M)
 _VERSION = re.compile(r"""^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"]+)['"]""", re.M)
+_LOCKED = re.compile(r'^name = "(transformers|vllm)"\nversion = "([^"]+)"', re.M)
 # Lines of code in .pth files that bring no module from elsewhere, or only those that a finder's text names.
 _KNOWN_HOOK = re.compile(
     r"import (_virtualenv|__editable__|os; var = 'SETUPTOOLS|sys, types, os;|coverage|a1_coverage)"
@@ -87,11 +88,16 @@ def torch(found: Packages) -> tuple[str, str]:
     return (version[1] if version else ""), (cuda[1] if cuda else "")
 
 
-def text_of(path: Path) -> str:
+def locked(folder: Path) -> dict[str, str]:
+    """Versions that ``uv sync`` will install into a checkout, of what the checks ask for."""
+    return dict(_LOCKED.findall(text_of(folder / "uv.lock", 8 * LARGEST)))
+
+
+def text_of(path: Path, most: int = LARGEST) -> str:
     """The start of a file, "" where it cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(LARGEST).decode("utf-8", "replace")
+            return file.read(most).decode("utf-8", "replace")
     except (OSError, ValueError):  # a name with a NUL in it is none
         return ""
 

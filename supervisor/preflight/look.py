@@ -60,6 +60,7 @@ class Needs:
     own: Mapping[str, str]
     cwd: Path = Path("/")
     python: Path | None = None
+    checkout: Path | None = None
     ports: Sequence[int] = ()
     hosts: Mapping[int, str] = field(default_factory=dict)
     nofile: int = 65536
@@ -68,17 +69,28 @@ class Needs:
     run_id: str = ""
 
 
-def site(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str], *, gpus: bool = True) -> Site:
+def site(
+    run_file: RunFile | None,
+    job: Job | None,
+    environ: Mapping[str, str],
+    *,
+    checkout: Path | None = None,
+    gpus: bool = True,
+) -> Site:
     """Look at this pod for the run. Well under a second, but where a driver or a network volume gives no answer."""
-    return look(needs(run_file, job, environ), gpus=gpus)
+    return look(needs(run_file, job, environ, checkout), gpus=gpus)
 
 
-def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str]) -> Needs:
-    """What the job would be started with. A job that cannot be started yet is looked at as far as it is known."""
+def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str], checkout: Path | None = None) -> Needs:
+    """What the job would be started with. A job that cannot be started yet is looked at as far as it is known.
+
+    ``checkout``: the folder of prime-rl, where no run file names it.
+    """
     if run_file is None:
         here = Path.cwd()
         folders = {"hf-cache": hub_cache(environ, here), "tmp": Path(environ.get("TMPDIR") or "/tmp")}  # noqa: S108
-        return Needs(environ, environ, here, folders=folders)
+        python = checkout / ".venv" / "bin" / "python" if checkout is not None else None
+        return Needs(environ, environ, here, python=python, checkout=checkout, folders=folders)
     parts = _components(run_file, job)
     env = parts[0].env if parts else _environment(run_file, environ)
     folder = (run_file.job.dir or Path.cwd()).expanduser().absolute()
@@ -87,6 +99,7 @@ def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str])
         own=environ,
         cwd=folder,
         python=command.interpreter(run_file) if run_file.job.kind != "command" else run_file.job.python,
+        checkout=folder,
         ports=sorted({port for part in parts for port in part.ports}),
         hosts={port: host for part in parts for port, host in part.hosts.items()},
         nofile=run_file.job.nofile,
@@ -190,7 +203,8 @@ class _Beside(Generic[T]):
 
 def _packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
     found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
-    return found.versions(), installed.torch(found)
+    versions = found.versions() or (installed.locked(needs.checkout) if needs.checkout else {})
+    return versions, installed.torch(found)
 
 
 # ---------------------------------------------------------------- GPUs

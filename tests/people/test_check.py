@@ -46,7 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_checkout(tmp_path / "prime-rl", ERAS["be0e3d131"])
     (tmp_path / "rl.toml").write_text(CONFIG)
     (tmp_path / "run.toml").write_text(RUN.format(here=tmp_path))
-    monkeypatch.setattr("supervisor.preflight.look.site", lambda run, job, environ: Site(environ=environ))
+    monkeypatch.setattr("supervisor.preflight.look.site", lambda run, job, environ, **given: Site(environ=environ))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path

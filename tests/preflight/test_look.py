@@ -300,6 +300,17 @@ def test_modules_are_found_as_packages_files_editable_folders_and_by_finders(tmp
     assert found.has("beside")
 
 
+def test_where_nothing_is_installed_yet_the_lock_file_says_what_will_be(tmp_path: Path) -> None:
+    lock = '[[package]]\nname = "transformers"\nversion = "4.56.1"\n[[package]]\nname = "other"\nversion = "1"\n'
+    (tmp_path / "uv.lock").write_text(lock)
+    there = look.site(None, None, {"HOME": str(tmp_path)}, checkout=tmp_path, gpus=False)
+    assert there.versions == {"transformers": "4.56.1"}
+    sites = make_environment(tmp_path)
+    (sites / "transformers-5.1.0.dist-info").mkdir()
+    there = look.site(None, None, {"HOME": str(tmp_path)}, checkout=tmp_path, gpus=False)
+    assert there.versions["transformers"] == "5.1.0"
+
+
 def test_an_environment_that_also_looks_elsewhere_or_is_not_there_is_not_whole(tmp_path: Path) -> None:
     sites = make_environment(tmp_path)
     (tmp_path / ".venv/pyvenv.cfg").write_text("include-system-site-packages = true\n")
