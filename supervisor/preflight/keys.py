@@ -353,7 +353,9 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
             told = f"{path} is not set, and the installed prime-rl wants it" + (f" in [{above}]." if above else ".")
             empty = "table" in field.kinds and not any(inner.required for inner in field.below.values())
             remedy = f"Write a table [{path}]; it may be empty." if empty else f"Set {path}."
-            yield Finding("missing-key", told, Where(where.file, where.line, path), remedy)
+            # Without a run file the launcher's flags are not known, and any flag of it fills the table.
+            weight: Severity | None = "warning" if empty and subject.run_file is None else None
+            yield Finding("missing-key", told, Where(where.file, where.line, path), remedy, weight)
     for key, value in table.items():
         inner = known.get(str(key).replace("-", "_"))
         if inner is not None:

@@ -135,7 +135,9 @@ def _engine_port(subject: Subject) -> Iterator[Finding]:
         remedy = f"Set {path} = {listens}."
     else:
         url = f'"http://localhost:{listens}/v1"'
-        remedy = f"Set {path} = {f'[{url}]' if isinstance(said.value, list) else url}."
+        field = subject.schema.get(path) if subject.schema is not None else None
+        several = isinstance(said.value, list) and (field is None or "list" in field.kinds)
+        remedy = f"Set {path} = {f'[{url}]' if several else url}."
     yield Finding("engine-port", told, where, remedy)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.config import RunFile
-from supervisor.preflight import tracking
+from supervisor.preflight import eras, tracking
 from supervisor.preflight.models import ModelFacts
 from tests.preflight.eras_by_day import EVERY, IDS, JANUARY, JUNE, MARCH, NEWEST, RUN, SEPTEMBER, found, of, weights
 from tests.preflight.subjects import site
@@ -115,6 +117,15 @@ def test_a_gated_model_is_complained_of_only_where_all_is_known() -> None:
 )  # fmt: skip
 def test_the_port_that_is_asked_is_the_port_that_listens(era: str, text: str, other: bool) -> None:
     assert ("engine-port" in weights(tracking.CHECKS, of(era, text))) == other
+
+
+def test_the_url_is_not_told_as_a_list_where_only_a_text_is_taken() -> None:
+    text = '[inference]\n[orchestrator.model.client]\nbase_url = ["http://localhost:8001/v1"]\n'
+    schema = next(era.schemas["rl"] for era in eras.known() if era.commit == "559b44772")
+    remedies = {
+        one.id: one.remedy for check in tracking.CHECKS for one in check(replace(of(NEWEST, text), schema=schema))
+    }
+    assert remedies["engine-port"] == 'Set orchestrator.model.client.base_url = "http://localhost:8000/v1".'
 
 
 def test_the_remote_executor_is_found_in_each_environment_at_its_line() -> None:
