@@ -26,6 +26,7 @@ from supervisor.cli.launch_words import (
     KILLS,
     SCREEN_VALUES,
     TMUX_VALUES,
+    TRAINS_NOTHING,
     component_of,
     entry_of,
     looks_like_training,
@@ -320,7 +321,7 @@ class _Finder:
             plain=plain and length == 1 and "/" not in words[0].text,
             processes=processes,
             torchrun=options,
-            rank=3,
+            rank=2 if any(word.text in TRAINS_NOTHING for word in arguments) else 3,
         )
         self.found.launches.append(launch)
         for operator, target in command.redirects:

@@ -23,6 +23,7 @@ _SCRIPT = re.compile(r"(?:^|/)(prime_rl/(?:rl|entrypoints/rl|entrypoints/sft|tra
 _PART = re.compile(
     r"(?:^|/)prime_rl[./](trainer|orchestrator|inference)[./](?:rl[./]train|orchestrator|server)(?:\.py)?$"
 )
+TRAINS_NOTHING = {"--dry-run", "--dump-config", "--help", "-h", "--version"}
 COMPONENTS = ("trainer", "orchestrator", "inference")
 ENGINES = ("vf-vllm", "vllm", "inference")
 CLUSTER = {"sbatch", "srun", "salloc", "rl_slurm", "sft_slurm", "qsub", "bsub"}
@@ -31,6 +32,7 @@ _NO_TRAINING = {
     *("eval", "evals", "vf-eval", "synthesize", "env-server", "pytest", "pre-commit", "ruff", "hf", "jupyter"),
     *("kubectl", "helm", "ssh", "scp", "rsync", "docker", "podman", "cmake", "ninja", "tensorboard", "nvitop", "htop"),
 }
+_NO_SCRIPTS = {"-V", "--version", "setup.py"}
 _PARALLEL = {"torchrun", "accelerate", "deepspeed"}
 
 # Programs that start another one, and which of their options take a value.
@@ -161,7 +163,7 @@ def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
         return 0
     if re.fullmatch(r"python[\d.]*", name) and "-c" not in texts[1:2] and len(texts) > 1:
         module = texts[2] if texts[1] == "-m" and len(texts) > 2 else ""
-        if module.partition(".")[0] in ("pip", "venv", "ensurepip", "http", "json"):
+        if module.partition(".")[0] in ("pip", "venv", "ensurepip", "http", "json") or texts[1] in _NO_SCRIPTS:
             return 0
         return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", " ".join(texts[:4])) else 1
     if name.endswith(".py"):

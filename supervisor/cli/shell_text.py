@@ -19,6 +19,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(", re.ASCII)
 _REDIRECT = re.compile(r"(&>>|&>|\d*(?:<<<|<<-|<<|<>|>>|>\||>&|<&|>|<))")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]*>")
+"""What a page writes for a word of one's own. Read from a file and written to another nobody says without a blank."""
 _OPERATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()]")
 _BLANK_LINE_END = re.compile(r"\\[ \t]+(?:\n|\Z)")
 _PLAIN = re.compile(r"""[^\s;&|<>()"'`$\\]+""")
@@ -109,6 +111,7 @@ class _Reader:
         self.problems: list[str] = []
         self._heredocs: list[str] = []
         self._before = "\n"
+        self._open = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -134,6 +137,9 @@ class _Reader:
                 self._end("\n", 1)
                 self.line += 1
                 self._skip_heredocs()
+            elif _PLACEHOLDER.match(text, self.at):
+                self._start()
+                self._add(self._word())
             elif (found := _REDIRECT.match(text, self.at)) and text[found.end() : found.end() + 1] != "(":
                 self._start()
                 self._redirect(found)
@@ -157,6 +163,11 @@ class _Reader:
 
     def _end(self, operator: str, length: int) -> None:
         source = self.text[self._begin : self._until].strip() if self._begin >= 0 else ""
+        self._open += (operator == "(") - (operator == ")")
+        if self._open < 0:  # behind a pattern of `case`: a|b)
+            self._open, self._words = 0, []
+            while self.commands and self.commands[-1].after == "|":
+                self.commands.pop()
         words, assignments = self._words, self._assignments
         while words and words[0].bare in _KEYWORDS:
             words = words[1:]
@@ -276,6 +287,9 @@ class _Reader:
                 pieces += self._dollar(quoted=False)
             elif char == "`":
                 pieces.append(self._backquoted(quoted=False))
+            elif found := _PLACEHOLDER.match(self.text, self.at):
+                pieces.append(Piece("unknown", found[0]))
+                self.at = found.end()
             elif found := _PLAIN.match(self.text, self.at):
                 pieces.append(Piece("text", found[0]))
                 self.at = found.end()
@@ -283,6 +297,8 @@ class _Reader:
                 break
         if not pieces and self.at < len(self.text) and self.text[self.at] not in " \t\n\\;&|<>()":
             self.at += 1  # whatever that is (a form feed, say), it is passed over
+        if Raw(tuple(pieces), line).bare == "...":
+            pieces = [Piece("unknown", "...")]
         return Raw(tuple(pieces), line)
 
     def _single_quoted(self) -> Piece:

@@ -39,7 +39,8 @@ class Patch:
 
     def diff(self) -> str:
         """As ``diff -u`` writes it."""
-        old, new = (_lines(content) for content in (self.before, self.after))
+        # A byte order mark is a part of its first line: `patch` compares with it.
+        old, new = (_split(content.decode("utf-8")) for content in (self.before, self.after))
         told: list[str] = []
         for line in difflib.unified_diff(old, new, str(self.file), str(self.file)):
             told.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
@@ -116,8 +117,11 @@ def _overlap(one: Edit, other: Edit) -> bool:
 
 
 def _lines(content: bytes) -> list[str]:
+    return _split(content.removeprefix(BOM).decode("utf-8"))
+
+
+def _split(text: str) -> list[str]:
     """With their ends. Only "\\n" ends a line of TOML."""
-    text = content.removeprefix(BOM).decode("utf-8")
     return [part for part in text.replace("\n", "\n\0").split("\0") if part]
 
 

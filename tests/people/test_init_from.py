@@ -162,6 +162,18 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
         {"run.id": "my-run", "job.args": None},
     ),
     "cleaned": ("uv run rl @ rl.toml --clean", {"job.args": None}),
+    "dots for what is one's own": (
+        "uv run rl @ rl.toml --model.name ... --seed 7",
+        {"job.config": "rl.toml", "job.args": ["--seed", "7"]},
+    ),
+    "tried before by its help and behind it dry": (
+        "uv run rl --help\nuv run rl @ rl.toml --seed 7\nuv run rl @ rl.toml --dry-run --output-dir /tmp/x",
+        {"job.config": "rl.toml", "job.args": ["--seed", "7"], "job.output_dir": None},
+    ),
+    "patterns of a case are no programs": (
+        'case "$1" in\n  sft) uv run sft @ s.toml ;;\n  rl|grpo) uv run rl @ rl.toml ;;\n  sft|rl|*) ;;\nesac',
+        {"job.config": "rl.toml"},
+    ),
     "cleaned by the old word": ("uv run rl @ rl.toml --no-clean --clean-output-dir", {"job.args": None}),
     "a list of words": (
         "uv run rl @ rl.toml --trainer.model.lora.target-modules q_proj k_proj v_proj --seed 7",
@@ -713,6 +725,21 @@ def test_without_an_engine_the_launcher_counts_the_trainers_gpus_from_the_first(
     assert take(line, checkout).get("gpus") == {}
     (checkout / "rl.toml").write_text("[orchestrator]\n[inference]\n")
     assert take(line, checkout).get("gpus") == {"inference": [0], "trainer": [1]}
+
+
+def test_a_pages_word_for_ones_own_is_asked_for(checkout: Path) -> None:
+    taken = take("uv run rl @ configs/<env>/rl.toml", checkout)
+    assert taken.get("job.config") == "TODO-env.toml"
+    assert "what <env> stands for is not known here" in taken.said
+    taken = take("uv run torchrun --nproc-per-node ... src/prime_rl/trainer/sft/train.py @ sft.toml", checkout)
+    assert taken.get("job.launcher") is None
+    assert "Write the words before the @ into [job] launcher." in taken.said
+
+
+@pytest.mark.parametrize("line", ["uv run python -V", "python setup.py bdist_wheel"])
+def test_a_program_that_trains_nothing_is_no_launch(checkout: Path, line: str) -> None:
+    with pytest.raises(ConfigError, match="No launch line was found there"):
+        take(line, checkout)
 
 
 # ---------------------------------------------------------------- odd text

@@ -105,6 +105,8 @@ def test_line_ends_marks_and_odd_characters_stay_as_they_were(file: Path, before
     file.write_bytes(before)
     [patch] = fixes.fixes([finding(file, (2, 2, "b = 9"))]).patches
     assert patch.after == wanted
+    shown = [line[1:] for line in patch.diff().split("\n")[3:] if line[:1] in (" ", "-")]
+    assert "\n".join(shown) == before.decode().removesuffix("\n"), "`patch` compares with the very text"
 
 
 def test_a_last_line_without_an_end_gets_one_before_what_follows(file: Path) -> None:
