@@ -8,15 +8,11 @@ the run has shown that it trains, or where a start is the supervisor's own: a re
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +22,12 @@ from supervisor.core.state import State
 from supervisor.effects.attempts import attempt_dir, digest, read_snapshot
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import Job
+from supervisor.preflight.asking import ended
 
 LIMIT_S = 20.0
 VERB = "start-check"
 """The hidden command that the child is; it reads the run's settings as JSON and prints what it found as JSON."""
 MOST_TOLD = 5
-POLL_S = 0.05
-REAP_S = 1.0
 _SAYS = ("id", "severity", "overruled", "file", "line", "sentence", "remedy")
 """What is read of a finding. The child may be of another version: an upgrade replaces files under a living daemon."""
 
@@ -146,7 +141,7 @@ class StartCheck:
                 env=self._environ,
                 start_new_session=True,
             )
-            code = _wait(child, unwanted)
+            code = ended(child, LIMIT_S, unwanted)
             said.seek(0)
             complaint.seek(0)
             return said.read(), complaint.read()[-2000:], code
@@ -157,19 +152,6 @@ class StartCheck:
         )
         self._post(Remark("check", told, "warning"))
         return []
-
-
-def _wait(child: subprocess.Popen[bytes], unwanted: threading.Event) -> int | None:
-    """Its exit code; None when it was ended, because it took too long or nobody wants to know any more."""
-    until = time.monotonic() + LIMIT_S
-    while child.poll() is None and time.monotonic() < until and not unwanted.wait(POLL_S):
-        pass
-    code = child.poll()
-    if code is None:
-        os.killpg(child.pid, signal.SIGKILL)  # our child, not reaped: the number is its own
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(REAP_S)  # one that the kernel holds (a dead network volume) ends when that lets it go
-    return code
 
 
 def _told(one: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -174,17 +175,21 @@ def _online(
     """The slow looks, side by side: each has its own patience."""
     from supervisor.preflight import dry_run, environments, online  # they bring what a quick check need not
 
+    unwanted = threading.Event()
     looks: list[Callable[[], Sequence[Finding]]] = [
         lambda: online.findings(subject, environ, measure=measure),
-        lambda: environments.slow_findings(subject),
-        lambda: dry_run.findings(subject, known=found),
+        lambda: environments.slow_findings(subject, unwanted=unwanted),
+        lambda: dry_run.findings(subject, known=found, unwanted=unwanted),
     ]
     run_file = subject.run_file
     if run_file is not None and run_file.store.url and not _store_library(subject):
         # The embedded default is made when the daemon starts.
         looks.append(lambda: _reach(subject, run_file, environ, report))
     with ThreadPoolExecutor(len(looks), "check-online") as pool:
-        return [one for look in [pool.submit(look) for look in looks] for one in look.result()]
+        try:
+            return [one for look in [pool.submit(look) for look in looks] for one in look.result()]
+        finally:
+            unwanted.set()  # interrupted, or one failed: what was started is ended, and not waited for
 
 
 def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:

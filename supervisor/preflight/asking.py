@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -13,6 +18,8 @@ from supervisor.effects import launch
 from supervisor.jobs.base import Component
 
 LONGEST = 1 << 20
+POLL_S = 0.05
+REAP_S = 1.0
 QUIET = {
     "CUDA_VISIBLE_DEVICES": "",  # a look must not take GPU memory from whoever trains there
     "WANDB_MODE": "disabled",
@@ -33,10 +40,17 @@ class Answer:
     text: str
 
 
-def ask(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float) -> Answer:
+def ask(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout_s: float,
+    unwanted: threading.Event | None = None,
+) -> Answer:
     """Run ``argv`` and wait, ``timeout_s`` at most; then whatever it started is killed. Raises OSError.
 
-    ``{scratch}`` in a word becomes a folder that is deleted afterwards.
+    ``{scratch}`` in a word becomes a folder that is deleted afterwards. ``unwanted``: set where nobody waits any more.
     """
     run_id = f"preflight-{uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="rl-supervisor-preflight-", ignore_cleanup_errors=True) as name:
@@ -55,15 +69,24 @@ def ask(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: fl
                 env=marked,
                 start_new_session=True,
             )
-            code: int | None = None
             try:
-                code = child.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                pass
+                code = ended(child, timeout_s, unwanted or threading.Event())
             finally:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
                 launch.abandon(Component("preflight", words, cwd, marked), scratch, run_id, None)
         with output.open("rb") as said:
             return Answer(code, said.read(LONGEST).decode("utf-8", "replace"))
+
+
+def ended(child: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event) -> int | None:
+    """Its exit code; None when its session was killed, because it took too long or nobody wants to know any more."""
+    until = time.monotonic() + limit_s
+    try:
+        while child.poll() is None and time.monotonic() < until and not unwanted.wait(POLL_S):
+            pass
+    finally:
+        code = child.poll()
+        if code is None:
+            os.killpg(child.pid, signal.SIGKILL)  # our child, not reaped: the number is its own
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(REAP_S)  # one that the kernel holds (a dead network volume) ends when that lets it go
+    return code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,16 +31,22 @@ _NETWORK = re.compile(
 _ELSEWHERE = ("OSError", "ConnectionError", "TimeoutError", "PermissionError", "MemoryError", "SSLError")
 
 
-def findings(subject: Subject, timeout_s: float = 120.0, known: Sequence[Finding] = ()) -> Sequence[Finding]:
+def findings(
+    subject: Subject,
+    timeout_s: float = 120.0,
+    known: Sequence[Finding] = (),
+    unwanted: threading.Event | None = None,
+) -> Sequence[Finding]:
     """Run it where this version has one; empty where it has none or all is well.
 
     ``known``: what was found already; of what stands at the line of one of those errors nothing is said again.
+    ``unwanted``: ends it when it is set.
     """
     start = _start(subject)
     if start is None:
         return ()
     try:
-        answer = asking.ask(start.argv, cwd=start.cwd, env=start.env, timeout_s=timeout_s)
+        answer = asking.ask(start.argv, cwd=start.cwd, env=start.env, timeout_s=timeout_s, unwanted=unwanted)
     except OSError as error:
         return [Finding("dry-run-failed", f"{start.argv[0]} cannot be run ({error.strerror}).")]
     if answer.code is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -253,8 +254,13 @@ CHECKS: tuple[Check, ...] = (there,)
 # ---------------------------------------------------------------- by asking
 
 
-def slow_findings(subject: Subject, timeout_s: float = 60.0) -> Sequence[Finding]:
-    """Ask the job's interpreter itself, at most ``timeout_s`` for each environment: importing one runs its code."""
+def slow_findings(
+    subject: Subject, timeout_s: float = 60.0, unwanted: threading.Event | None = None
+) -> Sequence[Finding]:
+    """Ask the job's interpreter itself, at most ``timeout_s`` for each environment: importing one runs its code.
+
+    ``unwanted``: ends it when it is set.
+    """
     if subject.run_file is None:
         return ()
     python = command.interpreter(subject.run_file)
@@ -269,18 +275,20 @@ def slow_findings(subject: Subject, timeout_s: float = 60.0) -> Sequence[Finding
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [
             finding
-            for found in pool.map(lambda one: [*_asked(subject, one, python, timeout_s)], asked)
+            for found in pool.map(lambda one: [*_asked(subject, one, python, timeout_s, unwanted)], asked)
             for finding in found
         ]
 
 
-def _asked(subject: Subject, one: Named, python: Path, timeout_s: float) -> Iterator[Finding]:
+def _asked(
+    subject: Subject, one: Named, python: Path, timeout_s: float, unwanted: threading.Event | None
+) -> Iterator[Finding]:
     folder = subject.run_file.job.dir if subject.run_file else None
     words = [str(python), "-c", _ASK, MARK, *one.modules]
     place = where(subject, one)
     env = subject.site.environ or look.needs(subject.run_file, None, os.environ).environ
     try:
-        answer = asking.ask(words, cwd=folder or Path("/"), env=env, timeout_s=timeout_s)
+        answer = asking.ask(words, cwd=folder or Path("/"), env=env, timeout_s=timeout_s, unwanted=unwanted)
     except OSError as error:
         yield Finding("environment-not-asked", f"{python} cannot be run ({error.strerror}).", place)
         return

@@ -9,15 +9,19 @@ import json
 import os
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.cli import check
 from supervisor.config import RunFile
 from supervisor.effects.survivors import look_at
-from supervisor.preflight import dry_run
+from supervisor.preflight import dry_run, environments, online
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.refusals import Refusal, refusals
 from supervisor.preflight.subject import ConfigText, Subject
@@ -280,6 +284,43 @@ def test_words_that_nobody_understands_are_a_warning_with_the_last_line(checkout
     (found,) = checkout.findings()
     assert (found.id, found.weight) == ("dry-run-failed", "warning")
     assert "exit code 7: something odd" in found.sentence
+
+
+def test_one_that_nobody_waits_for_any_more_is_ended_at_once(checkout: Checkout) -> None:
+    pids = checkout.folder / "pids"
+    checkout.says(f"import time\nopen({str(pids)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)")
+    unwanted = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        look = pool.submit(lambda: dry_run.findings(checkout.subject(), unwanted=unwanted))
+        while not (pids.exists() and pids.read_text()):
+            assert not look.done()
+        unwanted.set()
+        before = time.monotonic()
+        look.result()
+    assert time.monotonic() - before < 5
+    process = look_at(int(pids.read_text()))
+    assert process is None or process.dead
+
+
+def test_an_interrupt_ends_what_the_other_looks_have_started(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """^C in a check --online: a dry run has two minutes, and nobody wants to wait for them."""
+
+    def interrupted(*_: object, **__: object) -> Sequence[Finding]:
+        raise KeyboardInterrupt
+
+    def waits(*_: object, unwanted: threading.Event, **__: object) -> Sequence[Finding]:
+        assert unwanted.wait(30)
+        return ()
+
+    monkeypatch.setattr(online, "findings", interrupted)
+    monkeypatch.setattr(environments, "slow_findings", waits)
+    monkeypatch.setattr(dry_run, "findings", waits)
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        check._online(checkout.subject(), (), {}, {}, measure=False)
+    assert time.monotonic() - before < 10
 
 
 def test_one_that_hangs_is_ended_with_all_that_it_started(checkout: Checkout) -> None:

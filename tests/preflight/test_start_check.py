@@ -23,6 +23,7 @@ from supervisor.core.state import Failure, State
 from supervisor.effects.attempts import attempt_dir, take_snapshot
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import Job
+from supervisor.preflight import asking
 from supervisor.primerl import open_job
 from supervisor.start_check import StartCheck
 
@@ -166,7 +167,7 @@ def test_without_room_for_a_temporary_file_the_run_starts(start: Start, monkeypa
 def test_a_child_that_the_kernel_holds_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a dead network volume: SIGKILL does nothing until the volume answers."""
     monkeypatch.setattr(start_check, "LIMIT_S", 0.2)
-    monkeypatch.setattr(start_check, "REAP_S", 0.2)
+    monkeypatch.setattr(asking, "REAP_S", 0.2)
     monkeypatch.setattr(os, "killpg", lambda pid, number: None)
     start.child("exec sleep 4")
     began = time.monotonic()
