@@ -26,6 +26,12 @@ DEFAULT_MICRO_BATCH = 128  # orchestrator/config.py at ceb60c03f to 4b3372824
 BENCH_STEPS = 4
 
 _GROUP = ("orchestrator.group_size", "orchestrator.rollouts_per_example")  # 20f6449e1, 2026-05-23
+_ROLLOUTS = ("orchestrator.batch_size", "orchestrator.token_batch_size", *_GROUP)
+_EXAMPLES = ("data.batch_size", "data.micro_batch_size", "data.seq_len")
+_CHECKPOINTS = (
+    *("trainer.ckpt.interval", "trainer.ckpt.keep_last", "trainer.ckpt.keep"),
+    *("orchestrator.ckpt.keep_last", "orchestrator.ckpt.keep", "ckpt.keep_last", "ckpt.keep"),
+)
 
 
 def _groups(subject: Subject) -> Iterator[Finding]:
@@ -84,6 +90,16 @@ def _oversampling(subject: Subject) -> Iterator[Finding]:
     if found.value <= 0 or (found.value < 1 and has(subject, date(2026, 5, 20)) is False):
         told = f"{found.path} = {found.value} asks for less than a batch."
         yield Finding("oversampling-below-one", told, subject.where(found.path))
+
+
+def _below_one(subject: Subject) -> Iterator[Finding]:
+    """Numbers that prime-rl wants to be 1 or more, in every era. The supervisor overrules those of checkpoints."""
+    own = () if subject.run_file is not None else _CHECKPOINTS
+    paths = {"rl": (*_ROLLOUTS, *own), "sft": (*_EXAMPLES, *(path.removeprefix("trainer.") for path in own))}
+    for path in dict.fromkeys(paths.get(subject.kind, ())):
+        found = number(subject, path)
+        if found and found.value < 1:
+            yield Finding("below-one", f"{path} = {found.value}, and prime-rl wants 1 or more.", subject.where(path))
 
 
 def _no_steps(subject: Subject) -> Iterator[Finding]:
@@ -198,6 +214,7 @@ CHECKS: tuple[Check, ...] = (
     _micro_batches,
     _in_flight,
     _oversampling,
+    _below_one,
     _no_steps,
     _practice,
     _engine_layout,

@@ -114,7 +114,7 @@ def _intervals(subject: Subject) -> Iterator[Finding]:
 def _keep(subject: Subject) -> Iterator[Finding]:
     paths = (f"{table}.{name}" for table in _tables(subject) for name in ("keep_last", "keep"))
     for kept in (number(subject, path) for path in paths):
-        if kept and kept.value < 2:
+        if kept and (kept.value == 1 or (kept.value < 1 and subject.run_file is not None)):  # else it is refused
             overruled = ": overruled, only the supervisor deletes checkpoints" if subject.run_file else ""
             told = f"{kept.path} = {kept.value} keeps one checkpoint{overruled}."
             yield Finding("keep-one", told, subject.where(kept.path), severity=_supervised(subject))
