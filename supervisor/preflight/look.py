@@ -20,7 +20,7 @@ from supervisor.effects import attached, ports, survivors
 from supervisor.effects.strangers import on_the_gpus
 from supervisor.errors import ConfigError, SupervisorError
 from supervisor.jobs.base import Component, Job, StartRequest
-from supervisor.jobs.downloads import hub_cache
+from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
 from supervisor.preflight import installed
 from supervisor.preflight import volumes as volumes_of
@@ -126,7 +126,7 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     persistent = _Beside(partial(volumes_of.given, mounts if container else ()))
     packages = _Beside(partial(_packages, needs))
     wandb_login = _Beside(partial(has_wandb_login, needs.environ))
-    hf_login = _Beside(partial(has_hf_login, needs.environ))
+    hf_login = _Beside(partial(has_hf_login, needs.environ, needs.cwd))
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
     ours = _Ours(needs)
     held = listening(needs.ports, needs.hosts, ours)
@@ -337,14 +337,9 @@ def has_wandb_login(environ: Mapping[str, str]) -> bool:
     return bool(re.search(rf"\bmachine\s+{re.escape(host)}\b", installed.text_of(Path(path))))
 
 
-def has_hf_login(environ: Mapping[str, str]) -> bool:
-    """Is there a file with a token where the job's huggingface_hub looks for one (its constants.py, HF_TOKEN_PATH)?"""
-    home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or _home(environ) + '/.cache'}/huggingface"
-    return bool(installed.text_of(Path(environ.get("HF_TOKEN_PATH") or f"{home}/token")).strip())
-
-
-def _home(environ: Mapping[str, str]) -> str:
-    return environ.get("HOME") or str(Path.home())
+def has_hf_login(environ: Mapping[str, str], cwd: Path) -> bool:
+    """Is there a file with a token where the job's huggingface_hub looks for one?"""
+    return bool(installed.text_of(token_file(environ, cwd)).strip())
 
 
 # ---------------------------------------------------------------- where we are

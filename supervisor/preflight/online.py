@@ -28,6 +28,7 @@ from supervisor.checkpoints.manifest import Manifest
 from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
 from supervisor.effects.described import MASKED, RUN
 from supervisor.errors import SupervisorError
+from supervisor.jobs.downloads import token_file
 from supervisor.preflight import disk_space, installed, look, resume
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.subject import Subject
@@ -78,7 +79,7 @@ def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
         return  # what that means is said without asking
     place = subject.where(*MODEL)
     base = (given.get("HF_ENDPOINT") or HUB).rstrip("/")
-    token = token_of(given)
+    token = token_of(given, folder or Path.cwd())
     try:
         page = _asked(f"{base}/api/models/{quote(name)}?expand%5B%5D=gated", "GET", token)
         if page.status in (401, 403, 404):
@@ -120,14 +121,12 @@ def _closed(name: str, token: str, status: int, place: Where) -> Finding:
     return Finding("model-gated", told, place)
 
 
-def token_of(environ: Mapping[str, str]) -> str:
-    """The job's token for the Hub: a variable's, else the file that ``huggingface-cli login`` writes."""
+def token_of(environ: Mapping[str, str], cwd: Path) -> str:
+    """The token for the Hub of a job that runs in ``cwd``: a variable's, else that of ``huggingface-cli login``."""
     for name in TOKENS:
         if environ.get(name, "").strip():
             return environ[name].strip()
-    home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    path = environ.get("HF_TOKEN_PATH") or f"{home}/token"
-    text = installed.text_of(Path(re.sub(r"^~(?=/|$)", environ.get("HOME") or str(Path.home()), path))).strip()
+    text = installed.text_of(token_file(environ, cwd)).strip()
     return text if text.isascii() and "\n" not in text else ""
 
 

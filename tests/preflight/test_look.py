@@ -16,7 +16,7 @@ import pytest
 from supervisor import shim
 from supervisor.config import RunFile
 from supervisor.effects import attached
-from supervisor.preflight import installed, look, volumes
+from supervisor.preflight import installed, look, online, volumes
 from supervisor.preflight.look import Needs
 from supervisor.preflight.volumes import Mount
 from supervisor.sensors import gpu_survey
@@ -248,6 +248,23 @@ def test_a_login_for_wandb_counts_for_the_host_that_is_used(tmp_path: Path) -> N
     assert look.has_wandb_login(home)
     assert not look.has_wandb_login({**home, "WANDB_BASE_URL": "https://wandb.example.org:8080/x"})
     assert not look.has_wandb_login({"HOME": str(tmp_path / "else")})
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"HF_HOME": "~/hf"}, {"HF_HOME": "$HOME/hf"}, {"HF_TOKEN_PATH": "~/hf/token"}, {"XDG_CACHE_HOME": "xdg"}],
+)
+def test_a_login_for_the_hub_is_found_where_the_hubs_own_program_writes_it(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Each variable may begin with ~ or hold another one (huggingface_hub, constants.py)."""
+    given = {"HOME": str(tmp_path), **environ}
+    assert not look.has_hf_login(given, tmp_path)
+    for folder in (tmp_path / "hf", tmp_path / "xdg/huggingface"):
+        folder.mkdir(parents=True)
+        (folder / "token").write_text("hf_secret\n")
+    assert look.has_hf_login(given, tmp_path)
+    assert online.token_of(given, tmp_path) == "hf_secret"
 
 
 def test_providers_are_known_by_their_variables() -> None:
