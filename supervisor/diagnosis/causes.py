@@ -156,7 +156,10 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         for event in log.events:
             if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
-            event.weak = event.weak or _usual(log, event, logs)
+            if _usual(log, event, logs):
+                event.weak = True
+            else:
+                event.anew = None
             (over if _survived(log, event, logs) else present).append((log, event))
     kinds = _kinds(present)
     hard = [kind for kind in kinds if not kind.mild and kind.link != "end"]
@@ -182,6 +185,11 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     rest = [kind for kind in kinds if kind is not root and (kind in candidates or ended) and _not_before(kind, root)]
     earlier = [kind for kind in candidates if kind is not root and kind not in rest]
     told.root = _cause(root, logs)
+    if root.event.anew is not None:
+        since = told.root.first
+        told.root.first, told.root.text, before = root.event.anew
+        told.root.more, told.root.count = (), told.root.count - before
+        told.root.notes.append(f"It had come {before} times before, since {since.shown or since}, and the run went on.")
     told.cascade = [_cause(kind, logs) for kind in sorted(rest, key=_by_time)]
     told.survived = _in_time([*told.survived, *(_cause(kind, logs) for kind in earlier)])
     _explain(told, root, logs)

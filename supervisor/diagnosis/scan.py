@@ -322,6 +322,8 @@ class _Scan:
             old = old or next((one for one in self.log.events if one.signature is signature), self.log.events[-1])
             again = True
         if old is not None and again:
+            if any(steps.after_line(old.last.line) for steps in self.log.steps.values()):
+                old.anew = place, message[:SHOWN], old.count
             old.count += 1
             old.last = place
             old.weak = old.weak and line.level == "WARNING"
