@@ -41,6 +41,7 @@ _OF_USERS: Final = frozenset({
     "config-file-missing", "openai-key-missing",
 })  # fmt: skip
 ENDED: Final = "ended-from-outside"
+_WAITING: Final = ("Inference server was not reached", "Inference server is not ready")
 _TELLING: Final = (ENDED, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
 
@@ -286,6 +287,8 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
         for steps in log.steps.values()
         if steps.times and log.first_t is not None
     ]
+    if _loading(kind, logs):
+        return False
     if kind.link == "end" or sum(event.beside for _, event in kind.events) > SELDOM * kind.count + 50:
         return False
     if not any(steps.count for log in logs for steps in log.steps.values()):
@@ -293,6 +296,19 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     if last_t is None or not steps_t:
         return kind.count >= VERY_OFTEN
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
+
+
+def _loading(kind: _Kind, logs: Sequence[Log]) -> bool:
+    """Does the orchestrator wait for an engine that is being started? A first download takes its time."""
+    if not kind.event.text.startswith(_WAITING) or kind.first_t is None or kind.last_t is None:
+        return False
+    return kind.last_t - max(kind.first_t, _heard(logs) or kind.first_t) < GAP_S
+
+
+def _heard(logs: Sequence[Log]) -> float | None:
+    """When an engine's own log was last written to."""
+    times = [log.last_t + log.shift for log in logs if log.role == "inference" and log.last_t is not None]
+    return max(times, default=None)
 
 
 # ---------------------------------------------------------------- the root
@@ -448,7 +464,9 @@ def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
         told.root.notes.append(f"It was said by {ranks_in_words(sorted(root.event.ranks)).lower()}.")
     silent = root.name in ("connection-error", "connection-refused")
     engines = [log for log in logs if log.role == "inference" and not log.merged]
-    if silent and engines and not any(event for log in engines for event in log.events):
+    heard = _heard(engines)
+    late = heard is not None and root.last_t is not None and root.last_t - heard >= SLACK_S
+    if silent and late and not any(event for log in engines for event in log.events):
         last = engines[-1]
         at = f" at {last.last_shown}" if last.last_shown else ""
         told.root.notes.append(
