@@ -27,7 +27,6 @@ from supervisor.preflight.asking import ended
 LIMIT_S = 20.0
 VERB = "start-check"
 """The hidden command that the child is; it reads the run's settings as JSON and prints what it found as JSON."""
-MOST_TOLD = 5
 _SAYS = ("id", "severity", "overruled", "file", "line", "sentence", "remedy")
 """What is read of a finding. The child may be of another version: an upgrade replaces files under a living daemon."""
 
@@ -70,6 +69,8 @@ class StartCheck:
             errors = [one for one in found if one["severity"] == "error" and not one["overruled"]]
             excuse = self._excuse(job, step, snapshot) if errors else ""
             if errors and not excuse:
+                for one in errors if len(errors) > 1 else ():
+                    self._post(Remark("check", _told(one), "warning"))
                 raise ConfigError(_refusal(errors, self._path))
             self._say(found, f"The run starts all the same: {excuse}.")
             self._passed = True
@@ -161,14 +162,14 @@ def _told(one: Mapping[str, Any]) -> str:
 
 
 def _refusal(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
-    told = " ".join(_told(one) for one in errors[:MOST_TOLD])
-    more = len(errors) - MOST_TOLD
-    rest = f" And {more} more: rl-supervisor check {path}." if more > 0 else ""
+    """One sentence for the log, the status and whoever is told: a lone error whole, of several their names."""
     ids = list(dict.fromkeys(one["id"] for one in errors))
     words = " ".join(f"--overrule {name}" for name in ids)
     listed = ", ".join(f'"{name}"' for name in ids)
-    number = f"{len(errors)} error{'s' if len(errors) > 1 else ''}"
+    if len(errors) == 1:
+        told = f"1 error. {_told(errors[0])}"
+    else:
+        told = f"{len(errors)} errors: {', '.join(ids)}. Each is said above, and by rl-supervisor check {path}."
     return (
-        f"rl-supervisor check finds {number}. {told}{rest} To start all the same: {words}, or [check] overrule = "
-        f"[{listed}] in {path}."
+        f"rl-supervisor check finds {told} To start all the same: {words}, or [check] overrule = [{listed}] in {path}."
     )

@@ -103,13 +103,20 @@ def test_an_error_stops_the_first_start_and_says_its_id_its_place_and_how_to_ove
     )
 
 
-def test_of_many_errors_five_are_told_and_the_rest_counted(start: Start) -> None:
-    start.finds(*({**ERROR, "line": number} for number in range(1, 8)))
-    with pytest.raises(ConfigError, match="finds 7 errors") as stopped:
+def test_of_several_errors_each_has_a_line_of_its_own_and_the_last_names_them(start: Start) -> None:
+    start.finds(ERROR, {**ERROR, "line": 8}, {**ERROR, "id": "slurm", "sentence": "[slurm] is there."}, WARNING)
+    with pytest.raises(ConfigError) as stopped:
         start.begin()
-    assert str(stopped.value).count("[batch-of-whole-groups]") == 5
-    assert f" And 2 more: rl-supervisor check {start.folder}/run.toml." in str(stopped.value)
-    assert str(stopped.value).count("--overrule ") == 1
+    assert [sentence.partition(": ")[0] for _, sentence in start.told] == [
+        "[batch-of-whole-groups] /a/rl.toml line 7",
+        "[batch-of-whole-groups] /a/rl.toml line 8",
+        "[slurm] /a/rl.toml line 7",
+    ]
+    assert str(stopped.value) == (
+        "rl-supervisor check finds 3 errors: batch-of-whole-groups, slurm. Each is said above, and by rl-supervisor "
+        f"check {start.folder}/run.toml. To start all the same: --overrule batch-of-whole-groups --overrule slurm, or "
+        f'[check] overrule = ["batch-of-whole-groups", "slurm"] in {start.folder}/run.toml.'
+    )
 
 
 def test_warnings_and_overruled_errors_are_said_once_and_stop_nothing(start: Start) -> None:
