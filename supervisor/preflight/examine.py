@@ -20,7 +20,7 @@ from supervisor.preflight import (
     tracking,
 )
 from supervisor.preflight.checking import Check
-from supervisor.preflight.finding import SEVERITIES, Finding
+from supervisor.preflight.finding import SEVERITIES, Finding, Where
 from supervisor.preflight.subject import Subject
 
 _MODULES = (
@@ -41,6 +41,8 @@ _MODULES = (
 
 
 REFUSED = "refused"
+_GIVES_WAY = {"unquoted-text": {"wrong-kind"}, "unknown-key": {"resume-by-hand", "weights-only"}}
+"""What need not be said beside an error of these at its very place: its remedy would lead to that, or past it."""
 LONGEST = 1000
 """Characters of a sentence: more is cut out of its middle."""
 
@@ -77,12 +79,18 @@ def _certain(found: list[Finding], subject: Subject) -> list[Finding]:
 def in_order(found: list[Finding]) -> list[Finding]:
     """Ordered, and what is said twice is said once.
 
-    A refusal of the supervisor gives way to another error at its very place, which says more of it.
+    A refusal of the supervisor gives way to any other error at its very place, which says more of it.
     """
     found = [_one_line(one) for one in found]
-    told = {one.where for one in found if one.weight == "error" and one.id != REFUSED and one.where.line}
-    unique = [one for one in dict.fromkeys(found) if one.id != REFUSED or one.where not in told]
-    return ordered(unique)
+    told: dict[Where, set[str]] = {}
+    for one in found:
+        if one.weight == "error" and one.id != REFUSED and one.where.line:
+            told.setdefault(one.where, set()).add(one.id)
+    return ordered([one for one in dict.fromkeys(found) if not _gives_way(one, told.get(one.where, set()))])
+
+
+def _gives_way(one: Finding, errors: set[str]) -> bool:
+    return bool(errors) if one.id == REFUSED else not errors.isdisjoint(_GIVES_WAY.get(one.id, ()))
 
 
 def _one_line(one: Finding) -> Finding:
