@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 
 from supervisor.preflight.checking import Check
-from supervisor.preflight.finding import Finding, Severity
+from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import (
     DATA,
     TENSOR,
@@ -65,7 +65,7 @@ def _utilization(subject: Subject) -> Iterator[Finding]:
         return  # a small model on a large GPU
     hopeless = value >= HOPELESS_UTILIZATION and not _fits_beside(subject, float(value), GIB)
     remedy = f"Set {path} to {SHARED_UTILIZATION}, or to 0.45 if the trainer then runs out of memory."
-    where = subject.where(path)
+    where = _place(subject, path)
     yield Finding("shared-gpu-utilization", told, where, remedy, None if hopeless else "warning")
 
 
@@ -95,15 +95,23 @@ def _savings(subject: Subject) -> Iterator[Finding]:
     said = any(subject.settings.has(f"trainer.model.{name}") for name in ("ac", "ac_offloading"))
     if not said and not by_default:
         told = f"Trainer and engine share GPU {', '.join(_both(subject))} with {size}, and activations are all kept."
-        yield Finding("shared-gpu-checkpointing", told, subject.file("trainer.model.ac"))
+        yield Finding("shared-gpu-checkpointing", told, _place(subject, "trainer.model.ac"))
     if not switched_on(subject, *_EAGER):
         told = f"Trainer and engine share GPU {', '.join(_both(subject))}, and the engine captures CUDA graphs there."
-        yield Finding("shared-gpu-eager", told, subject.file("inference.model.enforce_eager"))
+        yield Finding("shared-gpu-eager", told, _place(subject, "inference.model.enforce_eager"))
 
 
 def _shares(subject: Subject) -> bool:
     """With an engine that is started here."""
     return subject.plan.shared and subject.kind == "rl" and subject.settings.has("inference")
+
+
+def _place(subject: Subject, path: str) -> Where:
+    """Where it stands, or the header of the table in which it would have to; else the list of the trainer's GPUs."""
+    tables = [path.rsplit(".", parts)[0] for parts in range(1, path.count(".") + 1)]
+    places = (subject.where(one) for one in (path, *tables, "trainer_gpu_ids") if subject.settings.has(one))
+    found = next((one for one in places if one.line), subject.file(path))
+    return Where(found.file, found.line, path)
 
 
 def _both(subject: Subject) -> list[str]:

@@ -69,6 +69,7 @@ def local(**config: Any) -> ModelFacts:
         ("someone/unheard-of-GGUF", "", None, ("model-quantized", "error")),
         ("Qwen/Qwen3-8B-FP8", "", "be0e3d131", ("model-quantized", "warning")),
         ("Qwen/Qwen3-Embedding-8B", "", "be0e3d131", ("model-not-generative", "warning")),
+        ("BAAI/bge-m3", "", "be0e3d131", ("model-not-generative", "warning")),
         ("Qwen/Qwen3-8B", TOOLS, "be0e3d131", ("model-chat-template", "note")),
         ("arcee-ai/Trinity-Mini", "", "017b3fe71", ("model-newer-than-trainer", "warning")),
         ("Qwen/Qwen3.5-4B", "", "d334ea529", ("model-vision-not-resumable", "warning")),
