@@ -236,7 +236,7 @@ def _made_up(frame: Frame | None) -> bool:
 
 
 def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
-    return any(count >= enough for count, enough in _steps_after(log, event.last, logs))
+    return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, logs))
 
 
 def _usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:

@@ -25,6 +25,12 @@ _HEAD = (
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
 ORDINARY = re.compile(_HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b")
 ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
+# An engine that works: a line of its core other than the complaint itself, or tokens that it made.
+CORE = re.compile(rb"\(EngineCore(?:_DP|_)?(\d{0,4})\b")
+WORKS = re.compile(
+    rb".{0,80}\(EngineCore(?:_DP|_)?(\d{0,4})\b[^()]{0,60}\).{0,20}INFO (?!.{0,60}shm_broadcast)|"
+    rb".{0,160}Engine (\d{1,4}): .{0,120}generation throughput: (?!0\.0 )"
+)
 _WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
 
 

@@ -106,6 +106,7 @@ class _Scan:
         self._tracebacks = Tracebacks()
         self._open: dict[tuple[str, Role | None], Event] = {}
         self._growing: list[tuple[Event, str]] = []
+        self._stalled: tuple[Event, int] | None = None  # and which of several engines
         self._resuming: int | None = None
         self._lives = 0  # ordinary lines so far
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
@@ -128,6 +129,8 @@ class _Scan:
                 if ordinary(raw) or (raw[:1] == b"{" and json_ordinary(raw)):
                     self._lives += 1
                     self._ordinary = raw
+                    if self._stalled is not None and (found := gates.WORKS.match(raw)):
+                        self._works(int(found[1] or found[2] or 0))
                     if self._growing:
                         self._growing = []
                     if not wanted(raw, 0, WANTED_BYTES):
@@ -210,6 +213,11 @@ class _Scan:
 
     # ------------------------------------------------------------ one line
 
+    def _works(self, engine: int) -> None:
+        """An engine that was said to stand still goes on."""
+        if self._stalled is not None and self._stalled[1] == engine:
+            self._stalled[0].over, self._stalled = True, None
+
     def _line(self, raw: bytes) -> None:
         line = parse(raw)
         text = line.text
@@ -277,7 +285,10 @@ class _Scan:
             if facts:
                 break
         if (signature := self._match(line, message)) is not None and signature.quiet:
-            self._seen(signature, line, message)
+            event = self._seen(signature, line, message)
+            if signature.name == "engine-stalled":
+                of_engine = gates.CORE.match(line.key.encode())
+                self._stalled = event, int(of_engine[1] or 0) if of_engine else 0
 
     def _step(self, role: Role, number: int) -> None:
         self.log.steps.setdefault(role, Steps()).add(self._place(), number)
@@ -345,7 +356,7 @@ class _Scan:
         return event
 
     def _is_new_story(self, old: Event, place: Place) -> bool:
-        if any(steps.after_line(old.last.line) >= 2 for steps in self.log.steps.values()):
+        if old.over or any(steps.after_line(old.last.line) >= 2 for steps in self.log.steps.values()):
             return True
         return place.t is not None and old.last.t is not None and place.t - old.last.t > GAP_S
 

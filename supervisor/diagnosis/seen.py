@@ -48,6 +48,7 @@ class Event:
     lives: int = 0  # ordinary lines of the same file after the last one
     beside: int = 0  # and all of them since the first one
     resuming: int | None = None  # the step that was being resumed then
+    over: bool = False  # the same file shows that it passed
     anew: tuple[Place, str, int] | None = None  # the first after the last step in between, and how many were before it
 
     @property
