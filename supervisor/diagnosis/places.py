@@ -43,9 +43,15 @@ _ATTEMPT = re.compile(
     r"(?:^|/)logs/(attempt_\d{1,6})(?:/|$)|(?:^|/)attempts/(\d{4,9})(?:/|$)|(?:^|/)(\d{4,9}-attempt-\d{4,9}(?:-\d+)?)(?:/|$)"
 )
 
-_PACKED: Final = {
-    b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"PK\3\4": "zip", b"\x04\x22\x4d\x18": "lz4"
-}  # fmt: skip
+_REFUSED: Final = {
+    b"\xfd7zXZ\0": "it is packed with xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "it is packed with zstd: unpack it first",
+    b"\x04\x22\x4d\x18": "it is packed with lz4: unpack it first",
+    b"BZh": "it is packed with bzip2: unpack it first",
+    b"PK\3\4": "it is packed with zip: unpack it first",
+    b"\xff\xfe": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+}
 _NO_TEXT = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
@@ -218,9 +224,9 @@ def _unpacked(file: BufferedReader) -> BufferedReader | gzip.GzipFile:
     start = file.peek()[:4096]  # seeks nothing: it may be a pipe
     if start.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=file)
-    for begins, packer in _PACKED.items():
+    for begins, why in _REFUSED.items():
         if start.startswith(begins):
-            raise OSError(f"it is packed with {packer}: unpack it first")
+            raise OSError(why)
     # Blanks of a sparse file (what logrotate's copytruncate leaves) are no sign; nor is a letter cut in two at the end.
     text = start.replace(b"\0", b"").decode(errors="replace")
     if len(_NO_TEXT.findall(text)) > len(text) // 5:

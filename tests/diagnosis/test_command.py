@@ -86,6 +86,7 @@ def test_standard_input_and_compressed_files(tmp_path: Path) -> None:
         (b"PK\3\4\x14\0", "it is packed with zip: unpack it first."),
         (b"\x28\xb5\x2f\xfd\x04", "it is packed with zstd: unpack it first."),
         (b"\x7fELF\x02\x01\x01\0\0\x03\0>\0\xf0\xff\x90\x81", "it is no text."),
+        ("\ufeffx".encode("utf-16-le"), "it is UTF-16: make it UTF-8 first"),
         (b"\x1f", "it is no text."),
         (b"\x1f\x8b\x08\0\0", "There was nothing to read"),
     ],
