@@ -161,7 +161,7 @@ class _Reader:
 
     def _may_be_known(self, path: str) -> bool:
         """Where only a version that is near is known: a key that came or went about then is no mistake."""
-        return not self.schema.exact and eras.near(path.replace("-", "_"), self.schema, self.subject.kind)
+        return not self.schema.exact and eras.near(path, self.schema, self.subject.kind)
 
     def _stranger(self, path: str, value: object, field: Field, place: Key) -> Finding:
         name, ignored = str(place[-1]), field.ignores

@@ -118,6 +118,8 @@ def test_of_a_version_that_is_not_installed_only_what_all_versions_refuse_is_cer
 
 
 def test_a_key_that_came_or_went_about_that_time_is_no_mistake_of_a_version_that_is_near() -> None:
+    (finding,) = _found(_subject("[orchestrator]\nbatch-size = 8", exact=False))
+    assert (finding.id, finding.weight) == ("hyphens", "warning")
     assert _found(_subject("[orchestrator.model.lora]\nrank = 8", exact=False)) == []  # came a day later (e75677fcb)
     assert _found(_subject("[orchestrator.model.lora]\nrank = 8")) != []
 
