@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from supervisor.preflight.checking import Check
+from supervisor.preflight.estimate_inputs import one_machine
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.site import Gpu, GpuProcess, Volume
 from supervisor.preflight.subject import Subject
@@ -219,7 +220,7 @@ def shared_memory(subject: Subject) -> Iterator[Finding]:
 def offload_memory(subject: Subject) -> Iterator[Finding]:
     """What is moved from the GPU to RAM must fit there."""
     model, memory = subject.model, subject.site.memory_bytes
-    if model is None or not model.parameters or not memory or subject.site.elsewhere:
+    if model is None or not model.parameters or not memory or subject.site.elsewhere or not one_machine(subject):
         return
     settings = subject.settings
     if any(settings.get(path) is not None for path in LORA_KEYS):

@@ -250,6 +250,8 @@ def test_an_optimizer_that_does_not_fit_into_memory() -> None:
     assert the_only(look(given)).weight == "error"
     laptop = replace(over, site=site(memory_bytes=16 * GIB, gpus=[]))
     assert the_only(look(laptop)).id == "no-gpu"  # the pod has other memory
+    several = subject(f'{text}[deployment]\ntype = "multi_node"\n', model=model, site=given.site)
+    assert "offload-over-memory" not in ids(look(several))  # each has its part
     assert look(replace(over, site=site(memory_bytes=1000 * GIB))) == []
     lora = text + "[trainer.model.lora]\nrank = 8\n"
     assert look(replace(pod(lora, memory_bytes=128 * GIB), model=model)) == []
