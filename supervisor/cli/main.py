@@ -425,8 +425,13 @@ def _upgrade_check(options: argparse.Namespace) -> int:
 
 
 def _start_check(options: argparse.Namespace) -> int:
-    from supervisor.cli import check
+    import math
+    import signal
 
+    from supervisor.cli import check
+    from supervisor.start_check import LIMIT_S
+
+    signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile ends nobody
     return check.before_start(options.run_file, sys.stdin.read(), options.overrule)
 
 
