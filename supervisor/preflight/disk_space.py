@@ -83,12 +83,14 @@ def disk_space(subject: Subject) -> Iterator[Finding]:
         return
     here = sum(subject.steps.values()) + len(subject.steps) * _copies(subject, subject.model).high
     room = float(volume.free_bytes) + here
-    if subject.run_file is not None and subject.run_file.disk.capacity_gb is not None:
-        room = min(room, subject.run_file.disk.capacity_gb * 1e9)
+    place = f"The output's volume {volume.mount} has {_gb(volume.free_bytes)} free"
+    if subject.run_file is not None and (quota_gb := subject.run_file.disk.capacity_gb) is not None:
+        if quota_gb * 1e9 < room:
+            place = f"The output's volume {volume.mount} counts for {_gb(quota_gb * 1e9)} ([disk] capacity_gb)"
+        room = min(room, quota_gb * 1e9)
     room -= _download_there(subject, volume.mount)
     count = _count(subject)
     where = subject.run_where("job", "output_dir") if subject.run_file is not None else Where()
-    place = f"The output's volume {volume.mount} has {_gb(volume.free_bytes)} free"
     each = f"a checkpoint takes {_between(size)} ({source})"
     least = 2 if count is None or count + len(subject.steps) > 1 else 1
     if room < least * size.low:

@@ -411,7 +411,8 @@ def test_beside_a_job_that_lives_or_where_no_gpu_is_a_full_disk_is_a_warning(the
 
 def test_a_quota_counts_as_the_volume() -> None:
     run = run_file(store={"url": "b2://bucket-x"}, disk={"capacity_gb": 80})
-    only(disk(4000, run_file=run), "disk-too-small")
+    [one] = disk(4000, run_file=run)
+    assert (one.id, "counts for 80 GB ([disk] capacity_gb)" in one.sentence) == ("disk-too-small", True)
 
 
 def test_a_download_that_does_not_fit() -> None:
