@@ -41,6 +41,7 @@ def writers(pod: Pod) -> list[str]:
     return sorted(path.name for path in folder.glob("*.json"))
 
 
+@pytest.mark.soak
 def test_a_duplicate_started_by_mistake_waits_and_the_run_ends_once(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
     one = first_pod(tmp_path / "one", "v0.6", store=store, settings=PATIENT, max_steps=16)
