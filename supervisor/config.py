@@ -262,6 +262,15 @@ class Setup(Section):
     """Seconds for all of them."""
 
 
+class Check(Section):
+    """What `rl-supervisor check` finds, which `run` and `onstart` look for as well before a job's first start."""
+
+    overrule: list[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,63}$")]] = []
+    """Ids of errors that do not stop a start (docs/preflight.md lists them). Warnings never do."""
+    at_start: bool = True
+    """False: only a person's own `rl-supervisor check` looks, and every start goes on unchecked."""
+
+
 class Hooks(Section):
     """Commands at certain moments."""
 
@@ -321,6 +330,7 @@ class RunFile(Section):
     deadlines: Deadlines = Deadlines()
     recovery: Recovery = Recovery()
     setup: Setup = Setup()
+    check: Check = Check()
     hooks: Hooks = Hooks()
     api: Api = Api()
     logging: Logging = Logging()

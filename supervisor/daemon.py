@@ -51,6 +51,7 @@ from supervisor.jobs.base import Job
 from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.run_file import load
+from supervisor.start_check import StartCheck
 from supervisor.systemd import notifier
 from supervisor.upgrade import Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
 
@@ -79,12 +80,14 @@ class Daemon:
         attached: bool = False,
         came_from: str = "",
         orders: Sequence[tuple[f.Fact, str]] = (),
+        overrule: Sequence[str] = (),
     ) -> None:
         """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
 
         ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed.
         ``attached``: such a job is watched already. ``came_from``: the version in whose place this process goes on;
-        ``orders``: what people asked it for in its last moment, and who did.
+        ``orders``: what people asked it for in its last moment, and who did. ``overrule``: ids of findings that do not
+        stop a start.
 
         Raises SupervisorError with a sentence when the run cannot be watched at all.
         """
@@ -130,6 +133,16 @@ class Daemon:
             engine_gpu_free=lambda: self.attending.gpu_free("inference"),
             engine_known=lambda: self._known(engine=True),
             seen=self._seen,
+            start_check=StartCheck(
+                lambda: self.run_file,
+                path,
+                environ,
+                post=lambda told: self.post(told, "check"),
+                state=lambda: self.state,
+                overrule=overrule,
+            )
+            if run_file.check.at_start
+            else None,
         )
         self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(self)
@@ -459,7 +472,7 @@ class Daemon:
         if self.upgrade.going:
             self._hand_over()
         else:
-            self.notifier.stopping()
+            self.notifier.stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
         self.housekeeping.stop()
         self.effects.close(self.going.left_s(self.clock.now()))
@@ -530,6 +543,7 @@ def main(
     onstart: bool = False,
     attach_to: Identity | None = None,
     attached: bool = False,
+    overrule: Sequence[str] = (),
 ) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # a closed stderr
@@ -558,6 +572,7 @@ def main(
             attached=attached,
             came_from=came_from,
             orders=orders,
+            overrule=overrule,
         )
         if warning := trust.accept(path, run_file.state_dir):
             logs.say("warning", "files", warning)

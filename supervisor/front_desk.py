@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from supervisor.core.state import State
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.heartbeat import Heartbeat
 from supervisor.inbox import Waits
+from supervisor.jobs.base import StartRequest
 from supervisor.journal import Journal
 from supervisor.upgrade import Upgrade
 
@@ -131,7 +132,17 @@ class FrontDesk:
     def explain(self) -> dict[str, Any]:
         """Why the core thinks what it thinks."""
         now = replace(self._house.state, now=self._house.clock.now(), wall=time.time())  # ages are told as of now
-        return {**status.explain(now), "observed": self._house.observed}
+        return {**status.explain(now), "observed": self._house.observed, "start": self._start()}
+
+    def _start(self) -> list[dict[str, str]]:
+        """What the supervisor gives the job's start beside the person's own configuration."""
+        job, state, run_file = self._house.effects.job, self._house.state, self._house.run_file
+        if job is None:
+            return []
+        wandb_id = run_file.wandb.id or self._house.journal.get("wandb_id") or "chosen at the first start"
+        folder = run_file.state_dir / "attempts"
+        request = StartRequest(run_file.run.id, max(1, state.attempt), state.resume_step, {}, wandb_id, folder)
+        return [asdict(change) for change in job.changes(request)]
 
     def health(self) -> tuple[bool, str]:
         """Does the decision loop turn?"""

@@ -352,10 +352,8 @@ class Nanny:
             self.beat.start()
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2:
-                try:
-                    os.set_inheritable(
-                        int(name), False
-                    )  # onstart.sh's lock is ours, and neither the daemon's nor the job's
+                try:  # onstart.sh's lock is ours, and neither the daemon's nor the job's
+                    os.set_inheritable(int(name), False)
                 except OSError:
                     pass  # the one that the list itself was read from
         try:

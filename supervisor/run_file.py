@@ -40,7 +40,11 @@ def read(path: Path, model: type[Model]) -> Model:
 def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
     """The same, and what was read."""
     raw = _bytes(path)
-    text = _text(path, raw)
+    return checked(path, _text(path, raw), model), raw
+
+
+def checked(path: Path, text: str, model: type[Model]) -> Model:
+    """``read`` for a ``text`` that is at hand; ``path`` is for the sentences."""
     try:
         data = parsed(text)
     except tomllib.TOMLDecodeError as error:
@@ -62,7 +66,7 @@ def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
     if not mistakes:
         try:
             # JSON's strict mode: a path may be a string, but "10" is no number and true is not 1.
-            return model.model_validate_json(json.dumps(data), strict=True), raw
+            return model.model_validate_json(json.dumps(data), strict=True)
         except ValidationError as error:
             mistakes = _sentences(path, model, data, positions, error)
     for name, first in renamed.items():

@@ -48,6 +48,7 @@ CAUSES = {
     "fresh-start": "The job began from scratch although it was to resume.",
     "disk-full": "The disk was full.",
     "cuda-oom": "A GPU had too little memory.",
+    "cuda-oom-engine": "The engine had too little GPU memory.",
     "nccl-timeout": "A collective operation timed out.",
 }
 """Sentences for incidents of other pods: only names travel, since a sentence quotes what the job said."""

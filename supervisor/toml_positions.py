@@ -9,6 +9,8 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass
 
+from supervisor.toml_keys import MOST_PARTS
+
 Key = tuple[str | int, ...]
 """Path of a key: names, and the index of the element for arrays (``("job", "config", 0)``)."""
 
@@ -130,6 +132,8 @@ class _Scanner:
             self._blank(newlines=False)
             if self._peek() != ".":
                 return keys
+            if len(keys) == MOST_PARTS:  # a path is copied for each of its parts
+                raise _NotTomlError
             self.at += 1
 
     def _value(self, path: Key, depth: int) -> None:

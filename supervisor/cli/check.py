@@ -1,4 +1,4 @@
-"""``rl-supervisor check``: load a run file, open its job, and say what would be done with it. Starts nothing."""
+"""``rl-supervisor check``: what is wrong with a run before a GPU is touched, and what would be done. Starts nothing."""
 
 from __future__ import annotations
 
@@ -6,59 +6,190 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from supervisor import env_file
-from supervisor.config import RunFile, load
-from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.cli import findings, fixing
+from supervisor.cli.render import Paint
+from supervisor.config import RunFile
+from supervisor.errors import SupervisorError, UsageError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
+from supervisor.preflight import examine
+from supervisor.preflight.examine import in_order
+from supervisor.preflight.finding import Finding
+from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping
+from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
+from supervisor.preflight.subject import Subject
 from supervisor.secrets import masked, masked_all, remember_environment
 from supervisor.storage import keys
 from supervisor.storage.base import Store
 
+EXIT_ERRORS = 1
+EXIT_WARNINGS = 3  # with --strict
 
-def check(path: Path, *, as_json: bool = False, online: bool = False, environ: Mapping[str, str] = os.environ) -> int:
-    """Print a report; 0 when the run could be started, 1 when not. Warnings alone are no failure."""
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for."""
+
+    as_json: bool = False
+    online: bool = False
+    measure: bool = False
+    strict: bool = False
+    brief: bool = False
+    fix: bool = False
+    write: bool = False
+    overrule: Sequence[str] = ()
+    as_of: date | None = None
+    job_dir: Path | None = None
+
+
+def check(
+    paths: Path | Sequence[Path],
+    *,
+    as_json: bool = False,
+    online: bool = False,
+    wish: Wish | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> int:
+    """Print a report; 0 when the run could be started, 1 when not, 3 where only ``strict`` minds.
+
+    Raises UsageError for an id to overrule that does not exist, or where --write has nothing to do with the rest.
+    """
+    named = [paths] if isinstance(paths, Path) else list(paths)
+    if not named:
+        raise UsageError("check wants a file: RUN.toml, or the trainer's own configuration.")
+    wish = wish or Wish(as_json=as_json, online=online)
+    for name in wish.overrule:
+        findings.known(name)
+    if wish.write and not wish.fix:
+        raise UsageError("--write applies what --fix shows: say --fix --write.")
     remember_environment(environ)
-    report: dict[str, Any] = {"file": str(path), "ok": False, "problems": [], "notes": []}
-    try:
-        run_file = load(path)
-    except ConfigError as error:
-        report["problems"] = str(error).splitlines()
-        return _print(report, as_json)
-    report |= _places(run_file)
-    beside = env_file.beside(path)
-    if beside is not None:
-        report["notes"] += beside.notes
-    own, environ = environ, {**environ, **(beside.values if beside is not None else {})}
+    look = _look(named, wish, environ)
+    if wish.fix:
+        fixing.show(look.found, write=wish.write)
+        if not wish.write:
+            return _code(look, wish)
+        look = _look(named, wish, environ)  # what is left, from the files as they are now
+    return _print(named, look, wish)
+
+
+def explain(name: str) -> int:
+    """Print what a finding means. Raises UsageError for one that does not exist."""
+    print("\n".join(findings.explained(name, columns=findings.width())))
+    return 0
+
+
+def problems(path: Path, run_file: RunFile, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Why ``check`` refuses this run file, as far as files can say it; empty when it does not.
+
+    What only holds at this moment (a port in use, a GPU that is not empty) is left to the start.
+    """
+    subject, _ = gather_run(path, environ=environ, run_file=run_file)
+    found = stopping([*examine(subject), *_store_library(subject)], run_file.check.overrule)
+    return [masked(_problem(one)) for one in found if one.where.file]
+
+
+def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """For the daemon (supervisor.start_check): print the findings as JSON. ``settings``: the run's, as JSON."""
     remember_environment(environ)
-    report["notes"] += _keys(run_file, path, own, environ)
-    usable = _examine(run_file, environ, report)
-    if online and run_file.store.url and usable:  # the embedded default is made when the daemon starts
-        report["store_reachable"] = _reach(run_file, environ, report)
-    report["ok"] = not report["problems"]
-    return _print(report, as_json)
+    run_file = RunFile.model_validate_json(settings)
+    subject, _ = gather_run(path, environ=environ, run_file=run_file)
+    overruled = frozenset([*overrule, *run_file.check.overrule])
+    looked = lasting([*examine(subject), *overrule_mistakes(subject)])
+    found = standing(in_order(looked), subject, overruled)
+    told = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in found]
+    print(json.dumps(masked_all({"findings": told}), ensure_ascii=False))
+    return 0
 
 
-def problems(run_file: RunFile, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Why ``check`` refuses this run file, as far as can be said without the network; empty when it does not."""
-    report: dict[str, Any] = {"problems": [], "notes": []}
-    _examine(run_file, environ, report)
-    return [masked(problem) for problem in report["problems"]]
+# ---------------------------------------------------------------- looking
 
 
-def _examine(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
-    """Fill in what the job says of itself. Whether what its store needs is installed here."""
-    try:
-        _describe_job(run_file, environ, report)
-    except (ConfigError, UnknownDialectError) as error:
-        report["problems"] += str(error).splitlines()
-    missing = _missing_library(run_file.store_url)
-    report["problems"] += missing
-    return not missing
+@dataclass
+class _Look:
+    """What one look at everything has brought."""
+
+    report: dict[str, Any]
+    found: list[Finding]
+    overruled: frozenset[str]
+    run_file: bool
+
+    @property
+    def stopped(self) -> list[Finding]:
+        return stopping(self.found, self.overruled)
+
+
+def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
+    report: dict[str, Any] = {"file": ", ".join(map(str, paths)), "ok": False, "problems": [], "notes": []}
+    ours = len(paths) == 1 and looks_like_run_file(paths[0])
+    job: Job | None = None
+    own = environ
+    if ours:
+        beside = env_file.beside(paths[0])
+        if beside is not None:
+            report["notes"] += beside.notes
+        environ = {**environ, **(beside.values if beside is not None else {})}
+        remember_environment(environ)
+        subject, job = gather_run(paths[0], environ=environ, as_of=wish.as_of)
+    else:
+        subject = gather(paths, environ=environ, as_of=wish.as_of, job_dir=wish.job_dir)
+    found = examine(subject)
+    run_file = subject.run_file
+    overruled = frozenset(wish.overrule)
+    if run_file is not None:
+        overruled |= frozenset(run_file.check.overrule)
+        found += overrule_mistakes(subject)
+        report |= _places(run_file)
+        report["notes"] += _keys(run_file, paths[0], own, environ)
+        found += _store_library(subject)
+        if job is not None:
+            _describe_job(run_file, job, report, startable=not stopping(found, overruled))
+    elif not ours:
+        _describe_configs(subject, report)
+    if wish.online or wish.measure:
+        found += _online(subject, found, environ, report, measure=wish.measure)
+    found = standing(in_order(found), subject, overruled)
+    look = _Look(report, found, overruled, ours)
+    report["ok"] = not look.stopped
+    report["problems"] = [_problem(one) for one in look.stopped]
+    report["findings"] = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in look.found]
+    return look
+
+
+def _problem(one: Finding) -> str:
+    place = f"{one.where.file} line {one.where.line}: " if one.where.line else ""
+    return f"{place}{one.sentence}"
+
+
+def _online(
+    subject: Subject, found: Sequence[Finding], environ: Mapping[str, str], report: dict[str, Any], *, measure: bool
+) -> list[Finding]:
+    """The slow looks, side by side: each has its own patience."""
+    from supervisor.preflight import dry_run, environments, online  # they bring what a quick check need not
+
+    unwanted = threading.Event()
+    looks: list[Callable[[], Sequence[Finding]]] = [
+        lambda: online.findings(subject, environ, measure=measure),
+        lambda: environments.slow_findings(subject, unwanted=unwanted),
+        lambda: dry_run.findings(subject, known=found, unwanted=unwanted),
+    ]
+    run_file = subject.run_file
+    if run_file is not None and run_file.store.url and not _store_library(subject):
+        # The embedded default is made when the daemon starts.
+        looks.append(lambda: _reach(subject, run_file, environ, report))
+    with ThreadPoolExecutor(len(looks), "check-online") as pool:
+        try:
+            return [one for look in [pool.submit(look) for look in looks] for one in look.result()]
+        finally:
+            unwanted.set()  # interrupted, or one failed: what was started is ended, and not waited for
 
 
 def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
@@ -88,15 +219,11 @@ def _places(run_file: RunFile) -> dict[str, Any]:
     }
 
 
-def _describe_job(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> None:
-    from supervisor.primerl import open_job
-
-    job = open_job(run_file, environ)
+def _describe_job(run_file: RunFile, job: Job, report: dict[str, Any], *, startable: bool) -> None:
     facts = job.facts()
     report["job"], report["revision"] = facts.name, facts.revision
     report["output_dir"] = str(job.output_dir)
     report["notes"] += list(facts.notes)
-    report["problems"] += list(job.problems())
     if not run_file.store.url:
         report["notes"].append(
             "No [store] url is set: steps are kept in a folder on this machine, which a lost pod takes with it."
@@ -106,8 +233,18 @@ def _describe_job(run_file: RunFile, environ: Mapping[str, str], report: dict[st
     engine = job.engine()
     report["engine"] = engine.url if engine else None
     report["recovery"] = _recovery(run_file)
-    if not report["problems"]:
+    if startable and not job.problems():
         report["commands"] = _commands(run_file, job)
+
+
+def _describe_configs(subject: Subject, report: dict[str, Any]) -> None:
+    """Without a run file: as what the configurations were checked."""
+    if subject.dialect is not None:
+        how = {"installed": "", "as-of": ", as of the day that was named", "guessed": ", as its keys have it"}
+        kind = "SFT of " if subject.kind == "sft" else ""
+        report["job"] = f"{kind}{subject.dialect.name}{how.get(subject.dialect_from, '')}"
+        report["gpus"] = _gpus(subject.plan)
+    report["max_steps"] = subject.max_steps
 
 
 def _gpus(plan: GpuPlan) -> str:
@@ -143,31 +280,40 @@ def _commands(run_file: RunFile, job: Job) -> list[str]:
     return [f"cd {part.cwd} && {shlex.join(part.argv)}" for part in parts]
 
 
-def _missing_library(url: str) -> list[str]:
+# ---------------------------------------------------------------- the store
+
+
+def _store_library(subject: Subject) -> list[Finding]:
     """What an s3:// store needs besides, where it is not installed."""
+    url = subject.run_file.store_url if subject.run_file else ""
     if not url.startswith("s3://") or find_spec("botocore") is not None:
         return []
     pip = f"{sys.executable} -m pip install 'rl-supervisor[s3]'"
-    return [f"The store {url} needs botocore, which is not installed here: {pip}"]
+    told = f"The store {url} needs botocore, which is not installed here: {pip}"
+    return [Finding("refused", told, replace(subject.run_where("store", "url"), line=0), remedy=f"Run: {pip}")]
 
 
-def _reach(run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]) -> bool:
-    """Look at the store, its key and who holds the run; what is found becomes notes and problems. Writes nothing."""
+def _reach(
+    subject: Subject, run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
+) -> Sequence[Finding]:
+    """Look at the store, its key and who holds the run; what is found becomes findings and notes. Writes nothing."""
     from supervisor.storage import open_store
     from supervisor.storage.bucket import survey
 
+    where = subject.run_where("store", "url")
+    report["store_reachable"] = False
     try:
-        where = run_file.store
-        store = open_store(run_file.store_url, where.service, environ, region=where.region)
+        store = open_store(run_file.store_url, run_file.store.service, environ, region=run_file.store.region)
         found = survey(store, run_file.run.id)
-        report["problems"] += found.problems
-        report["notes"] += found.notes
+        report["notes"] += [note for note in found.notes if note not in found.ids]
         if not found.problems:
             report["notes"] += _holder(store, run_file.run.id)
     except SupervisorError as error:
-        report["problems"].append(f"The store {run_file.store_url} cannot be used: {str(error).rstrip('.')}.")
-        return False
-    return not found.problems
+        told = f"The store {run_file.store_url} cannot be used: {str(error).rstrip('.')}."
+        return [Finding("store-unusable", told, where)]
+    report["store_reachable"] = not found.problems
+    noted = [Finding(found.ids[note], note, where) for note in found.notes if note in found.ids]
+    return [*noted, *(Finding("store-unusable", problem, replace(where, line=0)) for problem in found.problems)]
 
 
 def _holder(store: Store, run_id: str) -> list[str]:
@@ -185,16 +331,37 @@ def _holder(store: Store, run_id: str) -> list[str]:
     return [told]
 
 
-def _print(report: Mapping[str, Any], as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(masked_all(report), indent=2, ensure_ascii=False))
+# ---------------------------------------------------------------- printing
+
+
+def _code(look: _Look, wish: Wish) -> int:
+    if look.stopped:
+        return EXIT_ERRORS
+    minded = any(one.weight == "warning" for one in look.found)
+    return EXIT_WARNINGS if wish.strict and minded else 0
+
+
+def _print(paths: Sequence[Path], look: _Look, wish: Wish) -> int:
+    if wish.as_json:
+        print(json.dumps(masked_all(look.report), indent=2, ensure_ascii=False))
     else:
-        print(masked("\n".join(_lines(report))))
-    return 0 if report["ok"] else 1
+        print(masked("\n".join(_lines(look, wish))))
+    return _code(look, wish)
 
 
-def _lines(report: Mapping[str, Any]) -> list[str]:
-    lines = []
+def _lines(look: _Look, wish: Wish) -> list[str]:
+    report = look.report
+    paint, columns = Paint.for_stdout(), findings.width()
+    number = findings.count(look.found, look.overruled)
+    minded = number if any(one.weight != "note" for one in look.found) else ""
+    if not look.run_file:
+        verdict = f"{report['file']}: {minded or 'nothing wrong was found'}."
+    elif report["ok"]:
+        verdict = f"{report['file']} can be started{f': {minded}' if minded else ''}."
+    else:
+        verdict = f"{report['file']} cannot be started: {minded}."
+    lines = [verdict]
+    lines += findings.lines(look.found, look.overruled, brief=wish.brief, paint=paint, columns=columns)
     labels = {
         "run": "run",
         "job": "job",
@@ -208,10 +375,24 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         "state_dir": "state",
         "socket": "socket",
     }
-    lines += [f"  {label:<10} {report[key]}" for key, label in labels.items() if report.get(key) not in (None, "")]
-    lines += [f"  {'command':<10} {command}" for command in report.get("commands", ())]
-    lines += [f"  {'note':<10} {note}" for note in report["notes"]]
-    lines += [f"  {'problem':<10} {problem}" for problem in report["problems"]]
-    count = len(report["problems"])
-    verdict = "can be started" if report["ok"] else f"cannot be started: {count} problem{'s' if count > 1 else ''}"
-    return [f"{report['file']} {verdict}.", *lines]
+    summary = [f"  {label:<10} {report[key]}" for key, label in labels.items() if report.get(key) not in (None, "")]
+    summary += [f"  {'command':<10} {command}" for command in report.get("commands", ())]
+    summary += [f"  {'note':<10} {note}" for note in report["notes"]]
+    if wish.brief:
+        return lines
+    gap = [""] if look.found and summary else []
+    lines += [*gap, *summary]
+    if look.stopped:
+        lines += ["", *_way_on(look)]
+    return lines
+
+
+def _way_on(look: _Look) -> list[str]:
+    """What to type next."""
+    fixable = any(one.edits for one in look.found)
+    told = ["Explain one: rl-supervisor check --explain ID."]
+    if fixable:
+        told.append("Show what would mend it: rl-supervisor check --fix, with the same file.")
+    if look.run_file and any(beaten(one, {one.id}) for one in look.stopped):
+        told.append('To start all the same: [check] overrule = ["ID"] in the run file, or run --overrule ID.')
+    return told

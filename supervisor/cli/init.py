@@ -1,28 +1,66 @@
-"""``rl-supervisor init``: writes a commented run file for the machine it runs on, and never over an existing one."""
+"""``rl-supervisor init``: writes a commented run file for the machine it runs on, and never over an existing one.
+
+``--from`` takes the launch command that a person has now, and keeps its meaning; it is read, never executed.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from supervisor import homes
+from supervisor.cli.launch_line import LARGEST, find
+from supervisor.cli.launch_settings import Draft, draft
 from supervisor.cli.machine import ConfigFound, Machine, look
-from supervisor.config import load
-from supervisor.core.words import size
-from supervisor.effects import transient
+from supervisor.cli.pod import Pod, survey
+from supervisor.cli.run_text import run_file_text
+from supervisor.config import RUN_ID, load
 from supervisor.errors import ConfigError
+from supervisor.primerl import configs
+from supervisor.primerl.configs import Source
+from supervisor.primerl.launch_flags import PARTS, Translation, of_files
+from supervisor.secrets import masked, remember_environment
 from supervisor.storage.keys import KEYS
 
 
-def init(output: Path, job_dir: Path | None) -> int:
-    """Write ``output``. Raises ConfigError when it exists already or cannot be written."""
+def init(output: Path, job_dir: Path | None, launch: str | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    """Write ``output``, then check it. ``launch``: a launch line, the name of a script, or ``-`` for standard input.
+
+    0 when the file is written, also where the check finds something. Raises ConfigError when it exists already or
+    cannot be written, or when no launch line is understood.
+    """
     if os.path.lexists(output):
         raise ConfigError(f"{output} exists already and is left as it is: name another file with -o.")
+    remember_environment(environ)
+    given = _given(launch) if launch is not None else None  # before anything is asked that takes time
     machine = look(job_dir)
-    text = run_file_text(machine, output.stem)
+    if given is not None:
+        wanted = _from_line(given, machine, job_dir, environ)
+    else:
+        wanted = _from_machine(machine)
+    if given is not None:  # it may name another prime-rl than the one that lies in a usual place
+        ours = wanted.settings["job.kind"] in ("rl", "sft")
+        machine = replace(machine, job_dir=Path(wanted.settings["job.dir"]) if ours else None)
+    python = wanted.settings.get("job.python")
+    pod = survey(machine, environ, Path(python) if python else None)
+    name = wanted.name if re.fullmatch(RUN_ID, wanted.name) else _run_id(output.stem, machine, wanted)
+    _write(output, run_file_text(pod, wanted, name))
+    run = load(output).run.id
+    print(f"{output} is written, for the run {run}.")
+    _say(wanted, [] if given is not None else machine.notes)
+    _check(output, environ)
+    _say_next(output, run, pod)
+    return 0
+
+
+def _write(output: Path, text: str) -> None:
     try:
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -30,14 +68,131 @@ def init(output: Path, job_dir: Path | None) -> int:
         raise ConfigError(f"{output} exists already and is left as it is: name another file with -o.") from None
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}.") from None
-    run = load(output).run.id
-    print(f"{output} is written, for the run {run}.")
-    for note in machine.notes:
-        print(f"  note: {note}")
+
+
+# ---------------------------------------------------------------- where the settings come from
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Shell text, and the script that it stands in."""
+
+    text: str
+    script: Path | None = None
+
+
+def _given(launch: str) -> _Given:
+    """What --from names. Raises ConfigError for a file that cannot be read."""
+    if launch == "-":
+        return _Given(_decoded(sys.stdin.buffer.read(LARGEST + 1), "What comes from standard input"))
+    if "\n" not in launch and len(launch) < 4096:
+        path = Path(launch).expanduser()
+        if path.is_file():
+            try:
+                with path.open("rb") as file:
+                    return _Given(_decoded(file.read(LARGEST + 1), str(path)), path.absolute())
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+        if re.fullmatch(r"\S+\.(sh|bash)", launch):
+            raise ConfigError(f"{path} does not exist: name the script, or give the launch line itself.")
+    return _Given(_decoded(launch.encode("utf-8", "surrogateescape"), "The launch line"))
+
+
+def _decoded(data: bytes, what: str) -> str:
+    if len(data) > LARGEST:
+        raise ConfigError(f"{what} has more than {LARGEST >> 20} MiB: that is no launch script.")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} is not UTF-8, which a run file must be.") from None
+    if "\0" in text:
+        raise ConfigError(f"{what} holds a zero byte, which no shell would take.")
+    if not text.strip():
+        raise ConfigError(f"{what} is empty: give the line that starts the training.")
+    return text
+
+
+def _from_line(given: _Given, machine: Machine, job_dir: Path | None, environ: Mapping[str, str]) -> Draft:
+    here = Path.cwd()
+    found = find(given.text, environ=environ, folder=here, script=given.script)
+    return draft(
+        found,
+        job_dir=job_dir,
+        installed=machine.job_dir,
+        environ=environ,
+        here=here,
+        gpus=len(machine.gpus),
+        script=given.script,
+    )
+
+
+def _from_machine(machine: Machine) -> Draft:
+    """The settings of what was found here, where nobody gave a launch line."""
+    settings: dict[str, Any] = {}
+    config = machine.configs[0] if machine.configs else None
+    settings["job.kind"] = config.kind if config else "rl"
+    if machine.job_dir:
+        settings["job.dir"] = str(machine.job_dir)
+    if config is None:
+        return Draft(settings)
+    if not config.split:
+        settings["job.config"] = str(config.path)
+        files = [Source(config.path)]
+    else:
+        parts = [(part, config.path.with_name(f"{part}.toml")) for part in PARTS]
+        files = [Source(path, part) for part, path in parts if path.is_file()]
+        settings |= {f"job.{one.table}_config": str(one.path) for one in files}
+    told = Translation()
+    with suppress(ConfigError):  # the check says what is wrong with it
+        of_files(told, configs.load(files), sft=config.kind == "sft")
+    return Draft({**told.settings, **settings}, kept=told.kept, changed=told.changed)
+
+
+def _run_id(stem: str, machine: Machine, wanted: Draft) -> str:
+    """A name from the run file's (the unit's instance is called so), else from the configuration's file or folder."""
+    config: ConfigFound | None = machine.configs[0] if machine.configs and not wanted.source else None
+    named = wanted.settings.get("job.config") or wanted.settings.get("job.trainer_config")
+    path = config.path if config else Path(named[0] if isinstance(named, list) else named) if named else None
+    parts = (path.stem, path.parent.name, path.parent.parent.name) if path else ()
+    for part in (stem, *parts):
+        word = re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-._")[:60]
+        if word and word.lower() not in ("config", "configs", "rl", "sft", "train", "trainer", "run", "root", "tmp"):
+            return word
+    return "my-run"
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def _say(wanted: Draft, notes: Sequence[str]) -> None:
+    for title, sentences in (
+        ("What stands where:" if wanted.source else "Taken from the configuration:", wanted.kept),
+        ("Not as it was:", wanted.changed),
+        ("To do before the first start:", wanted.to_do),
+    ):
+        if sentences:
+            print(title)
+            for sentence in sentences:
+                print(f"  - {masked(sentence)}")
+    for note in notes:
+        print(f"  note: {masked(note)}")
+
+
+def _check(output: Path, environ: Mapping[str, str]) -> None:
+    """What `check` says of the new file. Findings are no failure of init's: the file is there to be mended."""
+    from supervisor.cli import check
+
+    print(f"`rl-supervisor check {shlex.quote(str(output))}` says:")
+    code = check.check(output, wish=check.Wish(brief=True), environ=environ)
+    if code:
+        print("The file is written all the same: mend what is named, then check again.")
+
+
+def _say_next(output: Path, run: str, pod: Pod) -> None:
     named = shlex.quote(str(output))
     print("Next, in this order:")
     print("  1. Read it, and set what it says about itself: the store above all.")
-    if transient.BOOTED.is_dir():
+    if pod.systemd:
         print(f"  2. rl-supervisor install --run {named}   makes the unit, and an .env beside the run file's copy")
         print("  3. Put the store's key into that .env: it is never written anywhere else.")
         print(f"  4. rl-supervisor check --online {_installed(run)}")
@@ -47,106 +202,9 @@ def init(output: Path, job_dir: Path | None) -> int:
         print(f"  2. Put the store's key into the environment: {b2}; for s3:// {s3}.")
         print(f"  3. rl-supervisor check --online {named}")
         print(f"  4. rl-supervisor run {named}")
-    return 0
 
 
 def _installed(run: str) -> Path:
     """Where `install` puts the run file."""
     own = homes.config_home() if os.geteuid() != 0 else None
     return (own / "rl-supervisor" if own else homes.SYSTEM_CONFIG) / f"{run}.toml"
-
-
-def run_file_text(machine: Machine, stem: str = "run") -> str:
-    """The run file ``stem``.toml. Every value is written with TOML's own quoting, whatever the folder's name is."""
-    config = machine.configs[0] if machine.configs else None
-    lines = [
-        "# A run of rl-supervisor. All settings and their defaults are in docs/settings.md of its repository.",
-        "# Secrets (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY, WANDB_API_KEY, ...) never stand here: put them into the",
-        "# daemon's environment, or into systemd credentials.",
-        "",
-        "[run]",
-        "# Name of the run, the same on every pod: the folder in the store, the socket, the name in W&B.",
-        f"id = {_quoted(_run_id(stem, config))}",
-        "# Last step; without it, what the trainer's own configuration says.",
-        "# max_steps = 1000",
-        "",
-        "[job]",
-        f'kind = "{config.kind if config else "rl"}"',
-        *_dir_lines(machine),
-        *_config_lines(machine, config),
-        "# Where the job writes, below dir. One run, one folder.",
-        '# output_dir = "outputs"',
-        "# A checkpoint every so many steps: what a crash can cost.",
-        "checkpoint_interval = 10",
-        "",
-        "[gpus]",
-        *_gpu_lines(machine),
-        "",
-        "[store]",
-        "# Where complete steps are published. Without it they stay in a folder on this machine, which a lost pod",
-        "# takes with it. The key needs listFiles, readFiles, writeFiles and deleteFiles on this one bucket.",
-        '# url = "b2://my-bucket/prefix"',
-        "# Newest steps kept in the store; besides, every step that is a multiple of keep_every.",
-        "# keep_last = 3",
-        "# keep_every = 100",
-        "",
-        "[disk]",
-        "# Used part of the checkpoint volume above which published steps are deleted here, oldest first.",
-        "# prune_above = 0.85",
-        "# keep_local = 2",
-        "",
-        "[hooks]",
-        "# A shell command after the last step is published: end the pod's billing here.",
-        '# finish = "..."',
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _dir_lines(machine: Machine) -> list[str]:
-    if machine.job_dir:
-        return ["# The installed prime-rl.", f"dir = {_quoted(str(machine.job_dir))}"]
-    return ["# The installed prime-rl. None was found on this machine: set this.", 'dir = "/workspace/prime-rl"']
-
-
-def _config_lines(machine: Machine, config: ConfigFound | None) -> list[str]:
-    if config is None:
-        return ["# The file after `rl @`. None was found on this machine: set this.", 'config = "rl.toml"']
-    others = [other for other in machine.configs[1:] if not other.split][:8]
-    lines = ["# The file after `rl @`." + (" Found besides:" if others else "")]
-    lines += [f"#   {' '.join(str(other.path).split())}" for other in others]
-    if not config.split:
-        return [*lines, f"config = {_quoted(str(config.path))}"]
-    lines = ["# prime-rl's three files."]
-    for name in ("trainer", "orchestrator", "inference"):
-        path = config.path.with_name(f"{name}.toml")
-        if path.is_file():
-            lines.append(f"{name}_config = {_quoted(str(path))}")
-    return lines
-
-
-def _gpu_lines(machine: Machine) -> list[str]:
-    lines = ["# The GPUs of the run, as nvidia-smi numbers them. Without it, what the trainer's configuration says."]
-    lines += [f"#   {gpu.index}: {gpu.name}, {size(gpu.total_bytes)}, {gpu.uuid}" for gpu in machine.gpus]
-    count = len(machine.gpus)
-    half = max(1, count // 2)
-    inference, trainer = list(range(half)) or [0], list(range(half, count)) or [0 if count == 1 else 1]
-    return [*lines, f"# inference = {inference}", f"# trainer = {trainer}"]
-
-
-def _run_id(stem: str, config: ConfigFound | None) -> str:
-    """A name from the run file's (the unit's instance is called so), else from the configuration's file or folder."""
-    parts = (config.path.stem, config.path.parent.name, config.path.parent.parent.name) if config else ()
-    for part in (stem, *parts):
-        word = re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-._")[:60]
-        if word and word.lower() not in ("config", "configs", "rl", "sft", "train", "trainer", "run", "root", "tmp"):
-            return word
-    return "my-run"
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string: JSON's escapes are among TOML's, and DEL is the one that JSON leaves plain."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ConfigError(f"The name {text!a} is not UTF-8, which a run file must be: rename it.") from None
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -44,7 +44,7 @@ def _refuse_what_check_refuses(path: Path) -> None:
     run = load(path)
     if run.setup.commands:
         return  # they may bring the job that would be looked at
-    if found := problems(run):
+    if found := problems(path, run):
         raise ConfigError("\n".join([*found, f"Nothing was done. Mend {path}, then: rl-supervisor check {path}"]))
 
 

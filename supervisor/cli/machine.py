@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-LOOK_S = 15.0
+from supervisor.sensors.gpu_survey import survey
+
 USUAL_PLACES = ("/workspace/prime-rl", "~/prime-rl", "/root/prime-rl", ".", "./prime-rl")
 MOST_FILES = 500
 LARGEST = 1 << 20
-
-# In a child, since a broken driver can hang or crash whoever asks it.
-_ASK_NVML = """
-import json, pynvml
-pynvml.nvmlInit()
-found = []
-for index in range(pynvml.nvmlDeviceGetCount()):
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    text = [pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle)]
-    name, uuid = (value.decode() if isinstance(value, bytes) else value for value in text)
-    found.append([index, name, uuid, pynvml.nvmlDeviceGetMemoryInfo(handle).total])
-print(json.dumps(found))
-"""
 
 
 @dataclass(frozen=True)
@@ -85,18 +70,8 @@ def is_prime_rl(folder: Path) -> bool:
 
 def gpus_found() -> tuple[list[GpuFound], str]:
     """The GPUs, or a sentence why they are not known."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _ASK_NVML], capture_output=True, text=True, timeout=LOOK_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return [], f"The NVIDIA driver gave no answer in {LOOK_S:g} s: GPUs are left out."
-    except OSError as error:
-        return [], f"The NVIDIA driver could not be asked ({error}): GPUs are left out."
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return [], f"No GPU was found ({last.split(': ', 1)[-1]})."
-    return [GpuFound(*entry) for entry in json.loads(done.stdout)], ""
+    found = survey()
+    return [GpuFound(gpu.index, gpu.name, gpu.uuid, gpu.total_bytes) for gpu in found.gpus], found.problem
 
 
 def configs_found(folders: Sequence[Path]) -> list[ConfigFound]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 
 from supervisor import __version__
@@ -20,7 +21,7 @@ OF_THE_STORE = ("restore", "verify", "logs", "report")
 EPILOG = """\
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
 94 this pod is unfit.
-Of everything else: 0 done, 1 failed, 2 wrong usage.
+Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict).
 """
 
 
@@ -47,7 +48,17 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(verb=function, contract=contract)
         if name in OF_THE_STORE:
             where.add_options(sub)
-        elif name not in ("init", "install", "uninstall", "version", "replay", "trace", "simulate"):
+        elif name not in (
+            "check",
+            "diagnose",
+            "init",
+            "install",
+            "uninstall",
+            "version",
+            "replay",
+            "trace",
+            "simulate",
+        ):
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
@@ -59,18 +70,21 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
     restart = "start the daemon again after a crash, and collect orphans; the default for process 1 of a container"
     run.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
+    overrule = "start although `check` finds this error; may be given several times"
+    run.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
     onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
     onstart.add_argument("--take-over", action="store_true", help=take_over)
     onstart.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
+    onstart.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
     attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
     attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
     verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
-    check = verb("check", "load the run file and say what would be done with it", _check)
-    check.add_argument("--json", action="store_true", help="print JSON")
-    check.add_argument("--online", action="store_true", help="also ask the store: its key, its bucket, its steps")
+    _add_check(verb("check", "find what is wrong with a run before it is started, and say what would be done", _check))
     init = verb("init", "write a run file for this machine", _init)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
+    launch = "take this launch line, script, or standard input (-) and keep its meaning; nothing of it is executed"
+    init.add_argument("--from", dest="launch", metavar="'COMMAND'|FILE.sh|-", help=launch)
     install = verb("install", "put the systemd unit, its folders and a run file in place", _install)
     install.add_argument("--run", type=Path, metavar="RUN.toml", help="copy it under its run.id, and an .env beside it")
     install.add_argument("--now", action="store_true", help="also enable and start it (systemctl enable --now)")
@@ -106,6 +120,11 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
+    about = "say what went wrong, the root first, from logs, a folder of them, a bundle of evidence, or stdin"
+    diagnose = verb("diagnose", about, _diagnose)
+    what = "logs, folders, a bundle, RUN.toml, or - for stdin; default: the run of this machine"
+    diagnose.add_argument("paths", nargs="*", metavar="LOGS|BUNDLE|-", help=what)
+    diagnose.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
@@ -148,7 +167,40 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("run_file", type=Path)
     trial.add_argument("folder", type=Path)
     trial.add_argument("started", choices=("run", "onstart"))
+    # Asked by the daemon before it starts a job (supervisor.start_check).
+    before = verbs.add_parser("start-check")
+    before.set_defaults(verb=_start_check, contract=False)
+    before.add_argument("run_file", type=Path)
+    before.add_argument("overrule", nargs="*")
     return parser
+
+
+def _add_check(check: argparse.ArgumentParser) -> None:
+    what = "the run file; or the trainer's own configuration, or its three files"
+    check.add_argument("files", type=Path, nargs="*", metavar="FILE.toml", help=what)
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--brief", action="store_true", help="one line for each finding, and nothing else")
+    online = "also what takes longer: the store and its key, the environments' import, the trainer's own dry run"
+    check.add_argument("--online", action="store_true", help=online)
+    measure = "with --online: send 16 MB to the store and delete them, to tell how long a step takes to publish"
+    check.add_argument("--measure-upload", action="store_true", help=measure)
+    check.add_argument("--explain", metavar="ID", help="say what a finding means, and end")
+    overrule = "this error does not count; may be given several times ([check] overrule in the run file)"
+    check.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
+    check.add_argument("--strict", action="store_true", help="end with 3 where there are warnings and no errors")
+    job = "folder of the installed prime-rl, where no run file names it"
+    check.add_argument("--job", type=Path, metavar="DIR", help=job)
+    day = "as with the prime-rl of this day (2026-01-06), where none is installed"
+    check.add_argument("--as-of", type=_day, metavar="DAY", help=day)
+    check.add_argument("--fix", action="store_true", help="print a patch with what can be mended for certain")
+    check.add_argument("--write", action="store_true", help="with --fix: apply it, keep FILE.orig, and check again")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a day is wanted, such as 2026-01-06, not {text!r}") from None
 
 
 def _step(text: str) -> int:
@@ -202,19 +254,42 @@ def _percent(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _known_ids(options)
     _nanny(options, "run")
     from supervisor import daemon
 
     return daemon.main(
-        options.run_file, fresh=options.fresh, step=options.step, take_over=options.take_over, onstart=False
+        options.run_file,
+        fresh=options.fresh,
+        step=options.step,
+        take_over=options.take_over,
+        onstart=False,
+        overrule=options.overrule,
     )
 
 
 def _onstart(options: argparse.Namespace) -> int:
+    _known_ids(options)
     _nanny(options, "onstart")
     from supervisor import daemon
 
-    return daemon.main(options.run_file, fresh=False, step=None, take_over=options.take_over, onstart=True)
+    return daemon.main(
+        options.run_file,
+        fresh=False,
+        step=None,
+        take_over=options.take_over,
+        onstart=True,
+        overrule=options.overrule,
+    )
+
+
+def _known_ids(options: argparse.Namespace) -> None:
+    """Raises UsageError for an id to overrule that no finding has."""
+    if options.overrule:
+        from supervisor.cli import findings
+
+        for name in options.overrule:
+            findings.known(name)
 
 
 def _nanny(options: argparse.Namespace, verb: str) -> None:
@@ -233,7 +308,8 @@ def _nanny(options: argparse.Namespace, verb: str) -> None:
     once += ["--take-over"] if options.take_over else []
     # How this very program was started: the interpreter's words, then those that are parsed here.
     program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
-    nanny.turn_into([*program, verb, str(options.run_file), "--no-restart"], once)
+    overrule = [f"--overrule={name}" for name in options.overrule]
+    nanny.turn_into([*program, verb, str(options.run_file), "--no-restart", *overrule], once)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -245,13 +321,27 @@ def _attach(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from supervisor.cli import check
 
-    return check.check(options.run_file, as_json=options.json, online=options.online)
+    if options.explain:
+        return check.explain(options.explain)
+    wish = check.Wish(
+        as_json=options.json,
+        online=options.online,
+        measure=options.measure_upload,
+        strict=options.strict,
+        brief=options.brief,
+        fix=options.fix,
+        write=options.write,
+        overrule=options.overrule,
+        as_of=options.as_of,
+        job_dir=options.job,
+    )
+    return check.check(options.files, wish=wish)
 
 
 def _init(options: argparse.Namespace) -> int:
     from supervisor.cli import init
 
-    return init.init(options.output, options.job)
+    return init.init(options.output, options.job, options.launch)
 
 
 def _install(options: argparse.Namespace) -> int:
@@ -282,6 +372,12 @@ def _by_hand(options: argparse.Namespace) -> int:
     from supervisor.cli import steps
 
     return steps.by_hand(options)
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from supervisor.cli import diagnose
+
+    return diagnose.diagnose(options.paths, json_wanted=options.json)
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -326,6 +422,17 @@ def _upgrade_check(options: argparse.Namespace) -> int:
     onstart = options.started == "onstart"
     upgrade.prove(options.run_file, options.folder, onstart=onstart, environ=os.environ)
     return 0
+
+
+def _start_check(options: argparse.Namespace) -> int:
+    import math
+    import signal
+
+    from supervisor.cli import check
+    from supervisor.start_check import LIMIT_S
+
+    signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile ends nobody
+    return check.before_start(options.run_file, sys.stdin.read(), options.overrule)
 
 
 def _version(options: argparse.Namespace) -> int:

@@ -311,6 +311,9 @@ def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str
     if would := answer.get("would"):
         lines += ["Not done, since the run is only observed:"]
         lines += [line for one in would for line in _wrapped(_would(one, now), "  ")]
+    if start := answer.get("start"):
+        lines += ["A start has, beside your own configuration:"]
+        lines += [line for one in start for line in _wrapped(_change(one), "  ")]
     if history := answer.get("history"):
         lines += ["Before:", *(f"  {safe(sentence)}" for sentence in history)]
     return lines
@@ -343,6 +346,12 @@ def _evidence(items: Sequence[Mapping[str, Any]]) -> list[str]:
             when = "" if left is None else f" ({span(left)} left)" if left > 0 else f" (passed {span(-left)} ago)"
             lines += _wrapped(f"{would}{when}", "      ", hang=" " * 6)
     return lines
+
+
+def _change(one: Mapping[str, Any]) -> str:
+    """``--ckpt.keep-last 1000000: only the supervisor deletes checkpoints (your ckpt.keep_last = 1 is overruled)``."""
+    text = f"{one.get('what')}: {one.get('why')}"
+    return f"{text} (your {one.get('yours')} is overruled)" if one.get("yours") else text
 
 
 def _would(one: Mapping[str, Any], now: float | None = None) -> str:

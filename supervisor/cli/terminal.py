@@ -17,6 +17,12 @@ from supervisor.secrets import masked, remember_environment
 from supervisor.storage.base import StoreError
 
 
+class OutputError(SupervisorError):
+    """What was to be said cannot be written."""
+
+    exit_code = EXIT_TRY_AGAIN
+
+
 def run_cli(command: Callable[[], int], program: str, *, contract: bool = False) -> int:
     """Run ``command``: a SupervisorError becomes its sentence, a crash one sentence and a file with the traceback.
 
@@ -56,12 +62,29 @@ def _run(command: Callable[[], int]) -> int:
     """``supervisorctl ... | head`` ends quietly when head has seen enough."""
     try:
         code = command()
-        sys.stdout.flush()
+        say()
     except BrokenPipeError:
-        # What is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     return code
+
+
+def say(text: str = "") -> None:
+    """Print it, and what is still buffered. Raises OutputError where it cannot be written: the disk is full."""
+    if sys.stdout is None:  # it was closed before the start
+        return
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise OutputError(f"Standard output cannot be written: {error.strerror}.") from None
+
+
+def _drop_output() -> None:
+    """What is still buffered must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def crash_note(program: str, error: BaseException) -> str:

@@ -9,7 +9,7 @@ from supervisor.core.signals import (
     Signal,
     lost_gpu,
 )
-from supervisor.core.state import Error, Gone, State
+from supervisor.core.state import Ended, Error, Gone, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
@@ -76,7 +76,7 @@ def exited(state: State) -> Verdict | None:
         error.signature if error else f"exit-{ended.exit_code if ended.exit_code is not None else 'signal'}",
         f"The job ended with {_how(state)} {where}{because}{told}",
         act=True,
-        deterministic=bool(error and error.deterministic and step is None),
+        deterministic=bool(error and error.deterministic and step is None and not _from_outside(ended)),
     )
 
 
@@ -88,6 +88,14 @@ def _deeper(state: State, t: float) -> tuple[str, str] | None:
     if state.oom_t is not None and abs(t - state.oom_t) <= OOM_S:
         return "host-oom", "the kernel ended a process because the host's memory was full"
     return None
+
+
+def _from_outside(ended: Ended) -> bool:
+    """Was it killed, or did nobody see how it ended? Then no line of its own has to be why.
+
+    A shell, and ``uv run``, hand SIGKILL and SIGTERM on as 137 and 143.
+    """
+    return ended.exit_code is None or ended.exit_code in (137, 143)
 
 
 def _how(state: State) -> str:

@@ -32,7 +32,7 @@ class Row:
 
 ENGINE = ("engine-*",)
 NETWORK = ("wandb-unreachable", "hub-unreachable", "hub-rate-limited")
-DAMAGED = ("checkpoint-damaged", "checkpoint-missing")
+DAMAGED = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
 
 TABLE = (
     # causes, place, history -> what follows, and why

@@ -24,7 +24,7 @@ LEARNED_AFTER: Final = 8  # steps: a median of fewer says little, and the first 
 # What prime-rl and vLLM say of it, by the names of supervisor/signatures.
 EMPTY: Final = frozenset({"batch-dropped", "batch-empty"})
 MASKED: Final = "empty-loss-mask"
-REFUSED: Final = frozenset({"max-tokens-too-large", "prompt-too-long"})
+REFUSED: Final = frozenset({"max-tokens-too-large", "prompt-too-long", "tool-parser-off"})
 _TELLING: Final = EMPTY | REFUSED | {MASKED}
 
 

@@ -21,6 +21,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import aside, kept_logs, observing
 from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
+from supervisor.effects.before_start import NO_CHECK, BeforeStart
 from supervisor.effects.evidence.scene import Known
 from supervisor.effects.incident_evidence import IncidentEvidence
 from supervisor.effects.lanes import Lanes
@@ -59,11 +60,12 @@ class Effects:
         engine_gpu_free: Callable[[], bool | None] = lambda: None,
         engine_known: Callable[[], list[Identity]] = list,
         seen: Callable[[], Known] | None = None,
+        start_check: BeforeStart | None = None,
     ) -> None:
         """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError;
         ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree; ``gpu_pids``
         whom the driver lists on the run's GPUs; ``observed``
-        says why the run is only looked at, "" where it is acted upon.
+        says why the run is only looked at, "" where it is acted upon; ``start_check`` is asked before each start.
         """
         self.run_file = run_file
         self.job: Job | None = None
@@ -76,6 +78,7 @@ class Effects:
         self._known = known
         self._opened = opened
         self._observed = observed
+        self._start_check = start_check or NO_CHECK
         self._lanes = Lanes(self._crashed)
         self._hurry = threading.Event()
         self._unwanted = threading.Event()  # set: the start that is under way is followed by a stop
@@ -104,6 +107,7 @@ class Effects:
             wandb_id=wandb_id,
             known=engine_known,
             hurry=self._hurry,
+            start_check=self._start_check,
         )
 
         self.evidence = IncidentEvidence(
@@ -124,6 +128,8 @@ class Effects:
         """Queue an action; returns at once. Where the run is only observed nothing is touched: ``Suppressed`` comes."""
         why = self._observed()
         if why and (suppressed := observing.held_back(action, why)) is not None:
+            if isinstance(action, a.Start):
+                self._lanes.put("job", self._start_check.say)
             self._post(suppressed)
             return
         match action:
@@ -244,6 +250,7 @@ class Effects:
         problems = job.problems()
         if problems:
             raise ConfigError(" ".join(problems))
+        self._start_check.before_start(job, action.step, action.snapshot, self._unwanted)
         folder = attempt_dir(self._state_dir, action.attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         earlier_ones = [path for path in self._state_dir.glob("attempts/[0-9]*") if path != folder]

@@ -21,6 +21,7 @@ from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects.attempts import attempt_dir, take_snapshot
+from supervisor.effects.before_start import NO_CHECK, BeforeStart
 from supervisor.effects.launch import ShimState, launch, look
 from supervisor.effects.stop import StopReport, stop_attempt
 from supervisor.effects.survivors import Belongings, Identity
@@ -69,11 +70,12 @@ class OwnEngine:
         wandb_id: Callable[[], str],
         known: Callable[[], list[Identity]],
         hurry: threading.Event,
+        start_check: BeforeStart = NO_CHECK,
     ) -> None:
         """``run_file``: as it is now (the store may complete it); ``job`` opens the job where it is not open yet.
 
         ``gpu_free``: is the memory of the inference GPUs back? ``known``: the server's processes that a sensor saw, for
-        those that left its shim's tree.
+        those that left its shim's tree. ``start_check`` is asked before it is started with the job.
         """
         self._read_run_file = run_file
         self._post = post
@@ -82,6 +84,7 @@ class OwnEngine:
         self._wandb_id = wandb_id
         self._known = known
         self._hurry = hurry
+        self._start_check = start_check
         self._state_dir = run_file().state_dir
         self.unwanted = threading.Event()  # set: the start that is under way is followed by a stop
         self._giving = threading.Event()  # set: nobody waits for weights any more
@@ -106,6 +109,8 @@ class OwnEngine:
         job = self._job()
         if problems := [*job.engine_role().problems, *job.problems()]:
             raise ConfigError(" ".join(dict.fromkeys(problems)))
+        if not alone:
+            self._start_check.before_start(job, action.step, action.snapshot, self.unwanted)
         if alone and action.step is not None and job.weight_update() is None:
             raise SupervisorError(
                 "The inference server is not restarted under the living job: the weights that the trainer handed over "

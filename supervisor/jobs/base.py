@@ -44,6 +44,19 @@ class StartRequest:
 
 
 @dataclass(frozen=True)
+class Change:
+    """Something that a start is given beside the person's own configuration.
+
+    ``what``: words of the command line, or NAME=value. ``why``: a clause. ``yours``: what the person's configuration
+    says instead, where that is another value.
+    """
+
+    what: str
+    why: str
+    yours: str = ""
+
+
+@dataclass(frozen=True)
 class Component:
     """One process to start under a shim. ``env`` is complete: nothing else of the daemon's environment is passed."""
 
@@ -191,6 +204,9 @@ class Job(Protocol):
 
     def components(self, request: StartRequest) -> Sequence[Component]:
         """The processes to start, launcher first."""
+
+    def changes(self, request: StartRequest) -> Sequence[Change]:
+        """All that a start has and the person's own configuration has not. Never raises for one that is refused."""
 
     def engine_role(self) -> EngineRole:
         """May the inference server be started by us beside the job, and which half may restart without the other?"""

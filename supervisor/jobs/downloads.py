@@ -15,12 +15,23 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 def hub_cache(env: Mapping[str, str], cwd: Path) -> Path:
     """The hub's cache of a job with the environment ``env`` that runs in ``cwd``."""
-    home = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    text = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    return cwd / _expanded(env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{_home(env)}/hub", env)
+
+
+def token_file(env: Mapping[str, str], cwd: Path) -> Path:
+    """Where a login for the Hub is kept for that job."""
+    return cwd / _expanded(env.get("HF_TOKEN_PATH") or f"{_home(env)}/token", env)
+
+
+def _home(env: Mapping[str, str]) -> str:
+    return env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+
+
+def _expanded(text: str, env: Mapping[str, str]) -> str:
     text = _VARIABLE.sub(lambda found: env.get(found[1] or found[2], found[0]), text)
     if text == "~" or text.startswith("~/"):
         text = (env.get("HOME") or str(Path.home())) + text[1:]
-    return cwd / text
+    return text
 
 
 def arriving(env: Mapping[str, str], cwd: Path) -> list[Path]:

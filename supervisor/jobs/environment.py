@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from supervisor.errors import ConfigError
+from supervisor.jobs.base import Change
 from supervisor.secrets import SECRET_NAME
 
 ALLOWED = (
@@ -40,6 +41,50 @@ NEVER = (
     *("CONTAINER_API_KEY", "VAST_*", "VASTAI_*", "RUNPOD_*", "LAMBDA_API_KEY"),
 )
 """Globs of names that do not pass whatever `pass_env` says."""
+
+
+ONE_WANDB_RUN = "all attempts are one W&B run"
+_MARK = "the job's processes are known by it"
+_NO_CLEAN = "no start may delete what the run has written"
+REASONS = {
+    "NEVER_CLEAN": _NO_CLEAN,
+    "NEVER_CLEAN_OUTPUT_DIR": _NO_CLEAN,
+    "VLLM_WORKER_MULTIPROC_METHOD": "a forked worker of vLLM would inherit a CUDA context that is broken in it",
+    "CUDA_DEVICE_ORDER": "GPU numbers are those of nvidia-smi",
+    "CUDA_VISIBLE_DEVICES": "[gpus] of the run file says it",
+    "SPT_NOENV": "setproctitle would wipe /proc/PID/environ, by which the job's processes are known",
+    "PYTHONUNBUFFERED": "each line is in the log when it is said",
+    "RL_SUPERVISOR_RUN": _MARK,
+    "RL_SUPERVISOR_ATTEMPT": _MARK,
+    "PRL_RUN_ID": ONE_WANDB_RUN,
+    "WANDB_SHARED_RUN_ID": ONE_WANDB_RUN,
+    "WANDB_RUN_ID": ONE_WANDB_RUN,
+    "WANDB_RESUME": ONE_WANDB_RUN,
+}
+"""Why the supervisor sets a variable of the job, as clauses."""
+
+
+def set_variables(fixed: Mapping[str, str], environ: Mapping[str, str]) -> list[Change]:
+    """Each variable of ``fixed``, and what the supervisor's own ``environ`` would have given the job instead."""
+    return [
+        Change(
+            f"{name}={value}",
+            REASONS.get(name, ""),
+            f"{name}={environ[name]}" if _differs(name, value, environ) else "",
+        )
+        for name, value in fixed.items()
+    ]
+
+
+def open_files(asked: int) -> Change:
+    """[job] nofile, which is raised to where that may be."""
+    return Change(
+        f"{asked} open files", "[job] nofile of the run file says it; the hard limit is raised where that may be"
+    )
+
+
+def _differs(name: str, value: str, environ: Mapping[str, str]) -> bool:
+    return environ.get(name, value) != value and not _any(name, NEVER)
 
 
 def job_environment(

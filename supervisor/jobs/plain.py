@@ -13,6 +13,7 @@ from supervisor.config import Plain, RunFile
 from supervisor.core.facts import Fact, FinishSeen, Role, StepDone
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import (
+    Change,
     Component,
     Engine,
     GpuPlan,
@@ -27,7 +28,7 @@ from supervisor.jobs.base import (
 )
 from supervisor.jobs.downloads import arriving
 from supervisor.jobs.engine_role import REFUSED, EngineWithJob
-from supervisor.jobs.environment import job_environment
+from supervisor.jobs.environment import job_environment, open_files, set_variables
 from supervisor.jobs.folders import StepFolders, StepPath, either
 
 PATIENCE_S = 60.0
@@ -124,8 +125,12 @@ class PlainJob(EngineWithJob):
                 return str(copies[original])
         return word
 
-    def _environment(self, request: StartRequest) -> dict[str, str]:
-        job = self.run.job
+    def changes(self, request: StartRequest) -> Sequence[Change]:
+        """Variables: the command lines are the person's own."""
+        fixed = {**self._fixed(request), **self._wandb(request)}
+        return [*set_variables(fixed, {**self.environ, **self.run.job.env}), open_files(self.run.job.nofile)]
+
+    def _fixed(self, request: StartRequest) -> dict[str, str]:
         gpus = list(dict.fromkeys(str(gpu) for gpu in (*self.run.gpus.inference, *self.run.gpus.trainer)))
         fixed = {
             "RL_SUPERVISOR_RUN": request.run_id,
@@ -135,8 +140,17 @@ class PlainJob(EngineWithJob):
         }
         if gpus:
             fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        return fixed
+
+    def _wandb(self, request: StartRequest) -> dict[str, str]:
+        """Unless [job] env says otherwise."""
         wandb = {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
-        return job_environment(self.environ, job.pass_env, {**wandb, **job.env}, fixed)
+        return {name: value for name, value in wandb.items() if name not in self.run.job.env}
+
+    def _environment(self, request: StartRequest) -> dict[str, str]:
+        job = self.run.job
+        own = {**self._wandb(request), **job.env}
+        return job_environment(self.environ, job.pass_env, own, self._fixed(request))
 
     def stop_rules(self) -> StopRules:
         """SIGTERM, then the end."""

@@ -35,4 +35,5 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
         raise ConfigError(f'kind = "{kind}" needs [job] dir, the folder of the installed trainer.')
     roots = find_roots(folder.expanduser().absolute(), interpreter(run_file))
     # With none found, the error names the place where a checkout would have it.
-    return PrimeRlJob(run_file, environ, probe(roots or [folder.expanduser().absolute() / "src" / "prime_rl"]))
+    packages = roots or [folder.expanduser().absolute() / "src" / "prime_rl"]
+    return PrimeRlJob(run_file, environ, probe(packages), packages[0])

@@ -6,15 +6,19 @@ Sources are the launchers and configuration classes of PrimeIntellect-ai/prime-r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.config import RunFile
 from supervisor.jobs.base import GpuPlan, StartRequest
+from supervisor.jobs.environment import ONE_WANDB_RUN
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
 
+MOST_GPUS = 1024
+"""More than any one machine has."""
 KEEP_ALL = "1000000"
 """A keep policy that never deletes, for where some policy must be overruled."""
 
@@ -26,6 +30,16 @@ FIXED_ENVIRONMENT = {
     "SPT_NOENV": "1",  # setproctitle would wipe /proc/PID/environ, where our marker is
     "PYTHONUNBUFFERED": "1",
 }
+
+
+@dataclass(frozen=True)
+class Added:
+    """Words of the command line that are the supervisor's, the setting that they are about, and why."""
+
+    words: tuple[str, ...]
+    key: str
+    why: str
+
 
 # Flags that the supervisor sets, or that would break its promises: their last part, and why.
 _REFUSED_ENDS = {
@@ -133,17 +147,23 @@ def rl_arguments(
     run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
 ) -> list[str]:
     """Everything after the launcher's own words."""
-    return [
-        *_files(files, request.configs),
-        *run.job.args,
-        *_checkpoints(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt")),
-        *_max_steps(run, settings),
-        *_resume(dialect, request.step),
-        *_folders(run, dialect),
-        *(["--no-clean"] if dialect.clean in ("wipes-checkpoints", "wipes-outputs") else []),
-        *_gpus(run, dialect),
-        *_wandb(dialect, settings, request.wandb_id),
-    ]
+    return [*_files(files, request.configs), *run.job.args, *_words(rl_added(run, dialect, settings, request))]
+
+
+def rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
+    """What is said beside the person's own configuration and [job] args, in this order."""
+    yield from _checkpoints(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
+    yield from _max_steps(run, settings)
+    yield from _resume(dialect, request.step)
+    yield from _folders(run, dialect)
+    if dialect.clean in ("wipes-checkpoints", "wipes-outputs"):
+        yield Added(("--no-clean",), "clean", "this version deletes outputs of the run at each start by itself")
+    yield from _gpus(run, dialect)
+    yield from _wandb(dialect, settings, request.wandb_id)
+
+
+def _words(added: Iterable[Added]) -> Iterator[str]:
+    return (word for one in added for word in one.words)
 
 
 def _files(files: Sequence[Source], copies: Mapping[Path, Path]) -> Iterator[str]:
@@ -154,65 +174,78 @@ def _files(files: Sequence[Source], copies: Mapping[Path, Path]) -> Iterator[str
         yield str(copies.get(source.path, source.path))
 
 
-def _checkpoints(run: RunFile, dialect: Dialect, settings: Settings, tables: Sequence[str]) -> Iterator[str]:
+def _checkpoints(run: RunFile, dialect: Dialect, settings: Settings, tables: Sequence[str]) -> Iterator[Added]:
     """The interval, also where a file sets another for one part; and keep policies overruled where there is one."""
     main = tables[0]
     interval = str(run.job.checkpoint_interval)
-    yield from (f"--{main}.interval", interval)
-    for table in tables[1:]:
-        if settings.has(f"{table}.interval"):
-            yield from (f"--{table}.interval", interval)
     for table in tables:
-        limited = any(settings.get(f"{table}.{name}") is not None for name in ("keep", "keep_last", "keep_interval"))
+        if table == main or settings.has(f"{table}.interval"):
+            yield Added((f"--{table}.interval", interval), f"{table}.interval", "[job] checkpoint_interval says it")
+    for table in tables:
+        names = ("keep", "keep_last", "keep_interval")
+        limited = [name for name in names if settings.get(f"{table}.{name}") is not None]
         if limited or (table == main and dialect.keep_default_one):
-            yield from (f"--{table}.{dialect.keep}", KEEP_ALL)
+            why = "only the supervisor deletes checkpoints, and only published ones"
+            key = f"{table}.{limited[0] if limited else dialect.keep.replace('-', '_')}"
+            yield Added((f"--{table}.{dialect.keep}", KEEP_ALL), key, why)
 
 
-def _max_steps(run: RunFile, settings: Settings) -> Iterator[str]:
+def _max_steps(run: RunFile, settings: Settings) -> Iterator[Added]:
     """The run file's last step, where it names one, also over what a file says for one part."""
     if run.run.max_steps is None:
         return
     for path in ("max_steps", "trainer.max_steps", "orchestrator.max_steps"):
         if path == "max_steps" or settings.has(path):
-            yield from (f"--{path.replace('_', '-')}", str(run.run.max_steps))
+            words = (f"--{path.replace('_', '-')}", str(run.run.max_steps))
+            yield Added(words, path, "[run] max_steps of the run file says it")
 
 
-def _resume(dialect: Dialect, step: int | None) -> Iterator[str]:
+def _resume(dialect: Dialect, step: int | None) -> Iterator[Added]:
     if step is not None:
-        yield from ("--resume.step" if dialect.resume == "resume.step" else "--ckpt.resume-step", str(step))
+        flag, key = (
+            ("--resume.step", "resume.step")
+            if dialect.resume == "resume.step"
+            else (
+                "--ckpt.resume-step",
+                "ckpt.resume_step",
+            )
+        )
+        yield Added((flag, str(step)), key, "the newest step whose every file was verified")
 
 
-def _folders(run: RunFile, dialect: Dialect) -> Iterator[str]:
-    yield from ("--output-dir", str(run.output_dir))
+def _folders(run: RunFile, dialect: Dialect) -> Iterator[Added]:
+    yield Added(("--output-dir", str(run.output_dir)), "output_dir", "[job] output_dir says it")
     if dialect.clean == "run-dir":
         # Without a name every start would be a new, empty run (prime-rl e26b50503).
-        yield from ("--run.name", run.run.id, "--run.dir", run.run.id)
+        why = "without its name each start would be a new, empty run"
+        yield Added(("--run.name", run.run.id), "run.name", why)
+        yield Added(("--run.dir", run.run.id), "run.dir", why)
 
 
-def _gpus(run: RunFile, dialect: Dialect) -> Iterator[str]:
+def _gpus(run: RunFile, dialect: Dialect) -> Iterator[Added]:
     inference, trainer = launchers_gpus(run)
+    why = "[gpus] of the run file says it"
     if dialect.gpus == "ids":
         if inference:
-            yield from ("--inference-gpu-ids", ",".join(map(str, inference)))
+            yield Added(("--inference-gpu-ids", ",".join(map(str, inference))), "inference_gpu_ids", why)
         if trainer:
-            yield from ("--trainer-gpu-ids", ",".join(map(str, trainer)))
+            yield Added(("--trainer-gpu-ids", ",".join(map(str, trainer))), "trainer_gpu_ids", why)
     elif inference or trainer:
         names = ("trainer-gpus", "inference-gpus")
         if dialect.gpus == "deployment":
             names = ("deployment.num-train-gpus", "deployment.num-infer-gpus")
-        if trainer:
-            yield from (f"--{names[0]}", str(len(trainer)))
-        if inference:
-            yield from (f"--{names[1]}", str(len(inference)))
+        for name, gpus in zip(names, (trainer, inference), strict=True):
+            if gpus:
+                yield Added((f"--{name}", str(len(gpus))), name.replace("-", "_"), why)
 
 
-def _wandb(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[str]:
+def _wandb(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[Added]:
     """Id flags of the eras with two W&B runs; naming one would switch W&B on, so only where the person did."""
     if dialect.wandb not in ("monitor-id", "id") or not uses_wandb(settings):
         return
     key = "monitor.wandb.id" if dialect.wandb == "monitor-id" else "wandb.id"
     for part in ("trainer", "orchestrator"):
-        yield from (f"--{part}.{key}", f"{run_id}-{part}")
+        yield Added((f"--{part}.{key}", f"{run_id}-{part}"), f"{part}.{key}", ONE_WANDB_RUN)
 
 
 def uses_wandb(settings: Settings) -> bool:
@@ -227,20 +260,23 @@ def uses_wandb(settings: Settings) -> bool:
 def sft_arguments(
     run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
 ) -> list[str]:
-    """Everything after the words that start `sft`. The trainer of before 2026-02-24 knows no clean and no GPUs."""
-    words = [
-        *_files(files, request.configs),
-        *run.job.args,
-        *_checkpoints(run, dialect, settings, ("ckpt",)),
-        *_max_steps(run, settings),
-        *_resume(dialect, request.step),
-        *_folders(run, dialect),
-    ]
+    """Everything after the words that start `sft`."""
+    return [*_files(files, request.configs), *run.job.args, *_words(sft_added(run, dialect, settings, request))]
+
+
+def sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
+    """The same for `sft`. The trainer of before 2026-02-24 knows no clean and no GPUs."""
+    yield from _checkpoints(run, dialect, settings, ("ckpt",))
+    yield from _max_steps(run, settings)
+    yield from _resume(dialect, request.step)
+    yield from _folders(run, dialect)
     if run.gpus.trainer and dialect.sft_gpus:
-        words += [f"--deployment.{dialect.sft_gpus}", str(len(run.gpus.trainer))]
+        key = f"deployment.{dialect.sft_gpus}"
+        words = (f"--{key}", str(len(run.gpus.trainer)))
+        yield Added(words, key.replace("-", "_"), "[gpus] of the run file says it")
     if dialect.wandb in ("monitor-id", "id") and uses_wandb(settings):
-        words += ["--monitor.wandb.id" if dialect.wandb == "monitor-id" else "--wandb.id", request.wandb_id]
-    return words
+        key = "monitor.wandb.id" if dialect.wandb == "monitor-id" else "wandb.id"
+        yield Added((f"--{key}", request.wandb_id), key, ONE_WANDB_RUN)
 
 
 def sft_words(run: RunFile, dialect: Dialect, gpus: int) -> list[str]:
@@ -317,7 +353,8 @@ def gpu_plan(
 
 
 def _take(seen: Sequence[str], start: int, count: int) -> list[str]:
-    return list(seen[start : start + count]) if seen else [str(number) for number in range(start, start + count)]
+    end = min(start + count, MOST_GPUS)  # of a trillion GPUs, by a slip of a finger, not even the list fits into memory
+    return list(seen[start:end]) if seen else [str(number) for number in range(start, end)]
 
 
 def _listed(value: object, default: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ else has the default of the era.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,17 @@ def load(files: Sequence[Source], args: Sequence[str] = (), copies: Mapping[Path
 
     Raises ConfigError when a file is missing, unreadable, or not TOML (JSON for names that end in .json).
     """
+    tables = [(source.table, _read((copies or {}).get(source.path, source.path), source.path)) for source in files]
+    tree = merged(tables, args)
+    where = ", ".join(str(source.path) for source in files)
+    return Settings(tree, f"{where} (with [job] args)" if args else where)
+
+
+def merged(tables: Iterable[tuple[str, Mapping[str, Any]]], args: Sequence[str] = ()) -> dict[str, Any]:
+    """One tree of what each file says for its table ("": the whole), the flags of ``args`` over it."""
     tree: dict[str, Any] = {}
-    for source in files:
-        data = _read((copies or {}).get(source.path, source.path), source.path)
-        _merge(tree, {source.table: data} if source.table else data)
+    for table, data in tables:
+        _merge(tree, {table: data} if table else data)
     for name, value in flags(args):
         node: dict[str, Any] = {}
         leaf = node
@@ -97,8 +104,7 @@ def load(files: Sequence[Source], args: Sequence[str] = (), copies: Mapping[Path
             leaf = leaf.setdefault(part, {})
         leaf[last] = _value(value)
         _merge(tree, node)
-    where = ", ".join(str(source.path) for source in files)
-    return Settings(tree, f"{where} (with [job] args)" if args else where)
+    return tree
 
 
 def flags(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -162,46 +168,72 @@ def _read(path: Path, original: Path) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- what we refuse
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why a configuration is not started, and the dotted key that is in the way."""
+
+    sentence: str
+    key: str
+
+
 def problems(settings: Settings, dialect: Dialect) -> Iterator[str]:
     """Sentences on what a supervisor of one pod cannot run, or what would take its safety away."""
+    return (refusal.sentence for refusal in refusals(settings, dialect))
+
+
+def refusals(settings: Settings, dialect: Dialect) -> Iterator[Refusal]:
+    """The same, each with the key that it is about."""
     where = settings.where
     if settings.has("slurm"):
-        yield f"{where} has [slurm], which hands the run to a cluster: this supervisor runs one pod only. Take it out."
+        told = f"{where} has [slurm], which hands the run to a cluster: this supervisor runs one pod only. Take it out."
+        yield Refusal(told, "slurm")
     for path in ("deployment.type", "inference.deployment.type"):
         if (kind := settings.get(path)) in ("multi_node", "disaggregated"):
-            yield f'{where} sets {path} = "{kind}": runs over several machines are not supported. Use "single_node".'
-    if (runs := settings.number("max_concurrent_runs", "trainer.max_concurrent_runs")) and runs > 1:
-        yield f"{where} sets max_concurrent_runs = {runs}: several runs in one trainer are not supported. Set it to 1."
+            told = f'{where} sets {path} = "{kind}": runs over several machines are not supported. Use "single_node".'
+            yield Refusal(told, path)
+    for path in ("max_concurrent_runs", "trainer.max_concurrent_runs"):
+        if (runs := settings.number(path)) and runs > 1:
+            told = f"{where} sets max_concurrent_runs = {runs}: several runs in one trainer are not supported. "
+            yield Refusal(told + "Set it to 1.", path)
+            break
     for path in ("ckpt.weights_only", "trainer.ckpt.weights_only"):
         if settings.get(path) is True:
-            yield f"{where} sets {path}: such checkpoints cannot be resumed from. Take it out."
+            yield Refusal(f"{where} sets {path}: such checkpoints cannot be resumed from. Take it out.", path)
     for path in ("ckpt.output_dir", "trainer.ckpt.output_dir"):
         if settings.get(path) is not None:
-            yield (
+            told = (
                 f"{where} sets {path}: the trainer's part of a checkpoint would lie apart from the orchestrator's. "
                 "Take it out, and set [job] output_dir of the run file to the volume for checkpoints."
             )
+            yield Refusal(told, path)
     for path in ("ckpt.resume_step", "trainer.ckpt.resume_step", "orchestrator.ckpt.resume_step", "resume",
                  "trainer.resume", "orchestrator.resume"):  # fmt: skip
         if settings.has(path):
-            yield f"{where} sets {path}: the supervisor names the step to resume from in each start. Take it out."
+            told = f"{where} sets {path}: the supervisor names the step to resume from in each start. Take it out."
+            yield Refusal(told, path)
     if dialect.clean in ("output-dir", "run-dir"):
         for path in ("clean", "clean_output_dir"):
             if settings.get(path) is True:
-                yield f"{where} sets {path}, which would delete the run's checkpoints at a start. Take it out."
+                told = f"{where} sets {path}, which would delete the run's checkpoints at a start. Take it out."
+                yield Refusal(told, path)
     for path in ("dry_run", "dump_config"):
         if settings.get(path):
-            yield f"{where} sets {path}: nothing would be trained. Take it out."
-    if settings.has("toml_files") or any(settings.has(f"{part}.toml_files") for part in ("trainer", "orchestrator")):
-        yield (
-            f"{where} takes in other files with toml_files, and each attempt runs from a copy of its configuration "
-            "that such paths do not reach. List all files in [job] config instead, the most general first."
-        )
+            yield Refusal(f"{where} sets {path}: nothing would be trained. Take it out.", path)
+    for path in ("toml_files", "trainer.toml_files", "orchestrator.toml_files"):
+        if settings.has(path):
+            told = (
+                f"{where} takes in other files with toml_files, and each attempt runs from a copy of its configuration "
+                "that such paths do not reach. List all files in [job] config instead, the most general first."
+            )
+            yield Refusal(told, path)
+            break
     if not dialect.nccl_resume and broadcast_type(settings, dialect) in ("nccl", "nixl"):
-        yield (
+        told = (
             f"With {dialect.name}, a run that broadcasts its weights with NCCL cannot resume (prime-rl d83dce699, "
             f'2fdffa7d3). Set weight_broadcast.type = "filesystem" in {where}, or use another version.'
         )
+        paths = ("weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type")
+        yield Refusal(told, next((path for path in paths if settings.has(path)), paths[0]))
 
 
 def broadcast_type(settings: Settings, dialect: Dialect) -> str:

@@ -12,6 +12,7 @@ from supervisor.config import RunFile
 from supervisor.core.facts import Fact, Role
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import (
+    Change,
     Component,
     Engine,
     EngineRole,
@@ -30,6 +31,7 @@ from supervisor.jobs.downloads import arriving
 from supervisor.jobs.environment import job_environment
 from supervisor.primerl import command, inference, logs, processes
 from supervisor.primerl import configs as files
+from supervisor.primerl.changes import changes
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.layout import Layout
 from supervisor.primerl.revision import revision
@@ -49,10 +51,11 @@ INTERRUPT_PATIENCE_S, ORPHAN_PATIENCE_S = 90.0, 20.0
 class PrimeRlJob:
     """prime-rl in one dialect. Implements ``supervisor.jobs.base.Job``."""
 
-    def __init__(self, run: RunFile, environ: Mapping[str, str], dialect: Dialect) -> None:
+    def __init__(self, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path) -> None:
         self.run = run
         self.environ = environ
         self.dialect = dialect
+        self.package = package  # not always below the folder: [job] python may be another checkout's
         self.sft = run.job.kind == "sft"
         self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
         self.own_engine = inference.wanted(run)
@@ -85,7 +88,7 @@ class PrimeRlJob:
         """Name and revision of the installed prime-rl, and what a person must know about it."""
         return JobFacts(
             name=self.dialect.name if not self.sft else f"SFT of {self.dialect.name}",
-            revision=revision(self.folder),
+            revision=revision(self.package),
             first_step=self.dialect.first_step,
             notes=tuple(self._notes()),
         )
@@ -192,6 +195,10 @@ class PrimeRlJob:
         return inference.weight_update(self.layout, self.settings, self.engine())
 
     # ---------------------------------------------------------------- starting and stopping
+
+    def changes(self, request: StartRequest) -> Sequence[Change]:
+        """Words, variables and limits that are the supervisor's, in the order of the command line."""
+        return list(changes(self.run, self.dialect, self.settings, self.environ, request))
 
     def components(self, request: StartRequest) -> Sequence[Component]:
         """The launcher. Raises ConfigError while there are problems."""

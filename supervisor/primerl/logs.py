@@ -41,6 +41,9 @@ VLLM = re.compile(
     re.S,
 )
 
+# Before a line that its logger did not write: "(EngineCore_DP0 pid=12) ValueError: ...".
+VLLM_PROCESS = re.compile(r"\([A-Za-z_]\w{0,40} pid=\d{1,9}\) ")
+
 _DURATION = r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))(?: \d+[hms])?"
 _VALUE = r"(-?[\d.]+(?:e[+-]?\d+)?|-?nan|-?inf)"
 TRAINER_STEP = re.compile(rf"Step (\d{{1,12}}) \| (?:Time: )?\s{{0,10}}({_DURATION}) \| Loss:? {_VALUE}")
@@ -133,7 +136,8 @@ def _message(line: str) -> tuple[str | None, str]:
     found = LINE.match(line) or VLLM.match(line)
     if found:
         return found[1], found[2].strip()
-    return None, line.strip(_FRAME)
+    process = VLLM_PROCESS.match(line)
+    return None, line[process.end() if process else 0 :].strip(_FRAME)
 
 
 def _json_message(line: str) -> tuple[str | None, str]:

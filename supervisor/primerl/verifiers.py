@@ -18,6 +18,7 @@ from supervisor.config import RunFile
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Role, StepDone
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import (
+    Change,
     Component,
     Engine,
     GpuPlan,
@@ -32,7 +33,7 @@ from supervisor.jobs.base import (
 )
 from supervisor.jobs.downloads import arriving
 from supervisor.jobs.engine_role import REFUSED, EngineWithJob
-from supervisor.jobs.environment import job_environment
+from supervisor.jobs.environment import job_environment, open_files, set_variables
 from supervisor.jobs.folders import StepFolders, StepPath
 from supervisor.primerl import command, logs, processes
 from supervisor.primerl import configs as files
@@ -146,14 +147,7 @@ class VerifiersJob(EngineWithJob):
             raise ConfigError("\n".join(problems))
         config = self.sources[0].path
         plan = self.gpus()
-        values: dict[str, Any] = {
-            "output_dir": str(self.output_dir),
-            "save_strategy": "steps",
-            "save_steps": self.run.job.checkpoint_interval,
-            "save_total_limit": None,
-        }
-        if self.run.run.max_steps is not None:
-            values["max_steps"] = self.run.run.max_steps
+        values = {name: value for name, (value, _) in self._decided().items()}
         checkpoint = "" if request.step is None else str(self.folders.folder(request.step))
         trainer = [
             *self._python(),
@@ -175,6 +169,32 @@ class VerifiersJob(EngineWithJob):
             Component("trainer", trainer, self.folder, self._environment(request, plan.trainer), self.run.job.nofile),
         ]
 
+    def _decided(self) -> dict[str, tuple[Any, str]]:
+        """Settings of [trainer.args] that are the supervisor's, with their reasons."""
+        saved = "[job] checkpoint_interval says it"
+        decided: dict[str, tuple[Any, str]] = {
+            "output_dir": (str(self.output_dir), "[job] output_dir says it"),
+            "save_strategy": ("steps", saved),
+            "save_steps": (self.run.job.checkpoint_interval, saved),
+            "save_total_limit": (None, "only the supervisor deletes checkpoints, and only published ones"),
+        }
+        if self.run.run.max_steps is not None:
+            decided["max_steps"] = (self.run.run.max_steps, "[run] max_steps of the run file says it")
+        return decided
+
+    def changes(self, request: StartRequest) -> Sequence[Change]:
+        """Settings of the trainer, its checkpoint, and variables of both processes."""
+        found = []
+        for name, (value, why) in self._decided().items():
+            own = self.settings.get(f"trainer.args.{name}")
+            yours = f"trainer.args.{name} = {json.dumps(own)}" if own is not None and own != value else ""
+            found.append(Change(f"trainer.args.{name} = {json.dumps(value)}", why, yours))
+        if request.step is not None:
+            why = "the newest step whose every file was verified"
+            found.append(Change(f"resume_from_checkpoint = {self.folders.folder(request.step)}", why))
+        own_env = {**self.environ, **self.run.job.env}
+        return [*found, *set_variables(self._fixed(request), own_env), open_files(self.run.job.nofile)]
+
     def _python(self) -> list[str]:
         own = command.interpreter(self.run)
         return [str(own)] if own.exists() else ["uv", "run", "python"]
@@ -194,17 +214,21 @@ class VerifiersJob(EngineWithJob):
 
     def _environment(self, request: StartRequest, gpus: Sequence[str]) -> dict[str, str]:
         job = self.run.job
-        fixed = {
+        fixed = self._fixed(request)
+        if gpus:
+            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        env = job_environment(self.environ, job.pass_env, job.env, fixed)
+        return {**env, **command.activated(self.run, env)}
+
+    @staticmethod
+    def _fixed(request: StartRequest) -> dict[str, str]:
+        return {
             **command.FIXED_ENVIRONMENT,
             "RL_SUPERVISOR_RUN": request.run_id,
             "RL_SUPERVISOR_ATTEMPT": str(request.attempt),
             "WANDB_RUN_ID": request.wandb_id,
             "WANDB_RESUME": "allow",
         }
-        if gpus:
-            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        env = job_environment(self.environ, job.pass_env, job.env, fixed)
-        return {**env, **command.activated(self.run, env)}
 
     def stop_rules(self) -> StopRules:
         """Two plain processes: SIGTERM."""

@@ -5,23 +5,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from supervisor.core.facts import GpuFault
+from supervisor.signatures.xids import LINE
 
 WAIT_MS = 10  # the GPU sensor looks each second anyway; the driver keeps events until they are fetched
 MOST = 64  # in one look: a GPU that throws faults by the thousand must not hold up the look at its memory
 SHOWN = 200
 RECORD_BYTES = 8192  # /dev/kmsg gives one record a read, and refuses when the buffer is smaller than that record
 KMSG = Path("/dev/kmsg")
-
-# "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." (NVIDIA, XID Errors)
-_XID = re.compile(
-    r"NVRM: Xid \(PCI:([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-9])?\): ([0-9]{1,6})(?:, )?(.*)", re.IGNORECASE
-)
 
 Address = tuple[int, int, int]
 """PCI domain, bus and device."""
@@ -85,7 +80,7 @@ class XidEvents:
 
     def _from_log(self) -> Iterator[GpuFault]:
         for line in _new_lines(self._log) if self._log is not None else ():
-            found = _XID.search(line)
+            found = LINE.search(line)
             if found is None:
                 continue
             name = self._by_log.get((int(found[1], 16), int(found[2], 16), int(found[3], 16)))

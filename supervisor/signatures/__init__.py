@@ -13,10 +13,22 @@ starts it) or ``primerl/signatures.toml`` (only prime-rl says it)::
     source = "errno 28 (ENOSPC)"        # where the text was seen
     examples = [["trainer", "OSError: [Errno 28] No space left on device"]]
     others = [["trainer", "a line that looks like it and is none"]]  # if any
+    before = ["host-memory-full"]       # later, wider ones that match its lines, too, if any
+
+and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted::
+
+    link = "failure"                    # cause (the default), failure, consequence or end: where in a chain it stands
+    after = ["cuda-oom"]                # names of what may have caused it; "*": anything that came before
+    mild = true                         # a healthy run may say it: it explains nothing while the run goes on
+    quiet = true                        # some programs say it at the level INFO
+    only = "diagnose"                   # recovery is not told: it says that something failed, and not what
+    frame = "transformers/models/auto/" # part of the path where it is raised (recovery does not know where)
 
 A message is a logger's line without its time and level, or a raw line (the end of a traceback). The first signature
 that matches counts, so the narrow ones come first. "deterministic" ends the run with exit 93 where the job ended before
 its first step: a wrong one costs the run, so anything that a restart, another pod or waiting could cure is "transient".
+Each pattern holds a plain word that its lines cannot be without (four letters or more): lines are told apart by those.
+Xid codes have a table of their own, ``xids.toml``.
 """
 
 from __future__ import annotations

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from supervisor.core.facts import ErrorSeen, Role
+from supervisor.signatures.words import LITERALS, any_of, may_hide, part_of, words_of
 
 Kind = Literal["deterministic", "transient"]
+Link = Literal["cause", "failure", "consequence", "end"]
+"""Where in a chain of errors it stands: what went wrong, the part that failed of it, what followed, the end of all."""
 Example = tuple[Role, str]
 
 SHOWN: Final = 300  # characters of the line that are kept
@@ -20,9 +23,10 @@ LONGEST: Final = 4096  # characters of a message that are looked at
 
 _ROLES: Final = frozenset(get_args(Role))
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
-_KEYS: Final = {"name", "kind", "roles", "pattern", "sentence", "remedy", "source", "examples", "others"}
-# Escapes and character classes, which may hold a literal "*", "+" or "{".
-_LITERALS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+_TEXTS: Final = ("sentence", "remedy", "source")
+_OF_DIAGNOSE: Final = ("link", "after", "before", "mild", "quiet", "only", "frame")
+_KEYS: Final = {"name", "kind", "roles", "pattern", "examples", "others", *_TEXTS, *_OF_DIAGNOSE}
+_LEAST: Final = 4  # letters of the word that a pattern must hold, so that most lines are told apart without it
 _UNBOUNDED = re.compile(r"[*+]|\{\d*,\}")
 
 
@@ -32,10 +36,14 @@ class SignatureError(ValueError):
 
 @dataclass(frozen=True)
 class Signature:
-    """One known failure. ``pattern`` is matched from the beginning of a message; no ``roles``: it counts in all."""
+    """One known failure. ``pattern`` is matched from the beginning of a message; no ``roles``: it counts in all.
+
+    ``words``: each line that matches holds one of them. The last fields are read by ``diagnose`` alone.
+    """
 
     name: str
     pattern: re.Pattern[str]
+    words: tuple[str, ...]
     roles: frozenset[Role]
     sentence: str  # what it means
     remedy: str  # what people did about it
@@ -43,6 +51,13 @@ class Signature:
     source: str  # where the text comes from
     examples: tuple[Example, ...] = ()  # (role, message) that it must match
     others: tuple[Example, ...] = ()  # and that it must not
+    link: Link = "cause"
+    after: frozenset[str] = frozenset()  # names of those that may have caused it
+    before: frozenset[str] = frozenset()  # names of later, wider ones that match its lines, too
+    mild: bool = False  # a healthy run may say it: it explains nothing while the run goes on
+    quiet: bool = False  # it is also said at the level of ordinary lines
+    diagnosed_only: bool = False  # recovery is not told of it
+    frame: str = ""  # part of the path in which the exception was raised, where that is known
 
 
 class Registry:
@@ -56,18 +71,29 @@ class Registry:
             if signature.name in self._by_name:
                 raise SignatureError(f"Two signatures are called {signature.name}: give one of them another name.")
             self._by_name[signature.name] = signature
-        self._by_role: dict[Role, tuple[Signature, ...]] = {
-            role: tuple(s for s in self.signatures if not s.roles or role in s.roles) for role in get_args(Role)
-        }
+        self._gates: dict[Role, _Gate] = {}
 
-    def match(self, role: Role, line: str) -> Signature | None:
-        """The first signature that ``line`` (a message) has in ``role``'s file. Time is bounded by ``LONGEST``."""
+    def match(self, role: Role, line: str, *, diagnosing: bool = False, frame: str = "") -> Signature | None:
+        """The first signature that ``line`` (a message) has in ``role``'s file. Time is bounded by ``LONGEST``.
+
+        ``diagnosing``: also those that recovery is not told of. ``frame``: the file in which the exception was raised.
+        """
         if len(line) > LONGEST:
             line = line[:LONGEST]
-        for signature in self._by_role[role]:
+        for signature in self._may_match(role, line):
+            if signature.diagnosed_only and not diagnosing:
+                continue
+            if diagnosing and signature.frame not in frame:
+                continue
             if signature.pattern.match(line):
                 return signature
         return None
+
+    def _may_match(self, role: Role, line: str) -> list[Signature]:
+        gate = self._gates.get(role)
+        if gate is None:  # made when a role is first heard: most commands read no log
+            gate = self._gates[role] = _Gate([s for s in self.signatures if not s.roles or role in s.roles])
+        return gate.pass_on(line)
 
     def error(self, role: Role, line: str) -> ErrorSeen | None:
         """The same as a fact, with what it means and what helps."""
@@ -86,6 +112,28 @@ class Registry:
     def get(self, name: str) -> Signature | None:
         """The signature of that name."""
         return self._by_name.get(name)
+
+
+class _Gate:
+    """Tells in one pass over a line which signatures may match it: those with a part of one of their words in it."""
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self._signatures = signatures
+        self._parts = [{part_of(word) for word in signature.words} for signature in signatures]
+        self._found = re.compile(any_of(part for parts in self._parts for part in parts)).findall
+        self._near: dict[str, frozenset[int]] = {}
+
+    def pass_on(self, line: str) -> list[Signature]:
+        """Those signatures, in their order."""
+        places: set[int] = set()
+        for part in set(self._found(line)):
+            near = self._near.get(part)
+            if near is None:
+                near = self._near[part] = frozenset(
+                    place for place, parts in enumerate(self._parts) if any(may_hide(part, one) for one in parts)
+                )
+            places |= near
+        return [self._signatures[place] for place in sorted(places)]
 
 
 @cache
@@ -115,7 +163,7 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
     roles = _texts(table.get("roles", []), f"{where}: roles")
     if strange := sorted(set(roles) - _ROLES):
         raise SignatureError(f"{where} names the roles {', '.join(strange)}: use some of {', '.join(sorted(_ROLES))}.")
-    texts = {key: table.get(key) for key in ("sentence", "remedy", "source")}
+    texts = {key: table.get(key) for key in _TEXTS}
     for key, text in texts.items():
         if not isinstance(text, str) or not text.strip():
             raise SignatureError(f"{where} has no {key}: write one, people will read it.")
@@ -124,9 +172,22 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
     examples = _examples(table.get("examples", []), f"{where}: examples")
     if not examples:
         raise SignatureError(f"{where} has no example: give a line that it matches, as it was seen.")
+    link, frame = table.get("link", "cause"), table.get("frame", "")
+    if link not in get_args(Link):
+        raise SignatureError(f"{where} has link {link!r}: use one of {', '.join(get_args(Link))}.")
+    if (
+        not isinstance(frame, str)
+        or table.get("only", "diagnose") != "diagnose"
+        or {table.get("mild", True), table.get("quiet", True)} != {True}
+    ):
+        raise SignatureError(
+            f'{where}: frame is a text, only is "diagnose", mild and quiet are true, or they are left out.'
+        )
+    patterns = _texts(table.get("pattern", []), f"{where}: pattern")
     return Signature(
         name,
-        _compiled(_texts(table.get("pattern", []), f"{where}: pattern"), where),
+        _compiled(patterns, where),
+        _words_of_all(patterns, where),
         frozenset(roles),  # type: ignore[arg-type]  # checked against the roles above
         str(texts["sentence"]),
         str(texts["remedy"]),
@@ -134,6 +195,13 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
         str(texts["source"]),
         examples,
         _examples(table.get("others", []), f"{where}: others"),
+        link,  # type: ignore[arg-type]  # a link, checked above
+        frozenset(_texts(table.get("after", []), f"{where}: after")),
+        frozenset(_texts(table.get("before", []), f"{where}: before")),
+        "mild" in table,
+        "quiet" in table,
+        "only" in table,
+        frame,
     )
 
 
@@ -142,7 +210,7 @@ def _compiled(patterns: Sequence[str], where: str) -> re.Pattern[str]:
         raise SignatureError(f"{where} has no pattern: give the beginning of its line.")
     for pattern in patterns:
         # Unbounded repeats are what makes an expression take minutes on a line that somebody made for it.
-        if _UNBOUNDED.search(_LITERALS.sub("", pattern)):
+        if _UNBOUNDED.search(LITERALS.sub("", pattern)):
             raise SignatureError(f"{where} repeats without a bound in {pattern!r}: write {{0,80}} instead of * or +.")
     try:
         compiled = re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.S)
@@ -151,6 +219,19 @@ def _compiled(patterns: Sequence[str], where: str) -> re.Pattern[str]:
     if compiled.match(""):
         raise SignatureError(f"{where} matches an empty line, so it would match them all: make it say more.")
     return compiled
+
+
+def _words_of_all(patterns: Sequence[str], where: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for pattern in patterns:
+        words = words_of(pattern)
+        if not words or min(map(len, words)) < _LEAST:
+            raise SignatureError(
+                f"{where} has no plain word of {_LEAST} letters in {pattern!r} that each of its lines must hold: "
+                "write one, or make two patterns of one with a choice."
+            )
+        found += words
+    return tuple(dict.fromkeys(found))
 
 
 def _texts(value: object, where: str) -> list[str]:

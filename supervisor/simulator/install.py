@@ -62,6 +62,14 @@ BODIES = {
 }
 
 
+ENVIRONMENT = '''"""The environment of the example, as far as somebody asks whether it can be imported."""
+
+
+def load_environment(**settings):
+    return settings
+'''
+
+
 def install(folder: Path, era_name: str) -> Path:
     """Makes the install and returns its folder, absolute. Raises ValueError for an unknown era."""
     era = load_era(era_name)
@@ -70,6 +78,7 @@ def install(folder: Path, era_name: str) -> Path:
         _write(home / entry["path"], _module_text(era, entry["path"], entry.get("names", [])))
     names = [name for entry in era.install if entry["path"] == TRAINER_MODULE for name in entry.get("names", [])]
     _write(home / TRAINER_MODULE, _trainer_text(era, home, names))
+    _keep_class(home, era)
     _write(home / "pyproject.toml", f'# Stands in for prime-rl at {era.commit}.\n[project]\nname = "prime-rl"\n')
     _environment(home)
     names = [*SCRIPTS, *(["env-server"] if era.titles else [])]
@@ -153,8 +162,10 @@ def _environment(home: Path) -> None:
     _write(home / ".venv" / "pyvenv.cfg", f"home = {base.parent}\ninclude-system-site-packages = false\n")
     ours = Path(supervisor.__file__).resolve().parent.parent
     roots = [home / "src", home / "packages" / "prime-rl-configs" / "src", ours]
+    packages = home / ".venv" / "lib" / version / "site-packages"
+    _write(packages / "reverse_text.py", ENVIRONMENT)
     _write(
-        home / ".venv" / "lib" / version / "site-packages" / "prime_rl.pth",
+        packages / "prime_rl.pth",
         "".join(f"{root}\n" for root in roots if root.exists()),
     )
 
@@ -168,6 +179,15 @@ def _script(home: Path, era: Era, name: str) -> None:
     path = home / ".venv" / "bin" / name
     _write(path, text)
     path.chmod(0o755)
+
+
+def _keep_class(home: Path, era: Era) -> None:
+    """The class that the orchestrator's part of a checkpoint is pickled as."""
+    module, _, name = era.layout["progress_class"].rpartition(".")
+    path = home / "src" / f"{module.replace('.', '/')}.py"
+    text = path.read_text(encoding="utf-8") if path.exists() else f'"""Stands in for {module} of prime-rl."""\n'
+    if f"class {name}" not in text:
+        _write(path, f"{text}\n\nclass {name}:\n    step = 0\n")
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
@@ -51,28 +51,37 @@ class TellsRules(Protocol):
 
 @dataclass(frozen=True)
 class Survey:
-    """``problems`` keep the run from being published; ``notes`` do not."""
+    """``problems`` keep the run from being published; ``notes`` do not.
+
+    ``ids``: those of the notes that a person may want to act on, by the name of their rule in pre-flight.
+    """
 
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 def survey(store: Store, run_id: str) -> Survey:
     """Look at a store, without writing to it. Raises StoreError when it cannot be listed."""
     problems, notes, backstop = [], [], None
+    ids: dict[str, str] = {}
     if isinstance(store, HasBucket):
         bucket = store.bucket()
         problems += _too_narrow(bucket)
         notes += _no_delete(bucket)
+        ids |= dict.fromkeys(notes, "store-no-delete")
         if "listFiles" not in bucket.capabilities:
-            return Survey(tuple(problems), tuple(notes))
+            return Survey(tuple(problems), tuple(notes), ids)
         folder = store.full_name(f"{run_id}/")
-        notes += [rule for one in bucket.rules or () if (rule := _hides(one, folder))]
+        hiding = [rule for one in bucket.rules or () if (rule := _hides(one, folder))]
+        notes += hiding
+        ids |= dict.fromkeys(hiding, "store-hides-steps")
         backstop = None if bucket.rules is None else any(_cancels(one, folder) for one in bucket.rules)
     elif isinstance(store, TellsRules):
         backstop = store.cancels_unfinished(f"{run_id}/")
     if backstop is False:
         notes.append(_no_backstop(store.url))
+        ids[notes[-1]] = "store-no-backstop"
     problems += _read_only_folder(store.url)
     files = store.list(f"{run_id}/")
     notes.insert(0, _holds(files, run_id))
@@ -84,7 +93,8 @@ def survey(store: Store, run_id: str) -> Survey:
             f"{len(hidden)} old versions of names, {amount}, are kept behind the present files and billed. The run "
             "deletes its own after each publish, if its key may (deleteFiles); what others left is yours to delete."
         )
-    return Survey(tuple(problems), tuple(notes))
+        ids[notes[-1]] = "store-old-versions"
+    return Survey(tuple(problems), tuple(notes), ids)
 
 
 def _too_narrow(bucket: Bucket) -> list[str]:

@@ -224,6 +224,19 @@ def test_a_configuration_error_is_not_restarted(world: World) -> None:
     assert "A restart cannot cure this" in world.asked(a.Exit)[-1].reason
 
 
+@pytest.mark.parametrize(("code", "signal", "lost"), [(None, 9, False), (143, None, False), (None, None, True)])
+def test_a_job_that_was_killed_is_restarted_whatever_it_had_said(
+    world: World, code: int | None, signal: int | None, lost: bool
+) -> None:
+    """A pod's provider ends it while it starts: the error line before that did not."""
+    world.boot()
+    world.see(f.ErrorSeen("launcher", "module-missing", "ImportError: an optional part is missing", True))
+    world.see(f.ComponentExited(1, "launcher", code, signal, lost))
+    world.after(120)
+    assert not world.asked(a.Exit)
+    assert len(world.asked(a.Start)) == 2
+
+
 def test_without_a_new_complete_step_three_restarts_are_the_end(world: World) -> None:
     world.running_at(5)
     for _ in range(4):

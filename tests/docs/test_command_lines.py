@@ -22,6 +22,7 @@ PAGES = (
     "docs/replay.md",
     "docs/decisions.md",
     "docs/settings.md",
+    "docs/diagnosis.md",
     "CHANGELOG.md",
 )
 PARSERS = {"rl-supervisor": main._parser, "supervisorctl": ctl._parser, "rl-supervisorctl": ctl._parser}

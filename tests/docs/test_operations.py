@@ -47,6 +47,42 @@ IN_ORDER = "test_the_commands_of_the_page_work_in_their_order"
 ELSEWHERE: list[tuple[str, str, str, str]] = [
     # command (a regular expression), the file and the name of the test that executes it, how that is seen in it
     (r"rl-supervisor (un)?install( .*)?", "tests/units/test_install.py", "test_all_is_put_in_place_.*", r"install\(\)"),
+    (
+        r"rl-supervisor init --from .*",
+        "tests/people/test_init_pod.py",
+        "test_the_lines_of_the_page_are_taken",
+        r'\("init", "--from", .*"-o"',
+    ),
+    (
+        r"rl-supervisor check --explain .*",
+        "tests/people/test_check.py",
+        "test_what_a_finding_means_.*",
+        r'told\(capsys, "--explain", GROUPS\)',
+    ),
+    (
+        r"rl-supervisor check rl\.toml --as-of .*",
+        "tests/people/test_check.py",
+        "test_a_configuration_of_prime_rl_.*",
+        r'told\(capsys, "rl\.toml", "--as-of"',
+    ),
+    (
+        r"rl-supervisor check train\.toml orch\.toml infer\.toml",
+        "tests/people/test_check.py",
+        "test_the_three_files_are_checked_together",
+        r'in_json\(capsys, "i\.toml", "o\.toml", "t\.toml"',
+    ),
+    (
+        r"rl-supervisor diagnose LOGS",
+        "tests/diagnosis/test_command.py",
+        "test_a_folder_is_read_and_the_root_is_named",
+        r"diagnose",
+    ),
+    (
+        r"rl-supervisor run RUN\.toml --overrule ID",
+        "tests/e2e/test_start_check.py",
+        "test_an_error_stops_the_first_start_.*",
+        r'start\("run", "--overrule", ID\)',
+    ),
     (r"pip install --upgrade .*", "tests/units/test_install.py", "test_pip_installs_.*", r'"pip install" in line'),
     (
         r"systemctl kill --kill-whom=main --signal=KILL .*",

@@ -34,6 +34,7 @@ FAST: dict[str, dict[str, Any]] = {
     "recovery": {"backoff": 0.2, "backoff_cap": 2},
     "supervision": {"sample": 0.1, "engine_sample": 0.3, "scan": 0.3, "quiet": 0.4, "gpu_free": 10, "shim": "fork"},
     "disk": {"stop_below_mb": 0},
+    "check": {"at_start": False},  # a second for each start, and a practice run is no sound configuration of prime-rl
     "logging": {"format": "json"},
 }
 
@@ -209,8 +210,9 @@ class Pod:
         return sorted(int(path.parent.name.removeprefix("step_")) for path in folder.glob("step_*/manifest.json"))
 
     def latest(self) -> dict[str, Any]:
-        folder = Path(self.store.removeprefix("file://")) / "practice"
-        return dict(json.loads((folder / "latest.json").read_text()))
+        """The store's pointer; empty before there is one."""
+        pointer = Path(self.store.removeprefix("file://")) / "practice" / "latest.json"
+        return dict(json.loads(pointer.read_text())) if pointer.exists() else {}
 
     def vanish(self) -> None:
         """The pod is gone from one moment to the next: daemon, job and disk. The store stays."""

@@ -41,6 +41,7 @@ def writers(pod: Pod) -> list[str]:
     return sorted(path.name for path in folder.glob("*.json"))
 
 
+@pytest.mark.soak
 def test_a_duplicate_started_by_mistake_waits_and_the_run_ends_once(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
     one = first_pod(tmp_path / "one", "v0.6", store=store, settings=PATIENT, max_steps=16)
@@ -77,7 +78,7 @@ def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path
     told, published = one.step(), len(one.sentences("published"))
     one.wait_for(lambda: one.step() > told + 2, "its job goes on")
     assert len(one.sentences("published")) == published, "and nothing of it is published"
-    two.wait_for(lambda: two.latest()["generation"] == 2, "the new holder publishes", 60)
+    two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes", 60)
     assert not two.said_so("publish-failed", "holds run")
 
 
@@ -176,7 +177,7 @@ def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_w
         if process.is_running():
             process.resume()
     one.wait_for(lambda: one.said_so("fenced", "has taken this run over (generation 2)"), "it is told", 60)
-    two.wait_for(lambda: two.latest()["generation"] == 2, "the new holder publishes", 60)
+    two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes", 60)
     assert len(one.sentences("published")) <= published + 1, "at most what was in the store before it fell asleep"
     assert two.latest()["generation"] == 2
 

@@ -383,6 +383,7 @@ def test_a_job_that_finishes_while_no_daemon_watches_is_published_and_the_run_is
 # ---------------------------------------------------------------- where a person says where to begin
 
 
+@pytest.mark.soak
 def test_a_step_that_is_not_to_be_had_one_that_is_and_a_fresh_start(tmp_path: Path, pods: list[Pod]) -> None:
     pod = Pod(tmp_path, "v0.6", max_steps=6, step_s=0.15)
     pods.append(pod)

@@ -81,8 +81,9 @@ def test_check_tells_every_mistake_of_a_bad_run_file_and_ends_with_one(plain: Pa
     plain.write_text(plain.read_text().replace("max_steps", "max_step").replace("kind =", "knid ="))
     answer = rl("check", str(plain))
     assert answer.returncode == 1
-    assert answer.stdout.splitlines()[0] == f"{plain} cannot be started: 2 problems."
-    assert f'  problem    {plain} line 3: [run] has no setting "max_step"; did you mean "max_steps"?' in answer.stdout
+    assert answer.stdout.splitlines()[0] == f"{plain} cannot be started: 2 errors."
+    place = f'error  run-file\n  {plain}:3 run.max_step\n  [run] has no setting "max_step"; did you mean "max_steps"?\n'
+    assert place in answer.stdout
     assert "Traceback" not in answer.stderr
 
 
@@ -91,7 +92,7 @@ def test_check_finds_a_job_that_is_not_there(tmp_path: Path) -> None:
     path.write_text(f'[run]\nid = "x"\n[job]\ndir = "{tmp_path}/no-prime-rl"\nconfig = "rl.toml"\n')
     answer = rl("check", str(path))
     assert answer.returncode == 1
-    assert "no-prime-rl" in answer.stdout.split("problem ", 1)[1]
+    assert f"error  prime-rl-not-found\n  {path}:4 job.dir\n  [job] dir = {tmp_path}/no-prime-rl:" in answer.stdout
     assert "Traceback" not in answer.stderr
 
 

@@ -159,6 +159,7 @@ class Pod(Container):
             "api": {"socket": str(folder / "s")},
             "disk": {"stop_below_mb": 0},
             "logging": {"format": "json"},
+            "check": {"at_start": False},
             "supervision": {"sample": 0.1, "scan": 0.5, "gpu_free": 0, "shim": "fork"},
         }
         lines = []

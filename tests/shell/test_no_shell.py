@@ -24,7 +24,6 @@ ALLOWED = {
     "simulator/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
 }
 STARTED_IN = {
-    "cli/machine.py",  # our interpreter with fixed code, to ask NVML beside us
     "effects/carry_out.py",
     "effects/evidence/collecting.py",  # py-spy and its like, by words
     "effects/launch.py",  # the shim, by words
@@ -33,9 +32,13 @@ STARTED_IN = {
     "effects/transient.py",  # systemd-run, systemctl
     "installing.py",  # systemctl
     "nanny.py",  # the daemon
+    "preflight/eras.py",  # git, by words, when a maintainer writes eras.json anew
     "primerl/probe.py",  # the job's interpreter with fixed code
+    "preflight/asking.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
+    "sensors/gpu_survey.py",  # our interpreter with fixed code, to ask NVML beside us
     "sensors/leaving.py",  # [leaving] command, by words
     "shim.py",  # the job
+    "start_check.py",  # our own check, beside the daemon
     "upgrade.py",
 }
 

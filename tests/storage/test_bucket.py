@@ -71,8 +71,9 @@ def test_a_key_that_cannot_publish_or_restore_is_a_problem(
 def test_a_key_that_may_not_delete_is_told_and_is_none(tmp_path: Path, server: B2Server) -> None:
     report = of_b2(tmp_path, server, without("deleteFiles"))
     assert report["ok"]
-    [note] = [note for note in report["notes"] if "deleteFiles" in note]
-    assert "store.keep_last has no effect and the bucket grows with every step" in note
+    [found] = [one for one in report["findings"] if one["id"] == "store-no-delete"]
+    assert found["severity"] == "warning"
+    assert "store.keep_last has no effect and the bucket grows with every step" in found["sentence"]
 
 
 def test_a_key_for_another_prefix_is_told_which(tmp_path: Path, server: B2Server) -> None:
@@ -148,7 +149,7 @@ def test_a_bucket_that_cancels_no_unfinished_uploads_is_told(
 def test_a_key_that_may_not_ask_for_the_rules_is_told_nothing_of_them(tmp_path: Path, server: B2Server) -> None:
     report = of_b2(tmp_path, server, without("listBuckets"))
     assert report["ok"]
-    assert not [note for note in report["notes"] if "never finished" in note]
+    assert not [one for one in report["findings"] if one["id"] == "store-no-backstop"]
 
 
 class Answers:

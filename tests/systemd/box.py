@@ -34,6 +34,7 @@ tables = {
     "disk": {"stop_below_mb": 0},
     "deadlines": {"startup": 60, "step_floor": 5, "step_ceiling": 60, "memory_fell": 1, "hang": 5, "engine_grace": 1},
     "recovery": {"backoff": 0.2, "backoff_cap": 2},
+    "check": {"at_start": False},  # practice is no sound configuration of prime-rl, and the disk is anybody's
     "supervision": {"sample": 0.5, "engine_sample": 1, "scan": 1, "quiet": 1, "gpu_free": 10},
     "job.env": {key: value for key, value in practice.environment.items() if key != "PATH"},
 }

@@ -1,0 +1,69 @@
+"""Writes the tables of docs/diagnosis.md from the signatures and the Xid codes, so that they cannot differ.
+
+python docs/diagnosis.py           print them
+python docs/diagnosis.py --write   put them into docs/diagnosis.md
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from supervisor import signatures
+from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures import Signature
+from supervisor.signatures.xids import WHAT_TO_DO, xids
+
+PAGE = Path(__file__).with_name("diagnosis.md")
+BEGIN, END = "<!-- signatures: written by docs/diagnosis.py -->", "<!-- end of signatures -->"
+FILES = (
+    ("What prime-rl and verifiers say", Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"),
+    ("What vLLM says", signatures.VLLM),
+    ("What any trainer can say: CUDA, NCCL, the kernel, disks, Hugging Face, W&B, Python", signatures.GENERAL),
+)
+
+
+def tables() -> str:
+    """Markdown: one table a file, and one of the Xid codes."""
+    parts = [f"{len(SIGNATURES.signatures)} signatures. **D**: deterministic, no restart cures it."]
+    for title, path in FILES:
+        parts += [
+            "",
+            f"### {title}",
+            "",
+            "| name | | what it means | what helps | source |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        parts += [_row(one) for one in signatures.read(path).signatures]
+    parts += ["", "### Xid codes of NVIDIA's driver", "", "| code | NVIDIA's text | what it means | what to do |"]
+    parts += ["| --- | --- | --- | --- |"]
+    parts += [f"| {xid.code} | {xid.text} | {xid.note} | {WHAT_TO_DO[xid.action]} |" for xid in xids().values()]
+    return "\n".join(parts)
+
+
+def _row(one: Signature) -> str:
+    kind = "D" if one.kind == "deterministic" else ""
+    return (
+        "| " + " | ".join(_cell(text) for text in (f"`{one.name}`", kind, one.sentence, one.remedy, one.source)) + " |"
+    )
+
+
+def _cell(text: str) -> str:
+    """In a table, a bar would end the cell, and a tag would be one."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def replaced(page: str) -> str:
+    """The page with the present tables between its two marks. Raises ValueError when a mark is missing."""
+    before, _, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"docs/diagnosis.md lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(replaced(PAGE.read_text()))
+    else:
+        sys.stdout.write(tables() + "\n")

@@ -1,0 +1,101 @@
+"""``rl-supervisor diagnose``: what went wrong, read from logs, a bundle of evidence, or standard input."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor.cli import render
+from supervisor.cli.terminal import say
+from supervisor.diagnosis.causes import diagnose as judge
+from supervisor.diagnosis.places import Source, opened, sources
+from supervisor.diagnosis.scan import scan
+from supervisor.diagnosis.seen import Log
+from supervisor.diagnosis.telling import as_json, text
+from supervisor.errors import SupervisorError, UsageError
+from supervisor.secrets import masked, remember_environment
+
+NAMED, UNREADABLE, NOTHING_KNOWN = 0, 1, 3
+
+
+def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
+    """Say it. 0: something is named; 3: nothing known was found, or the run is well; 1: nothing could be read."""
+    wanted = _wanted(paths)
+    logs: list[Log] = []
+    stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer  # None: it was closed before the start
+    for source in wanted:
+        try:
+            with opened(source, stdin) as stream:
+                logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
+        except OSError as error:
+            print(f"{source.name} cannot be read: {error.strerror or error}.", file=sys.stderr)
+    if not logs:
+        print("There was nothing to read: no log, or only empty ones.", file=sys.stderr)
+        return UNREADABLE
+    found = judge(logs)
+    remember_environment()
+    if json_wanted:
+        say(masked(json.dumps(as_json(found, logs), ensure_ascii=False, indent=1)))
+    else:
+        say("\n".join(render.safe(line) for line in masked(text(found, logs)).splitlines()))
+    return NAMED if found[-1].named else NOTHING_KNOWN
+
+
+def _wanted(paths: Sequence[str]) -> list[Source]:
+    if not paths:
+        if sys.stdin is not None and not sys.stdin.isatty() and not _closed():
+            return [Source("stdin")]
+        return _of_this_machine()
+    found: list[Source] = []
+    for name in paths:
+        if name == "-":
+            found.append(Source("stdin"))
+            continue
+        path = _state_dir(Path(name)) if name.endswith(".toml") else Path(name)
+        try:
+            here = sources(path)
+        except OSError as error:
+            raise UnreadableError(f"{path} cannot be read: {error.strerror}.") from None
+        if not here:
+            raise UnreadableError(
+                f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). Name the file."
+            )
+        found += here
+    return found
+
+
+class UnreadableError(SupervisorError):
+    """What was named cannot be read."""
+
+    exit_code = UNREADABLE
+
+
+def _closed() -> bool:
+    """Is standard input nothing that anybody writes to?"""
+    try:
+        return os.path.samestat(os.fstat(0), os.stat(os.devnull))  # noqa: PTH116 - of a number
+    except (OSError, ValueError):
+        return True
+
+
+def _of_this_machine() -> list[Source]:
+    from supervisor.cli import which  # late: only here
+
+    run = which.meant(None)
+    found = sources(run.state_dir) if run.state_dir is not None else []
+    if not found:
+        raise UsageError("Name a log, a folder of logs or a bundle; or pipe a log in: rl-supervisor diagnose logs/")
+    return found
+
+
+def _state_dir(run_file: Path) -> Path:
+    from supervisor.cli import which
+
+    run = which.of_file(run_file)
+    if run.state_dir is None:
+        raise UsageError(f"The run of {run_file} has no folder here: nothing of it was ever started by this user.")
+    return run.state_dir

@@ -1,0 +1,58 @@
+"""``rl-supervisor check --fix``: the certain remedies as a diff, and with ``--write`` in their files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from supervisor.cli.render import safe
+from supervisor.preflight import fixes as patching
+from supervisor.preflight.finding import Finding
+from supervisor.preflight.fixes import Fixes
+from supervisor.secrets import masked
+
+
+def show(found: Sequence[Finding], *, write: bool) -> Fixes:
+    """Print the patch to stdout, where nothing else goes; what is to be said of it goes to stderr.
+
+    ``write``: put it in place, too. Raises FixError for the first file that cannot be written; those before it are.
+    """
+    made = patching.fixes(found)
+    for patch in made.patches:
+        sys.stdout.write(_printable(patch.diff()) if sys.stdout.isatty() else patch.diff())
+    sys.stdout.flush()
+    _say(made, found)
+    if write:
+        _put(made)
+    elif made.patches:
+        _tell("Nothing is written yet: --fix --write does that.")
+    return made
+
+
+def _printable(diff: str) -> str:
+    """For a terminal: what is in a person's file must not move its cursor. A pipe gets the very bytes."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in diff)
+
+
+def _say(made: Fixes, found: Sequence[Finding]) -> None:
+    minded = [one for one in found if one.weight != "note"]
+    if not made.patches:
+        _tell(
+            "No finding has a remedy that is certain enough to be a patch." if minded else "There is nothing to mend."
+        )
+    else:
+        _tell(f"Mended by this patch: {', '.join(dict.fromkeys(one.id for one in made.mended))}.")
+        if rest := [one.id for one in minded if one not in made.mended]:
+            _tell(f"A person has to decide: {', '.join(dict.fromkeys(rest))}.")
+    for one, reason in made.left:
+        _tell(f"{one.id} is left out: {reason}. Check again after this patch.")
+
+
+def _put(made: Fixes) -> None:
+    for patch in made.patches:
+        kept = patching.write(patch)
+        _tell(f"{patch.file} is written; its former text is {kept}.")
+
+
+def _tell(sentence: str) -> None:
+    print(safe(masked(sentence)), file=sys.stderr, flush=True)

@@ -1,0 +1,435 @@
+"""Finds the line that starts a training in what a person types or has in a script, and unwraps it. Executes nothing.
+
+tmux, screen, nohup, `uv run`, `bash -c` and their like are taken off; the folder, variables and limits that hold where
+the line stands are kept. Forms are those of prime-rl's own pages (README.md and docs/ from ceb60c03f to
+559b44772) and of people's launch scripts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
+from supervisor.cli.launch_words import (
+    CLUSTER,
+    CONTAINERS,
+    DELETES,
+    DROPPED,
+    ENGINES,
+    HARMLESS,
+    KEPT,
+    KILLS,
+    SCREEN_VALUES,
+    TMUX_VALUES,
+    TRAINS_NOTHING,
+    component_of,
+    entry_of,
+    looks_like_training,
+    options_end,
+    prepares,
+    rank_of,
+    uv_run,
+)
+from supervisor.cli.shell_text import Command, Raw, assigned, read
+from supervisor.cli.shell_words import Scope, Word, joined
+from supervisor.errors import ConfigError
+from supervisor.secrets import masked
+
+DEEPEST = 6  # a script that starts a script that starts tmux ...
+LARGEST = 1 << 20
+
+_LOOP = re.compile(r"(?m)(?:^|[;&]) *(?:while|until)\b[^\n;]*[;\n]\s*do\b")
+_HERE = r'\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)'
+
+
+def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | None = None) -> Found:
+    """All launch lines of ``text``, which runs in ``folder``; ``script``: the file that it stands in.
+
+    Raises ConfigError for a line that leads off this machine: to a cluster, or into a container.
+    """
+    finder = _Finder(environ, folder, script)
+    finder.text(text, script is not None)
+    finder.say_others()
+    if finder.found.launches and _LOOP.search(text):
+        finder.found.told.append("The loop is left out: the supervisor itself starts what ended again.")
+    return finder.found
+
+
+class _Finder:
+    def __init__(self, environ: Mapping[str, str], folder: Path, script: Path | None) -> None:
+        self.found = Found()
+        self.folder: Path | None = folder
+        self.scope = Scope(environ, known=self._known)
+        self.scripts = [script] if script else []
+        self.exported: dict[str, Word] = {}
+        self.all_exported = False
+        self.venv: Path | None = None
+        self.depth = 0
+        self.others: list[int] = []
+
+    # ---------------------------------------------------------------- commands in their order
+
+    def text(self, text: str, from_script: bool) -> None:
+        if self.depth >= DEEPEST:
+            return
+        self.depth += 1
+        parsed = read(text)
+        self.found.told += [_capital(problem) for problem in parsed.problems]
+        lone = len([one for one in parsed.commands if one.words]) == 1 and not from_script
+        for command in parsed.commands:
+            self._command(command, lone=lone)
+        self.depth -= 1
+
+    def _command(self, command: Command, *, lone: bool) -> None:
+        before = dict(self.scope.own)
+        given = {one.name: self.scope.assign(one) for one in command.assignments}
+        words = [word for raw in command.words for word in self.scope.expand(raw)]
+        remember_secrets([*(f"{name}={value.text}" for name, value in given.items()), *(word.text for word in words)])
+        if not words:
+            for name, value in given.items():
+                if value.unknown == (f"${name}",):
+                    self.found.loops.add(name)
+                if self.all_exported or name in self.exported or name in self.scope.environ:
+                    self.exported[name] = value
+            return
+        self.scope.own = before  # what stands before a command holds for it alone
+        name = words[0].text
+        if name in ("export", "declare", "typeset", "readonly", "local"):
+            self._export(command.words[1:], name == "export" or "-x" in [word.text for word in words])
+        elif name == "unset":
+            for word in words[1:]:
+                self.scope.own.pop(word.text, None)
+                self.exported.pop(word.text, None)
+        elif name == "set":
+            options = " ".join(word.text for word in words[1:])
+            self.all_exported = (
+                self.all_exported or bool(re.search(r"-\w*a|-o allexport", options))
+            ) and not re.search(r"\+\w*a|\+o allexport", options)
+        elif name in ("cd", "pushd"):
+            self._cd(words)
+        elif name in ("source", "."):
+            self._source(words)
+        elif name == "ulimit":
+            self._ulimit(words)
+        elif command.before in ("|", "|&"):
+            if name != "tee":
+                self._left_out(command, "what it is piped into: the supervisor keeps all output itself")
+        else:
+            self._program(words, {**self.exported, **given}, command, lone=lone)
+
+    def _export(self, raws: Sequence[Raw], outward: bool) -> None:
+        for raw in raws:
+            one = assigned(raw)
+            if one is not None:
+                value = self.scope.assign(one)
+                if outward:
+                    self.exported[one.name] = value
+            elif outward and raw.bare in self.scope.own:
+                self.exported[raw.bare] = joined(self.scope.own[raw.bare])
+
+    def _cd(self, words: Sequence[Word]) -> None:
+        target = next((word for word in words[1:] if word.text not in ("--", "-P", "-L")), None)
+        if target is None:
+            home = self.scope.environ.get("HOME")
+            self.folder = Path(home) if home else None
+        elif target.unknown or target.text == "-":
+            self.folder = None
+            self.found.told.append(
+                f"`cd {masked(target.text)}`: which folder that is, is not known here. See [job] dir."
+            )
+        elif self.folder is not None or Path(target.text).is_absolute():
+            self.folder = Path(_normal((self.folder or Path("/")) / target.text))
+        if self.folder is not None:
+            self.scope.own["PWD"] = (Word(str(self.folder)),)
+
+    def _source(self, words: Sequence[Word]) -> None:
+        if len(words) < 2:
+            return
+        path = words[1].text
+        if path.endswith("bin/activate") and not words[1].unknown:
+            self.venv = Path(_normal((self.folder or Path("/")) / path)).parent.parent
+        elif not re.search(
+            r"(?:^|/)(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|conda\.sh|uv/env|\.local/bin/env)$", path
+        ):
+            self.found.told.append(
+                f"`{masked(joined(words).text)}`: that file was not read. Its variables that the job needs belong "
+                "into [job.env], secrets into the .env beside the run file."
+            )
+
+    def _ulimit(self, words: Sequence[Word]) -> None:
+        text = " ".join(word.text for word in words[1:])
+        if found := re.search(r"-[SH]*n[SH]*\s*(\d+)\b", text):
+            self.found.nofile = int(found[1])
+        elif not re.search(r"-[SH]*n", text):
+            self.found.told.append(f"`ulimit {masked(text)}` is left out: the job has the limits of the daemon.")
+
+    # ---------------------------------------------------------------- one program
+
+    def _program(self, words: list[Word], env: dict[str, Word], command: Command, *, lone: bool) -> None:
+        kept: list[Word] = []
+        while words:
+            name = Path(words[0].text).name
+            if name in CLUSTER:
+                raise ConfigError(f"`{name}` hands the run to a cluster: this supervisor runs one pod only.")
+            if name in CONTAINERS and len(words) > 1 and looks_like_training(words):
+                raise ConfigError(
+                    f"`{name}` runs it elsewhere than here: call `rl-supervisor init` there, where the training "
+                    "runs, with the words that stand behind."
+                )
+            if name in DROPPED:
+                words = words[options_end(words, 1, DROPPED[name]) :]
+            elif name in KEPT:
+                values, more = KEPT[name]
+                end = options_end(words, 1, values) + more
+                kept, words = [*kept, *words[:end]], words[end:]
+            elif name in ("sudo", "doas", "timeout", "env", "flock"):
+                words = self._prefixed(name, words, env)
+            elif name in ("bash", "sh", "zsh", "dash"):
+                return self._shell(words, command)
+            elif name == "eval":
+                return self.text(joined(words[1:]).text, True)
+            elif name == "tmux":
+                return self._tmux(words)
+            elif name == "screen":
+                return self._screen(words)
+            else:
+                break
+        if words:
+            self._entry(kept, words, env, command, lone=lone)
+        return None
+
+    def _prefixed(self, name: str, words: list[Word], env: dict[str, Word]) -> list[Word]:
+        end = options_end(
+            words, 1, {"sudo": {"-u", "-g"}, "timeout": {"-k", "-s"}, "env": {"-u", "-C"}}.get(name, set())
+        )
+        if name in ("timeout", "flock"):
+            end += 1
+        if name != "flock":
+            while end < len(words) and (found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[end].text, re.DOTALL)):
+                env[found[1]] = Word(found[2], words[end].unknown)
+                end += 1
+        if name in ("timeout", "sudo", "doas"):
+            why = {
+                "timeout": "a run that it ends would be started again; [run] max_steps bounds a run",
+            }.get(name, "the job runs as the daemon's user")
+            self.found.told.append(f"`{masked(joined(words[:end]).text)}` is left out: {why}.")
+        return words[end:]
+
+    def _shell(self, words: Sequence[Word], command: Command) -> None:
+        """`bash -c TEXT`, or a script, which is read."""
+        end = 1
+        while end < len(words) and words[end].text.startswith(("-", "+")):
+            if re.fullmatch(r"-[a-z]*c[a-z]*", words[end].text):
+                if end + 1 < len(words):
+                    self.text(words[end + 1].text, True)
+                return
+            end += 1
+        if end < len(words):
+            self._script(words[end:], command)
+
+    def _script(self, words: Sequence[Word], command: Command) -> None:
+        path = Path(_normal((self.folder or Path("/")) / Path(words[0].text).expanduser()))
+        if words[0].unknown or path in self.scripts or path.name == "tmux.sh":
+            return  # tmux.sh: prime-rl's own, which only opens panes
+        try:
+            if path.stat().st_size > LARGEST:
+                return
+            text = path.read_text("utf-8")
+        except (OSError, ValueError):
+            self._left_out(command, "that script is not there, or cannot be read")
+            return
+        self.found.told.append(f"{path} was read for its launch line.")
+        before, self.scope.places = self.scope.places, tuple(words[1:])
+        self.scripts.append(path)
+        self.text(text, True)
+        self.scripts.pop()
+        self.scope.places = before
+
+    def _tmux(self, words: Sequence[Word]) -> None:
+        at = options_end(words, 1, {"-f", "-L", "-S"})
+        verb = words[at].text if at < len(words) else ""
+        if verb in ("new", "new-session", "new-window", "neww", "split-window", "respawn-pane"):
+            folder = next((words[n + 1].text for n in range(at, len(words) - 1) if words[n].text == "-c"), None)
+            if folder and self.folder is not None:
+                self.folder = Path(_normal(self.folder / folder))
+            rest = words[options_end(words, at + 1, TMUX_VALUES) :]
+            self._again(rest)
+        elif verb in ("send-keys", "send"):
+            rest = list(words[options_end(words, at + 1, {"-t", "-N"}) :])
+            keys = [word for word in rest if word.text not in ("C-m", "Enter", "KPEnter", "ENTER", "C-c", "C-l")]
+            self.text(joined(keys, "").text, True)
+
+    def _screen(self, words: Sequence[Word]) -> None:
+        at = options_end(words, 1, SCREEN_VALUES)
+        stuffed = [number for number, word in enumerate(words) if word.text == "stuff"]
+        if stuffed:
+            self.text(joined(words[stuffed[0] + 1 :]).text.replace("\\n", "\n").replace("^M", "\n"), True)
+        else:
+            self._again(words[at:])
+
+    def _again(self, words: Sequence[Word]) -> None:
+        """Words that are a command, or one word that is a text for a shell."""
+        if len(words) == 1:
+            self.text(words[0].text, True)
+        elif words:
+            self.text(shlex.join(word.text for word in words), True)
+
+    # ---------------------------------------------------------------- what the program is
+
+    def _entry(
+        self, kept: list[Word], words: list[Word], env: Mapping[str, Word], command: Command, *, lone: bool
+    ) -> None:
+        at, project, plain = 0, None, not kept
+        before: list[Word] = []
+        first = Path(words[0].text).name
+        if first in ("uv", "poetry", "pdm", "pixi", "rye", "hatch") and (runs := uv_run(words)):
+            at, project, bare, module = runs
+            before, plain = words[:at], plain and bare and first == "uv"
+            words = words[at:]
+            if module:
+                words = [Word("python"), Word("-m"), *words]
+                before = [one for one in before if one.text not in ("-m", "--module")]
+        elif first == "conda" and len(words) > 2 and words[1].text == "run":
+            at = options_end(words, 2, {"-n", "--name", "-p", "--prefix"})
+            before, plain, words = words[:at], False, words[at:]
+        if not words:
+            return
+        name = Path(words[0].text).name
+        if name in CLUSTER:
+            raise ConfigError(f"`{name}` hands the run to a cluster: this supervisor runs one pod only.")
+        length, kind, entry, processes, options = entry_of(words, name)
+        arguments = tuple(words[length:])
+        if not kind:
+            self._other(before, words, name, env, command, lone=lone, kept=kept)
+            return
+        launch = Launch(
+            kind=kind,
+            line=command.line,
+            source=command.source,
+            launcher=(*kept, *before, *words[:length]),
+            entry=entry,
+            arguments=arguments,
+            env=env,
+            folder=self.folder,
+            venv=self.venv,
+            project=(self.folder or Path("/")) / project if project else None,
+            plain=plain and length == 1 and "/" not in words[0].text,
+            processes=processes,
+            torchrun=options,
+            rank=2 if any(word.text in TRAINS_NOTHING for word in arguments) else 3,
+        )
+        self.found.launches.append(launch)
+        for operator, target in command.redirects:
+            if operator.lstrip("0123456789") in ("<", "<<<") and target.bare != "/dev/null":
+                self.found.told.append(f"What is read from {_shown(target)} is left out: the job's input is empty.")
+
+    def _other(
+        self,
+        before: list[Word],
+        words: list[Word],
+        name: str,
+        env: Mapping[str, Word],
+        command: Command,
+        *,
+        lone: bool,
+        kept: list[Word],
+    ) -> None:
+        written = [
+            target.bare for how, target in command.redirects if how in (">", ">>") and name in ("cat", "echo", "tee")
+        ]
+        if written and not written[0].startswith("/dev/"):
+            self._left_out(command, "it writes a file, which has to be there before a start")
+            return
+        if name == "sed" and any(word.text.startswith(("-i", "--in-place")) for word in words):
+            self._left_out(command, "it changes a file: do that once, by hand")
+            return
+        if name in HARMLESS:
+            return
+        whole = joined([*before, *words]).text
+        if name.startswith("-") and not before:
+            self._left_out(command, "a shell takes it for a command of its own, not for a part of the line above")
+        elif name in DELETES:
+            if name == "rm" or "-delete" in whole:
+                self._left_out(command, "it deletes files; nothing of a run may be deleted at a start")
+        elif name in KILLS:
+            self._left_out(command, "the supervisor ends what is the run's own, and nothing else")
+        elif "login" in [word.text for word in words[1:2]] and name in ("wandb", "huggingface-cli", "hf", "prime"):
+            self._left_out(command, "put the key into the .env beside the run file")
+        elif name in ("b2", "rclone", "aws", "s3cmd", "gsutil", "vastai", "runpodctl") and not before:
+            self._left_out(
+                command, "the supervisor itself restores and publishes ([store]) and ends a pod ([hooks] finish)"
+            )
+        elif name in ("conda", "mamba", "micromamba", "module", "ml", "pyenv", "nvm") and not before:
+            self._left_out(command, "say which interpreter the job uses with [job] python")
+        elif rank := rank_of(name, words, lone=lone and self._there(words[0])):
+            launch = Launch(
+                kind="command",
+                line=command.line,
+                source=command.source,
+                launcher=(*kept, *before, *words),
+                entry=component_of(name, words) or name,
+                arguments=(),
+                env=env,
+                folder=self.folder,
+                venv=self.venv,
+                rank=rank,
+            )
+            engine = name in ENGINES or component_of(name, words) == "inference"
+            (self.found.parts if engine else self.found.launches).append(launch)
+        elif prepares(name, words) or (before and prepares(words[0].text, words)):
+            self.found.prepared.append(safe(command.source))
+        elif name.endswith(".sh"):
+            self._script(words, command)
+        elif not lone:
+            self.others.append(command.line)
+
+    def _there(self, program: Word) -> bool:
+        """Is it a program, and not the first word of a sentence?"""
+        return "/" in program.text or shutil.which(program.text, path=self.scope.environ.get("PATH")) is not None
+
+    def say_others(self) -> None:
+        """Name the lines that are neither the launch nor anything that was said already."""
+        lines = list(dict.fromkeys(map(str, self.others)))
+        if lines:
+            more = f" and {len(lines) - 12} more" if len(lines) > 12 else ""
+            self.found.told.append(f"No part of the launch line, and left out: line {', '.join(lines[:12])}{more}.")
+
+    def _left_out(self, command: Command, why: str) -> None:
+        self.found.told.append(f"Line {command.line} is left out: {why}: `{_short(command.source)}`")
+
+    def _known(self, text: str) -> str | None:
+        """A ``$(...)`` whose answer is where we are."""
+        flat = " ".join(text.split())
+        if flat in ("$(pwd)", "`pwd`", "$( pwd )"):
+            return str(self.folder) if self.folder is not None else None
+        if not self.scripts:
+            return None
+        here = self.scripts[-1].parent
+        if re.fullmatch(_HERE, flat):
+            return str(here)
+        found = re.fullmatch(
+            rf'\$\( ?cd (?:-- )?"?{_HERE}((?:/[\w./-]*)?)"?(?: &> ?/dev/null)? ?(?:&&|;) ?pwd(?: -P)? ?\)', flat
+        )
+        return _normal(here / found[1].lstrip("/")) if found else None
+
+
+def _normal(path: Path) -> str:
+    return os.path.normpath(path)  # not resolve(): a folder that is a link keeps its name
+
+
+def _shown(raw: Raw) -> str:
+    return masked("".join(piece.text for piece in raw.pieces))
+
+
+def _short(text: str) -> str:
+    flat = safe(text)
+    return flat if len(flat) <= 100 else flat[:97] + "..."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,210 @@
+"""Which program a list of words starts: prime-rl's entry points in all their forms, what only starts another program,
+and what else a launch script holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from supervisor.cli.shell_words import Word, joined
+from supervisor.errors import ConfigError
+
+Kind = Literal["rl", "sft", "vf-rl", "command"]
+
+ENTRIES: dict[str, Kind] = {"rl": "rl", "rl_local": "rl", "sft": "sft", "vf-rl": "vf-rl"}
+_MODULES: dict[str, Kind] = {
+    **dict.fromkeys(("prime_rl.rl", "prime_rl.entrypoints.rl"), "rl"),
+    **dict.fromkeys(("prime_rl.entrypoints.sft", "prime_rl.trainer.sft.train"), "sft"),
+    **dict.fromkeys(("verifiers.scripts.rl", "verifiers_rl.scripts.rl"), "vf-rl"),
+}
+_SCRIPT = re.compile(r"(?:^|/)(prime_rl/(?:rl|entrypoints/rl|entrypoints/sft|trainer/sft/train))\.py$")
+_PART = re.compile(
+    r"(?:^|/)prime_rl[./](trainer|orchestrator|inference)[./](?:rl[./]train|orchestrator|server)(?:\.py)?$"
+)
+TRAINS_NOTHING = {"--dry-run", "--dump-config", "--help", "-h", "--version"}
+COMPONENTS = ("trainer", "orchestrator", "inference")
+ENGINES = ("vf-vllm", "vllm", "inference")
+CLUSTER = {"sbatch", "srun", "salloc", "rl_slurm", "sft_slurm", "qsub", "bsub"}
+CONTAINERS = {"docker", "podman", "apptainer", "singularity", "kubectl", "ssh", "enroot", "modal", "sky", "ray"}
+_NO_TRAINING = {
+    *("eval", "evals", "vf-eval", "synthesize", "env-server", "pytest", "pre-commit", "ruff", "hf", "jupyter"),
+    *("kubectl", "helm", "ssh", "scp", "rsync", "docker", "podman", "cmake", "ninja", "tensorboard", "nvitop", "htop"),
+}
+_NO_SCRIPTS = {"-V", "--version", "setup.py"}
+_PARALLEL = {"torchrun", "accelerate", "deepspeed"}
+
+# Programs that start another one, and which of their options take a value.
+DROPPED: dict[str, set[str]] = {
+    "nohup": set(),
+    "setsid": set(),
+    "exec": {"-a"},
+    "time": {"-f", "-o"},
+    "command": set(),
+    "stdbuf": {"-i", "-o", "-e"},
+    "unbuffer": set(),
+    "caffeinate": set(),
+    "systemd-inhibit": set(),
+}
+KEPT: dict[str, tuple[set[str], int]] = {  # ... and how many words besides
+    "numactl": ({"-N", "-m", "-C", "-i", "-p"}, 0),
+    "taskset": (set(), 1),
+    "nice": ({"-n"}, 0),
+    "ionice": ({"-c", "-n"}, 0),
+    "chrt": (set(), 1),
+}
+_UV_VALUES = {
+    *("--project", "--directory", "-p", "--python", "--extra", "--no-extra", "--group", "--no-group", "--only-group"),
+    *("--with", "--with-editable", "--with-requirements", "--env-file", "--index", "--default-index", "--index-url"),
+    *("--extra-index-url", "--package", "--cache-dir", "--config-file", "--find-links", "-f", "--index-strategy"),
+}
+TMUX_VALUES = {"-s", "-n", "-c", "-x", "-y", "-t", "-F", "-e", "-f", "-L", "-S"}
+SCREEN_VALUES = {"-S", "-dmS", "-DmS", "-t", "-c", "-s", "-T", "-h", "-p", "-Logfile", "-e"}
+_TORCHRUN_FLAGS = {"--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "-m", "--module"}
+HARMLESS = {
+    *("echo", "printf", "set", "shopt", "mkdir", "true", "false", ":", "wait", "exit", "trap", "tail", "tee", "sleep"),
+    *("[", "[[", "test", "cat", "ls", "date", "nvidia-smi", "df", "free", "hostname", "which", "return", "break"),
+    *("continue", "local", "read", "umask", "clear", "pwd", "grep", "head", "watch", "declare", "typeset", "let"),
+    *("alias", "disown", "jobs", "popd", "type", "hash", "touch", "uname", "sed", "awk", "cut", "tr", "sort", "wc"),
+}
+DELETES = {"rm", "rmdir", "find"}
+KILLS = {"kill", "pkill", "killall", "fuser"}
+
+
+def entry_of(words: Sequence[Word], name: str) -> tuple[int, Kind | Literal[""], str, Word | None, tuple[Word, ...]]:
+    """How many words the program is, its kind ("" for any other), its entry; torchrun's processes and options."""
+    none: tuple[int, Literal[""], str, None, tuple[Word, ...]] = (1, "", name, None, ())
+    if name in ENTRIES:
+        return 1, ENTRIES[name], name, None, ()
+    at = 1
+    processes: Word | None = None
+    options: tuple[Word, ...] = ()
+    if name == "torchrun":
+        at, processes, options = _torchrun(words, 1)
+    elif re.fullmatch(r"python[\d.]*", name):
+        at = 1
+        while at < len(words) and words[at].text.startswith("-") and words[at].text != "-m":
+            at += 2 if words[at].text in ("-X", "-W") else 1
+        launched = [word.text for word in words[at : at + 2]]
+        if launched in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
+            at, processes, options = _torchrun(words, at + 2)
+    else:
+        return none
+    module = at + 1 < len(words) and words[at].text in ("-m", "--module")
+    target = words[at + module].text if at + module < len(words) else ""
+    script = _SCRIPT.search(target)
+    name_of = target if module else script[1].replace("/", ".") if script else ""
+    kind = _MODULES.get(name_of)
+    return (at + module + 1, kind, name_of, processes, options) if kind else none
+
+
+def _torchrun(words: Sequence[Word], at: int) -> tuple[int, Word | None, tuple[Word, ...]]:
+    """Where torchrun's own options end, its --nproc-per-node, and the others."""
+    processes: Word | None = None
+    options: list[Word] = []
+    while at < len(words) and words[at].text.startswith("-") and words[at].text not in ("-m", "--module"):
+        name, equals, value = words[at].text.replace("_", "-").partition("=")
+        single = bool(equals) or name in _TORCHRUN_FLAGS
+        given = Word(value, words[at].unknown) if equals else words[at + 1] if at + 1 < len(words) else Word("")
+        if name == "--nproc-per-node":
+            processes = given
+        else:
+            if name == "--nnodes" and given.text not in ("1", "1:1"):
+                raise ConfigError(f"--nnodes {given.text}: runs over several machines are not supported, one pod is.")
+            options += words[at : at + (1 if single else 2)]
+        at += 1 if single else 2
+    return at, processes, tuple(options)
+
+
+def uv_run(words: Sequence[Word]) -> tuple[int, str | None, bool, bool] | None:
+    """Of `uv run ...`: where the program begins, its project's folder, is it bare, is it a module; else None."""
+    at = options_end(words, 1, _UV_VALUES)
+    if at >= len(words) or words[at].text != "run":
+        return None
+    begin = at + 1
+    end = begin
+    module = False
+    while end < len(words) and words[end].text.startswith("-"):
+        if words[end].text == "--":
+            end += 1
+            break
+        module = module or words[end].text in ("-m", "--module")
+        end += 2 if words[end].text in _UV_VALUES else 1
+    project = None
+    for number in range(1, end):
+        name, equals, value = words[number].text.partition("=")
+        if name in ("--project", "--directory"):
+            project = value if equals else words[number + 1].text if number + 1 < end else None
+    return end, project, at == 1 and end == begin, module
+
+
+def options_end(words: Sequence[Word], at: int, values: set[str]) -> int:
+    """Where the options end that begin at ``at``; those in ``values`` take the word behind them."""
+    while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
+        if words[at].text == "--":
+            return at + 1
+        at += 2 if words[at].text in values else 1
+    return min(at, len(words))
+
+
+def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
+    """Could this program be a training of its own?"""
+    texts = [word.text for word in words]
+    if name in ENGINES or (name in COMPONENTS and any(text.startswith("@") for text in texts)):
+        return 2
+    if (
+        name in _PARALLEL
+        or texts[1:3] == ["-m", "torch.distributed.run"]
+        or texts[1:3] == ["-m", "torch.distributed.launch"]
+    ):
+        return 2
+    if name in _NO_TRAINING:
+        return 0
+    if re.fullmatch(r"python[\d.]*", name) and "-c" not in texts[1:2] and len(texts) > 1:
+        module = texts[2] if texts[1] == "-m" and len(texts) > 2 else ""
+        if module.partition(".")[0] in ("pip", "venv", "ensurepip", "http", "json") or texts[1] in _NO_SCRIPTS:
+            return 0
+        return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", " ".join(texts[:4])) else 1
+    if name.endswith(".py"):
+        return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", texts[0]) else 1
+    if name in ("vf-train", "trl", "axolotl", "llamafactory-cli", "verl", "make"):
+        return 2
+    return 1 if lone and not name.endswith(".sh") and name not in _NO_TRAINING and not prepares(name, words) else 0
+
+
+def component_of(name: str, words: Sequence[Word]) -> str:
+    """The part of prime-rl that is started alone: "trainer", "orchestrator" or "inference"; "" for anything else."""
+    texts = [word.text for word in words]
+    if name in COMPONENTS and any(text.startswith("@") for text in texts):
+        return name
+    found = next((found for text in texts[:20] if (found := _PART.search(text))), None)
+    return found[1] if found else ""
+
+
+def looks_like_training(words: Sequence[Word]) -> bool:
+    return bool(re.search(r"\b(rl|sft|torchrun|python3?|vf-rl|uv run)\b", joined(words[1:]).text))
+
+
+def prepares(name: str, words: Sequence[Word]) -> bool:
+    """Installs or fetches something."""
+    verbs = {word.text for word in words[1:3]}
+    return (
+        name
+        in (
+            "pip",
+            "pip3",
+            "apt",
+            "apt-get",
+            "curl",
+            "wget",
+            "git",
+            "huggingface-cli",
+            "hf",
+            "vf-install",
+            "b2",
+            "rclone",
+        )
+        or (name in ("uv", "prime", "aws") and bool(verbs & {"pip", "sync", "env", "tool", "s3", "install", "lock"}))
+        or (name.startswith("python") and [word.text for word in words[1:3]] == ["-m", "pip"])
+    )

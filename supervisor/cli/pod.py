@@ -1,0 +1,167 @@
+"""What `init` says of the pod that it runs on, with numbers: GPUs, disks, provider, variables, prime-rl."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor import homes
+from supervisor.cli import providers
+from supervisor.cli.machine import Machine
+from supervisor.core.words import size
+from supervisor.effects import transient
+from supervisor.errors import SupervisorError
+from supervisor.jobs.downloads import hub_cache
+from supervisor.preflight import look
+from supervisor.preflight.site import Site, Volume
+from supervisor.primerl.probe import find_roots, probe
+from supervisor.primerl.revision import revision
+from supervisor.storage.keys import KEYS
+
+ASKED_FOR = ("WANDB_API_KEY", "HF_TOKEN")
+"""Variables without which a run often fails; besides, the store's keys."""
+LARGEST_ENVIRONMENT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One look. ``process_one``: names of variables that only process 1 has."""
+
+    machine: Machine
+    site: Site
+    provider: providers.Provider
+    environ: Mapping[str, str]
+    process_one: Sequence[str] = ()
+    systemd: bool = False
+    trainer: str = ""
+    """Name and revision of the installed prime-rl, or why it is not known."""
+    told_by: str = ""
+    """The variable that tells the provider."""
+
+
+def survey(machine: Machine, environ: Mapping[str, str], python: Path | None = None) -> Pod:
+    """Look at this pod, the GPUs left out. ``python``: the job's, where it is not the checkout's own."""
+    first = _environment_of_process_one()
+    both = {**first, **environ}
+    here = Path.cwd()
+    folders = {
+        "output": (machine.job_dir or here) / "outputs",
+        "state": Path("/var/lib/rl-supervisor") if os.geteuid() == 0 else homes.state_home() / "rl-supervisor",
+        "hf-cache": hub_cache(environ, here),
+    }
+    site = look.look(look.Needs(environ, both, here, folders=folders), gpus=False)
+    return Pod(
+        machine=machine,
+        site=site,
+        provider=providers.of(site.provider, container=site.container),
+        environ=environ,
+        process_one=sorted(set(first) - set(environ) - {"_", "PWD", "OLDPWD", "SHLVL"}),
+        systemd=transient.BOOTED.is_dir(),
+        trainer=_trainer(machine.job_dir, python),
+        told_by=next((name for name in sorted(both) if site.provider and look.provider({name: "x"})), ""),
+    )
+
+
+def _environment_of_process_one() -> dict[str, str]:
+    try:
+        with Path("/proc/1/environ").open("rb") as file:
+            text = file.read(LARGEST_ENVIRONMENT).decode("utf-8", "replace")
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _trainer(folder: Path | None, python: Path | None) -> str:
+    if folder is None:
+        return ""
+    roots = find_roots(folder, python or folder / ".venv" / "bin" / "python")
+    try:
+        name = probe(roots).name
+    except SupervisorError as error:
+        return f"not known: {str(error).splitlines()[0]}"
+    commit = revision(roots[0])
+    return f"{name}, commit {commit[:9]}" if commit else f"{name}; that is no git checkout, so the commit is not known"
+
+
+# ---------------------------------------------------------------- in words
+
+
+def told(pod: Pod) -> list[str]:
+    """Comments for the head of the run file: what was found, a line each."""
+    lines = [_gpus(pod.machine)]
+    if pod.trainer:
+        lines.append(f"{pod.machine.job_dir}: {pod.trainer}.")
+    by = f" ({pod.told_by} is set)" if pod.told_by else ""
+    lines += [f"Pod: {pod.provider.name}{by}.", *(f"  {said}" for said in pod.provider.said)]
+    lines.append(
+        "systemd: runs here; `rl-supervisor install` makes the unit."
+        if pod.systemd
+        else "systemd: does not run here; `rl-supervisor run`, or onstart.sh in a container."
+    )
+    lines += [_volume(what, volume) for what, volume in _volumes(pod)]
+    if pod.site.container:
+        lines += _persistent(pod.site)
+    return [*lines, *_variables(pod)]
+
+
+def _gpus(machine: Machine) -> str:
+    gpus = machine.gpus
+    if not gpus:
+        return "GPUs: none is known."
+    kinds: dict[str, int] = {}
+    for gpu in gpus:
+        kind = f"{gpu.name} with {size(gpu.total_bytes)}"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return "GPUs: " + ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) + "."
+
+
+_WHAT = {"output": "outputs", "state": "the supervisor's state", "hf-cache": "models (HF cache)"}
+
+
+def _volumes(pod: Pod) -> list[tuple[str, Volume]]:
+    return [(_WHAT[name], pod.site.volumes[name]) for name in _WHAT if name in pod.site.volumes]
+
+
+def _volume(what: str, volume: Volume) -> str:
+    return (
+        f"Disk: {what} would lie on {volume.mount} ({volume.kind}): {size(volume.free_bytes)} free of "
+        f"{size(volume.total_bytes)}."
+    )
+
+
+def _persistent(site: Site) -> list[str]:
+    if not site.persistent:
+        return ["Disk: no volume was found that outlives this container: without [store] url all is lost with it."]
+    shown = ", ".join(
+        f"{one.mount} ({size(one.free_bytes)} free of {size(one.total_bytes)})" for one in site.persistent
+    )
+    return [f"Disk: given to this container from outside, so likely to outlive it: {shown}."]
+
+
+def _variables(pod: Pod) -> list[str]:
+    wanted = [*ASKED_FOR, *KEYS["b2"]]
+    there = [name for name in wanted if pod.environ.get(name)]
+    missing = [name for name in wanted if name not in there]
+    if "WANDB_API_KEY" in missing and pod.site.netrc_wandb:
+        missing.remove("WANDB_API_KEY")
+        there.append("a login for W&B in .netrc")
+    lines = [f"Variables: set: {', '.join(there)}."] if there else []
+    if missing:
+        lines.append(f"Variables: not set here: {', '.join(missing)}.")
+    hidden = [name for name in wanted if name in pod.process_one]
+    if hidden:
+        lines.append(f"Variables: only process 1 has {', '.join(hidden)}: onstart.sh reads them there, `run` does not.")
+    return lines
+
+
+def better_volume(pod: Pod) -> Volume | None:
+    """The largest volume that outlives the container, where outputs would lie on none of them."""
+    output = pod.site.volumes.get("output")
+    if not pod.site.container or not pod.site.persistent or output is None:
+        return None
+    if output.mount in {one.mount for one in pod.site.persistent}:
+        return None
+    return max(pod.site.persistent, key=lambda one: one.free_bytes)

@@ -1,0 +1,322 @@
+"""The text of a run file that `init` writes: settings in the order in which a person reads them, and why."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from supervisor import __version__
+from supervisor.cli import pod as pods
+from supervisor.cli.launch_settings import Draft
+from supervisor.cli.pod import Pod
+from supervisor.core.words import size
+from supervisor.errors import ConfigError
+from supervisor.secrets import masked
+
+COLUMNS = 118
+
+_ABOUT = {
+    "run.id": "Name of the run, the same on every pod: the folder in the store, the socket, the name in W&B.",
+    "run.max_steps": "Last step; without it, what the trainer's own configuration says.",
+    "job.dir": "The installed prime-rl.",
+    "job.python": "Interpreter of the job's environment.",
+    "job.launcher": "The words that start the launcher, before `@`.",
+    "job.config": "The file after `rl @`.",
+    "job.trainer_config": "prime-rl's three files.",
+    "job.output_dir": "Where the job writes, below dir. One run, one folder.",
+    "job.checkpoint_interval": "A checkpoint every so many steps: what a crash can cost.",
+    "job.args": "Further words for the launcher's command line.",
+    "job.pass_env": "Names of the daemon's own variables that the job may see.",
+    "job.nofile": "Open files that the job may have.",
+    "wandb.id": "Run id in W&B, over all attempts and pods.",
+    "disk.keep_local": "Newest complete steps that stay on the local disk whatever happens.",
+    "store.keep_last": "Newest steps kept in the store; besides, every step that is a multiple of keep_every.",
+}
+
+
+def run_file_text(pod: Pod, draft: Draft, run_id: str) -> str:
+    """The whole file. Every value is written with TOML's own quoting, whatever a folder's name is."""
+    lines = [
+        *_head(pod, draft),
+        *_run(draft, run_id),
+        *_job(pod, draft, run_id),
+        *_gpus(pod, draft),
+        *_wandb(draft),
+        *_store(draft),
+        *_disk(draft),
+        *_leaving(pod),
+        *_setup(draft),
+        *_hooks(pod),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(pod: Pod, draft: Draft) -> Iterator[str]:
+    yield "# A run of rl-supervisor. All settings and their defaults are in docs/settings.md of its repository."
+    yield "# Secrets (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY, WANDB_API_KEY, ...) never stand here: put them into"
+    yield "# the daemon's environment, into the .env beside this file, or into systemd credentials."
+    yield "#"
+    yield f"# Found by `rl-supervisor init` ({__version__}):"
+    for line in pods.told(pod):
+        yield from comment(line, "    " if line.startswith(" ") else "  ")
+    if draft.source:
+        yield "#"
+        yield "# Taken from this launch line:"
+        yield from comment(draft.source, "  ")
+    for title, sentences in (
+        ("What of it stands where:" if draft.source else "Taken from the configuration:", draft.kept),
+        ("What is not as the line said it:", draft.changed),
+        ("TO DO before the first start:", draft.to_do),
+    ):
+        if sentences:
+            yield "#"
+            yield f"# {title}"
+            for sentence in sentences:
+                yield from comment(sentence, "  - ")
+    yield ""
+
+
+def _run(draft: Draft, run_id: str) -> Iterator[str]:
+    yield "[run]"
+    yield from _setting(draft, "run.id", run_id)
+    yield from _setting(draft, "run.max_steps", None, "1000")
+    yield ""
+
+
+def _job(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
+    settings = draft.settings
+    yield "[job]"
+    yield f"kind = {value_text(settings.get('job.kind', 'rl'))}"
+    if settings.get("job.kind") == "command":
+        yield "# Where the command runs."
+        yield f"dir = {value_text(settings['job.dir'])}"
+    elif "job.dir" in settings:
+        yield from _setting(draft, "job.dir")
+    else:
+        yield "# The installed prime-rl. None was found on this machine: set this."
+        yield 'dir = "/workspace/prime-rl"'
+    for key in ("python", "launcher"):
+        yield from _setting(draft, f"job.{key}")
+    yield from _configs(pod, draft)
+    yield from _output(pod, draft, run_id)
+    if settings.get("job.kind") != "command":  # which saves as often as its own words say
+        if "job.checkpoint_interval" not in settings and draft.source:
+            yield "# Nothing said how often; this is an assumption."
+        yield from _setting(draft, "job.checkpoint_interval", 10)
+    for key in ("args", "pass_env", "nofile"):
+        yield from _setting(draft, f"job.{key}")
+    if draft.env:
+        yield ""
+        yield "[job.env]"
+        yield from (f"{key_text(name)} = {value_text(value)}" for name, value in draft.env.items())
+    if draft.plain:
+        yield ""
+        yield "[job.plain]"
+        yield from _plain(draft)
+    yield ""
+
+
+def _configs(pod: Pod, draft: Draft) -> Iterator[str]:
+    settings = draft.settings
+    if settings.get("job.kind") == "command":
+        return
+    if "job.config" in settings or "job.trainer_config" in settings:
+        others = [] if draft.source else [one for one in pod.machine.configs[1:] if not one.split][:8]
+        value = settings.get("job.config")
+        if value is not None:
+            yield "# The file after `rl @`." + (" Found besides:" if others else "")
+            for other in others:
+                yield from comment(str(other.path), "  ")
+            yield f"config = {value_text(value[0] if isinstance(value, list) and len(value) == 1 else value)}"
+        if "job.trainer_config" in settings or "job.orchestrator_config" in settings:
+            yield "# prime-rl's three files."
+        for part in ("trainer", "orchestrator", "inference"):
+            if f"job.{part}_config" in settings:
+                yield f"{part}_config = {value_text(settings[f'job.{part}_config'])}"
+    else:
+        yield "# The file after `rl @`. None was found on this machine: set this."
+        yield 'config = "rl.toml"'
+
+
+def _output(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
+    better = pods.better_volume(pod)
+    place = f"{better.mount.rstrip('/')}/outputs/{run_id}" if better else ""
+    yield from comment(_ABOUT["job.output_dir"])
+    if better:
+        yield from comment(
+            f"{better.mount} has {size(better.free_bytes)} free and is likely to outlive this container, whose own "
+            "disk goes with it."
+        )
+    if "job.output_dir" in draft.settings:
+        if better:
+            yield f"# output_dir = {value_text(place)}"
+        yield f"output_dir = {value_text(draft.settings['job.output_dir'])}"
+    elif better and not draft.source:
+        yield f"output_dir = {value_text(place)}"
+    else:
+        yield f"# output_dir = {value_text(place or 'outputs')}"
+
+
+def _plain(draft: Draft) -> Iterator[str]:
+    yield "# The command of a fresh start. {run_id}, {output_dir} and {wandb_id} are filled in."
+    yield f"start = {value_text(draft.plain['start'])}"
+    yield "# TO DO: the command that resumes. {checkpoint} is the folder of the step, {step} its number: one of them"
+    yield "# must stand here, or `check` refuses this file."
+    yield f"resume = {value_text(draft.plain['resume'])}"
+    if "engine_url" in draft.plain:
+        yield "# Where the engine answers that the command starts."
+        yield f"engine_url = {value_text(draft.plain['engine_url'])}"
+    yield "# TO DO: the folder of a step below output_dir, and files in it without which it is not whole (these are an"
+    yield "# example: Hugging Face's Trainer)."
+    yield '# checkpoint = "checkpoint-{step}"'
+    yield '# markers = ["trainer_state.json", "optimizer.pt"]'
+    yield "# How a line looks that says that a step is done; without it a job that hangs is noticed late."
+    yield "# step_line = 'step (?P<step>\\d+)'"
+
+
+def _gpus(pod: Pod, draft: Draft) -> Iterator[str]:
+    yield "[gpus]"
+    yield "# The GPUs of the run, as nvidia-smi numbers them. Without it, what the trainer's configuration says."
+    for gpu in pod.machine.gpus:
+        yield from comment(f"{gpu.index}: {gpu.name}, {size(gpu.total_bytes)}, {gpu.uuid}", "  ")
+    if "gpus.trainer" in draft.settings or "gpus.inference" in draft.settings:
+        for part in ("inference", "trainer"):
+            if f"gpus.{part}" in draft.settings:
+                yield f"{part} = {value_text(draft.settings[f'gpus.{part}'])}"
+    else:
+        count = len(pod.machine.gpus)
+        half = max(1, count // 2)
+        inference, trainer = list(range(half)), list(range(half, count)) or [0 if count == 1 else 1]
+        yield f"# inference = {inference}"
+        yield f"# trainer = {trainer}"
+    yield ""
+
+
+def _wandb(draft: Draft) -> Iterator[str]:
+    if "wandb.id" in draft.settings:
+        yield "[wandb]"
+        yield from _setting(draft, "wandb.id")
+        yield ""
+
+
+def _store(draft: Draft) -> Iterator[str]:
+    yield "[store]"
+    yield "# Where complete steps are published. Without it they stay in a folder on this machine, which a lost pod"
+    yield "# takes with it. The key needs listFiles, readFiles, writeFiles and deleteFiles on this one bucket."
+    yield '# url = "b2://my-bucket/prefix"'
+    yield from _setting(draft, "store.keep_last", None, "3")
+    yield from _setting(draft, "store.keep_every", None, "100")
+    yield ""
+
+
+def _disk(draft: Draft) -> Iterator[str]:
+    yield "[disk]"
+    yield "# Used part of the checkpoint volume above which published steps are deleted here, oldest first."
+    yield "# prune_above = 0.85"
+    yield from _setting(draft, "disk.keep_local", None, "2")
+    yield ""
+
+
+def _leaving(pod: Pod) -> Iterator[str]:
+    provider = pod.provider
+    if provider.grace_s is not None:
+        yield "[leaving]"
+        yield f"# Seconds from SIGTERM to the kill, on {provider.name}."
+        yield f"{'' if pod.site.provider == 'runpod' else '# '}grace_s = {provider.grace_s}"
+        yield ""
+    if not provider.notice:
+        yield "[heartbeat]"
+        yield f"# {provider.name} may take a pod without a word: a page that calls people when this stops"
+        yield "# (Healthchecks.io and the like). The address is a secret: RL_HEARTBEAT_URL in the .env does as well."
+        yield '# url = "https://hc-ping.com/your-key"'
+        yield ""
+
+
+def _setup(draft: Draft) -> Iterator[str]:
+    if not draft.prepared:
+        return
+    yield "[setup]"
+    yield "# Lines of the script that a fresh pod may need. `onstart` runs such commands first, `run` does not."
+    yield "# commands = ["
+    for line in draft.prepared:
+        yield f"#   {value_text(_printable(line))},"
+    yield "# ]"
+    yield ""
+
+
+def _hooks(pod: Pod) -> Iterator[str]:
+    yield "[hooks]"
+    yield "# A shell command after the last step is published: end the pod's billing here."
+    yield f"# finish = {value_text(pod.provider.finish or '...')}"
+
+
+# ---------------------------------------------------------------- TOML
+
+
+def _setting(draft: Draft, key: str, default: object = None, shown: str = "") -> Iterator[str]:
+    """A setting with what it is about; one without a value as a comment with ``shown``, or not at all."""
+    name = key.partition(".")[2]
+    value = draft.settings.get(key, default)
+    if value is None and not shown:
+        return
+    if key in _ABOUT:
+        yield from comment(_ABOUT[key])
+    yield f"{name} = {value_text(value)}" if value is not None else f"# {name} = {shown}"
+
+
+def value_text(value: object) -> str:
+    """A TOML value. Raises ConfigError for text that is not UTF-8, which no TOML file can hold."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key_text(name)} = {value_text(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, Sequence):
+        parts = [value_text(part) for part in value]
+        line = f"[{', '.join(parts)}]"
+        return line if len(line) <= COLUMNS - 20 else "[\n" + _rows(value, parts) + "]"
+    return str(value)
+
+
+def _rows(values: Sequence[Any], parts: Sequence[str]) -> str:
+    """A list on several lines; a flag and what belongs to it share one."""
+    rows: list[str] = []
+    for value, part in zip(values, parts, strict=True):
+        new = not rows or (isinstance(value, str) and value.startswith("-")) or len(rows[-1]) + len(part) > COLUMNS - 8
+        if new:
+            rows.append(part)
+        else:
+            rows[-1] += f", {part}"
+    return "".join(f"    {row},\n" for row in rows)
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string: JSON's escapes are among TOML's, and DEL is the one that JSON leaves plain."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(f"The name {text!a} is not UTF-8, which a run file must be: rename it.") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def key_text(name: str) -> str:
+    """A TOML key, bare where it may be."""
+    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else quoted(name)
+
+
+def comment(text: str, indent: str = "") -> list[str]:
+    """``text`` as comment lines, with no character that a comment may not hold, and no secret."""
+    first = f"# {indent}"
+    rest = "# " + " " * len(indent)
+    plain = _printable(masked(text))
+    return textwrap.wrap(
+        plain, COLUMNS, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    ) or [first.rstrip()]
+
+
+def _printable(text: str) -> str:
+    flat = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in flat)

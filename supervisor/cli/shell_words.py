@@ -1,0 +1,100 @@
+"""What the words of a shell text come to: variables that it sets itself, then those of the environment.
+
+A secret is never looked up, and nothing is executed: what is not known stays text and is called unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from supervisor.cli.shell_text import Assignment, Piece, Raw
+from supervisor.secrets import SECRET_NAME, masked
+
+LONGEST = 64 << 10  # characters that a variable may grow to: what doubles itself line by line has no end
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word after its variables were looked up. ``unknown``: the parts of which nobody here knows the value."""
+
+    text: str
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass
+class Scope:
+    """Variables: those that the text itself has set, then those of ``environ``. A secret is never looked up."""
+
+    environ: Mapping[str, str]
+    own: dict[str, tuple[Word, ...]] = field(default_factory=dict)
+    places: tuple[Word, ...] = ()
+    """``$1`` and so on, of a script."""
+    known: Callable[[str], str | None] = lambda text: None
+    """The value of a ``$(...)`` that can be told without executing it."""
+
+    def assign(self, given: Assignment) -> Word:
+        """Remember it; for a list, the answer is its words with blanks between."""
+        words = [word for raw in given.values for word in self.expand(raw, split=given.array)]
+        before = self.own.get(given.name, ()) if given.append else ()
+        if not given.array:
+            parts = [*before, *(words or [Word("")])]
+            words = [Word("".join(part.text for part in parts), tuple(what for part in parts for what in part.unknown))]
+            before = ()
+        if sum(len(word.text) for word in (*before, *words)) > LONGEST:
+            words = [Word(f"${given.name}", (f"${given.name}",))]
+        self.own[given.name] = (*before, *words)
+        return joined(self.own[given.name])
+
+    def expand(self, raw: Raw, *, split: bool = True) -> list[Word]:
+        """The words that one word becomes: none, one, or several where a list or an unquoted variable stands in it."""
+        fields: list[list[Word]] = []
+        open_field = False
+        for number, piece in enumerate(raw.pieces):
+            values = self._values(piece)
+            if piece.kind == "text" and not piece.quoted and number == 0:
+                values = [Word(self._home(piece.text))]
+            if piece.kind == "variable" and not piece.quoted and split:
+                values = [Word(part, value.unknown) for value in values for part in value.text.split() or ()]
+            for index, value in enumerate(values):
+                if not open_field or index:
+                    fields.append([])
+                    open_field = True
+                fields[-1].append(value)
+        return [joined(parts, "") for parts in fields]
+
+    def _values(self, piece: Piece) -> list[Word]:
+        if piece.kind == "text":
+            return [Word(piece.text)]
+        if piece.kind == "unknown":
+            told = self.known(piece.text)
+            return [Word(piece.text, (piece.text,)) if told is None else Word(told)]
+        shown = f"${{{piece.text}[@]}}" if piece.kind == "list" else f"${piece.text}"
+        if SECRET_NAME.search(piece.text):
+            return [Word(shown, (shown,))]
+        if piece.kind == "list":
+            return list(self.own.get(piece.text, (Word(shown, (shown,)),)))
+        if piece.text in ("@", "*"):
+            return list(self.places)
+        if piece.text.isdigit() and 0 < int(piece.text) <= len(self.places):
+            return [self.places[int(piece.text) - 1]]
+        found = self.own.get(piece.text)
+        if found is not None and (found[0].text if found else ""):
+            return [found[0]]
+        value = self.environ.get(piece.text) if found is None else None
+        if value and masked(value) == value:
+            return [Word(value)]
+        if piece.default is not None and not value:
+            return [joined([word for part in piece.default for word in self._values(part)], "")]
+        if value == "":
+            return [Word("")]
+        return [found[0]] if found else [Word(shown, (shown,))]
+
+    def _home(self, text: str) -> str:
+        home = self.environ.get("HOME", "")
+        return home + text[1:] if home and (text == "~" or text.startswith("~/")) else text
+
+
+def joined(words: Sequence[Word], between: str = " ") -> Word:
+    """One word of several."""
+    return Word(between.join(word.text for word in words), tuple(what for word in words for what in word.unknown))

@@ -1,0 +1,475 @@
+"""What of all that was seen is the root, what followed of it, and what the run survived.
+
+Three things decide: whether the run went on after it (steps that came later), what is known to follow from what
+(``after`` and ``link`` of the signatures), and time, where the logs tell it. Where they do not, a cause is still put
+before a failed part, that before what followed, and that before the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, get_args
+
+from supervisor.core.facts import Role
+from supervisor.diagnosis.frames import Frame
+from supervisor.diagnosis.lines import DAY_S
+from supervisor.diagnosis.ranks import Ranks, ranks_in_words
+from supervisor.diagnosis.seen import GAP_S, Event, Log, Place
+from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.registry import Link
+from supervisor.signatures.xids import SOURCE, seen_in
+
+SLACK_S: Final = 120.0  # logs of several processes tell of one moment so far apart
+SURVIVED: Final[dict[Role, int]] = {"orchestrator": 2, "trainer": 4, "job": 2, "launcher": 4, "env": 4, "inference": 4}
+"""Steps after an error that show that the run went on: the trainer may do a few with what it has already."""
+AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last line of a log
+OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
+SELDOM: Final = 10  # ordinary lines for each of them: then most requests, or rollouts, end well
+VERY_OFTEN: Final = 20  # the same where no times are told
+
+_ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
+_RANK: Final = {signature.name: place for place, signature in enumerate(SIGNATURES.signatures)}
+_IGNORED: Final = ("CancelledError", "GeneratorExit", "SystemExit", "BrokenPipeError", "StopAsyncIteration")
+_COLLECTIVE: Final = frozenset({
+    "nccl-timeout", "nccl-error", "nccl-dump", "nccl-remote", "nccl-watchdog-stuck", "killed", "child-failed",
+    "aborted", "segfault", "bus-error", "collective-mismatch",
+})  # fmt: skip
+_OF_USERS: Final = frozenset({
+    "environment-broken", "environment-missing", "reward-function-error", "module-missing", "fatal-error",
+    "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
+    "config-file-missing", "openai-key-missing",
+})  # fmt: skip
+ENDED: Final = "ended-from-outside"
+_WAITING: Final = ("Inference server was not reached", "Inference server is not ready")
+_TELLING: Final = (ENDED, "connection-error", "connection-refused")
+CALLED_UNKNOWN: Final = "unknown"
+
+
+@dataclass
+class Cause:
+    """One kind of error of an attempt, out of all its logs."""
+
+    name: str
+    sentence: str
+    kind: str  # "transient", "deterministic", or "unknown"
+    link: Link
+    remedy: str
+    source: str
+    text: str
+    first: Place
+    last: Place
+    count: int
+    roles: tuple[str, ...]
+    own: Frame | None = None
+    more: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    began: str = ""  # the exception that it began with, where another was made of it
+
+
+@dataclass
+class Diagnosis:
+    """What came of one attempt. ``outcome``: "finished", "failed", or "unclear" (it may run on, or was cut off)."""
+
+    attempt: str
+    outcome: str
+    root: Cause | None = None
+    cascade: list[Cause] = field(default_factory=list)
+    survived: list[Cause] = field(default_factory=list)
+    step: int | None = None  # the last one done
+    finish: Place | None = None
+    logs: list[Log] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def named(self) -> bool:
+        """Is anything of it known by name, other than that something ended?"""
+        found = [one for one in (self.root, *self.cascade) if one is not None and one.name != CALLED_UNKNOWN]
+        if any(one.link in ("cause", "failure") for one in found):
+            return True
+        return self.root is not None and self.root.name in _TELLING
+
+
+@dataclass
+class _Kind:
+    """Events of one name, as one."""
+
+    events: list[tuple[Log, Event]]
+
+    @property
+    def event(self) -> Event:
+        return self.events[0][1]
+
+    @property
+    def name(self) -> str:
+        return self.event.name
+
+    @property
+    def link(self) -> Link:
+        return self.event.signature.link if self.event.signature else "cause"
+
+    @property
+    def after(self) -> frozenset[str]:
+        return self.event.signature.after if self.event.signature else frozenset()
+
+    @property
+    def mild(self) -> bool:
+        signature = self.event.signature
+        return bool(signature and signature.mild) or all(event.weak for _, event in self.events)
+
+    @property
+    def count(self) -> int:
+        return sum(event.count for _, event in self.events)
+
+    @property
+    def first_t(self) -> float | None:
+        times = [t for log, event in self.events if (t := log.at(event.first)) is not None]
+        return min(times, default=None)
+
+    @property
+    def last_t(self) -> float | None:
+        times = [t for log, event in self.events if (t := log.at(event.last)) is not None]
+        return max(times, default=None)
+
+
+def diagnose(logs: Sequence[Log]) -> list[Diagnosis]:
+    """One for each attempt that the logs are of, in order; the last is the one that people ask about."""
+    attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
+    if not attempts:
+        attempts = dict.fromkeys(log.attempt for log in logs)
+    found = []
+    for attempt in sorted(attempts, key=_natural):
+        mine = [log for log in logs if log.attempt == attempt or (log.kernel and log.attempt not in attempts)]
+        found.append(_judge(attempt, mine))
+    return found
+
+
+def _natural(text: str) -> list[object]:
+    return ["".join(char for char in text if not char.isdigit()), int("".join(c for c in text if c.isdigit()) or 0)]
+
+
+def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
+    _align(logs)
+    told = Diagnosis(attempt, "unclear", logs=list(logs), step=_last_step(logs))
+    present: list[tuple[Log, Event]] = []
+    over: list[tuple[Log, Event]] = []
+    for log in logs:
+        for event in log.events:
+            if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
+                continue  # of a start before the last one in the same file, or of another time
+            if _usual(log, event, logs):
+                event.weak = True
+            else:
+                event.anew = None
+            (over if _survived(log, event, logs) else present).append((log, event))
+    kinds = _kinds(present)
+    hard = [kind for kind in kinds if not kind.mild and kind.link != "end"]
+    ends = [kind for kind in kinds if not kind.mild and kind.link == "end"]
+    ended = bool(hard or ends)
+    # A part of it failed, and nothing but errors that a healthy run has, too, says why.
+    broken = not hard and any(kind.name != ENDED for kind in ends)
+    finish = _finish(logs, bool(hard))
+    told.survived = [_cause(kind, logs) for kind in _kinds(over)]
+    if finish is not None:
+        told.outcome, told.finish = "finished", finish
+        told.survived = _in_time([*told.survived, *(_cause(kind, logs) for kind in kinds)])
+        return told
+    mild = [kind for kind in kinds if kind.mild and (_stands_still(kind, logs) or (broken and kind.count > 1))]
+    candidates = [*hard, *mild, *ends]
+    told.survived = _in_time(
+        [*told.survived, *(_cause(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
+    )
+    if not candidates:
+        return told
+    told.outcome = "failed"
+    root = _root(candidates, kinds)
+    rest = [kind for kind in kinds if kind is not root and (kind in candidates or ended) and _not_before(kind, root)]
+    earlier = [kind for kind in candidates if kind is not root and kind not in rest]
+    told.root = _cause(root, logs)
+    if root.event.anew is not None:
+        since = told.root.first
+        told.root.first, told.root.text, before = root.event.anew
+        told.root.more, told.root.count = (), told.root.count - before
+        told.root.notes.append(f"It had come {before} times before, since {since.shown or since}, and the run went on.")
+    told.cascade = [_cause(kind, logs) for kind in sorted(rest, key=_by_time)]
+    told.survived = _in_time([*told.survived, *(_cause(kind, logs) for kind in earlier)])
+    _explain(told, root, logs)
+    return told
+
+
+# ---------------------------------------------------------------- what is still so
+
+
+def _align(logs: Iterable[Log]) -> None:
+    """Times without a day are put beside those that have one: an attempt's logs begin within hours of each other."""
+    timed = [log for log in logs if log.first_t is not None]
+    whole = [log for log in timed if log.dated and not log.kernel] or [log for log in timed if log.dated]
+    anchor = min((log.first_t for log in whole if log.first_t is not None), default=None)
+    if anchor is None and timed:
+        anchor = timed[0].first_t
+    for log in timed:
+        log.shift = 0.0
+        if not log.dated and anchor is not None and log.first_t is not None:
+            log.shift = round((anchor - log.first_t) / DAY_S) * DAY_S
+
+
+def _ignored(event: Event) -> bool:
+    if event.raised is not None and _made_up(event.raised.last):
+        return True
+    return event.signature is None and event.name.rpartition(".")[2] in _IGNORED
+
+
+def _of_others(log: Log, event: Event, logs: Iterable[Log]) -> bool:
+    """Does the kernel tell of a time when this attempt did not live?"""
+    t = log.at(event.last)
+    timed = [one for one in logs if not one.kernel and one.first_t is not None and one.last_t is not None]
+    if t is None or not timed or not any(one.dated for one in timed):
+        return False
+    begun = min(one.first_t + one.shift for one in timed if one.first_t is not None)
+    ended = max(one.last_t + one.shift for one in timed if one.last_t is not None)
+    return not begun - GAP_S <= t <= ended + AFTER_S
+
+
+def _made_up(frame: Frame | None) -> bool:
+    """Code that a model wrote and an environment ran."""
+    return frame is not None and frame.path in ("<string>", "<stdin>", "<python>", "<code>")
+
+
+def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+    return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, logs))
+
+
+def _usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+    """Did it come again and again between steps? Then the run lives with it, though the last one is not over yet."""
+    of_first, of_last = (_steps_after(log, place, logs) for place in (event.first, event.last))
+    return any(
+        event.count > enough and since - left >= enough
+        for (since, enough), (left, _) in zip(of_first, of_last, strict=True)
+    )
+
+
+def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int, int]]:
+    """For each role's steps: how many came after a place of ``log``, and how many show that the run went on."""
+    found = [(steps.after_line(place.line), SURVIVED[role]) for role, steps in log.steps.items()]
+    t = log.at(place)
+    if t is None or log.kernel:
+        return found
+    return found + [
+        (steps.after_time(t, other.shift), SURVIVED[role] + 1)
+        for other in logs
+        if other is not log and other.first_t is not None
+        for role, steps in other.steps.items()
+    ]
+
+
+def _last_step(logs: Iterable[Log]) -> int | None:
+    numbers = [steps.numbers[-1] for log in logs for steps in log.steps.values() if steps.numbers]
+    return max(numbers, default=None)
+
+
+def _finish(logs: Sequence[Log], failed: bool) -> Place | None:
+    """Where the run said that it is done.
+
+    The launcher alone is not believed where its parts failed (prime-rl be0e3d131), nor the orchestrator, which is done
+    before the trainer.
+    """
+    told = {role: place for log in logs for role, place in log.finishes}
+    wanted: tuple[Role, ...] = ("trainer", "job") if failed else ("launcher", "trainer", "job")
+    return next((told[role] for role in wanted if role in told), None)
+
+
+def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
+    """Does it come again and again while no step is done?"""
+    last_t = kind.last_t
+    steps_t = [
+        steps.times[-1] + log.shift
+        for log in logs
+        for steps in log.steps.values()
+        if steps.times and log.first_t is not None
+    ]
+    if _loading(kind, logs):
+        return False
+    if kind.link == "end" or sum(event.beside for _, event in kind.events) > SELDOM * kind.count + 50:
+        return False
+    if not any(steps.count for log in logs for steps in log.steps.values()):
+        return kind.count >= OFTEN and kind.event.signature is not None
+    if last_t is None or not steps_t:
+        return kind.count >= VERY_OFTEN
+    return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
+
+
+def _loading(kind: _Kind, logs: Sequence[Log]) -> bool:
+    """Does the orchestrator wait for an engine that is being started? A first download takes its time."""
+    if not kind.event.text.startswith(_WAITING) or kind.first_t is None or kind.last_t is None:
+        return False
+    return kind.last_t - max(kind.first_t, _heard(logs) or kind.first_t) < GAP_S
+
+
+def _heard(logs: Sequence[Log]) -> float | None:
+    """When an engine's own log was last written to."""
+    times = [log.last_t + log.shift for log in logs if log.role == "inference" and log.last_t is not None]
+    return max(times, default=None)
+
+
+# ---------------------------------------------------------------- the root
+
+
+def _kinds(events: Iterable[tuple[Log, Event]]) -> list[_Kind]:
+    found: dict[str, list[tuple[Log, Event]]] = {}
+    for log, event in events:
+        code = seen_in(event.text)
+        name = f"{event.name} {code[0]}" if code else event.name
+        found.setdefault(name, []).append((log, event))
+    kinds = []
+    for pairs in found.values():
+        # The launcher shows other logs' lines: where those are there, its own copies count for nothing.
+        real = [pair for pair in pairs if not pair[0].merged or (pair[1].signature and pair[1].signature.link == "end")]
+        kinds.append(_Kind(sorted(real or pairs, key=lambda pair: _key(pair[0].at(pair[1].first), pair[1].first.line))))
+    return sorted(kinds, key=_by_time)
+
+
+def _key(t: float | None, line: int) -> tuple[bool, float, int]:
+    return t is None, t or 0.0, line
+
+
+def _by_time(kind: _Kind) -> tuple[object, ...]:
+    t = kind.first_t
+    return t is None, t or 0.0, _ORDER[kind.link], kind.event.first.line
+
+
+def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
+    failing = [kind for kind in candidates if not kind.mild and kind.link != "end"]
+    others = [kind for kind in candidates if kind not in failing]
+    times = [kind.first_t for kind in failing if kind.first_t is not None]
+    begun = min(times, default=None)
+    if begun is not None and any(_was_ended(kind, begun) for kind in others):
+        # What fails while a job is being ended is no cause of it; what had kept it from moving before may be.
+        root = min((kind for kind in others if kind.mild or _was_ended(kind, begun)), key=_weight)
+    else:
+        near = [kind for kind in failing if begun is None or kind.first_t is None or kind.first_t <= begun + SLACK_S]
+        root = min(near or others, key=_weight)
+    passed = {root.name}
+    while True:
+        t, slack_s = root.first_t, 0.0 if root.name == ENDED else SLACK_S
+        # What is known to cause this very error goes before it, also if it came much earlier.
+        causes = [
+            kind
+            for kind in kinds
+            if kind.name not in passed
+            and (kind.name in root.after or ("*" in root.after and kind in candidates))
+            and _ORDER[kind.link] <= _ORDER[root.link]
+            and (_ORDER[kind.link] < _ORDER[root.link] or kind.name in root.after)
+            and (t is None or kind.first_t is None or kind.first_t <= t + slack_s)
+        ]
+        if not causes:
+            return root
+        root = min(causes, key=_weight)
+        passed.add(root.name)
+
+
+def _was_ended(kind: _Kind, before: float) -> bool:
+    """Was the job ended from outside before that?"""
+    return kind.name == ENDED and kind.first_t is not None and kind.first_t < before
+
+
+def _weight(kind: _Kind) -> tuple[object, ...]:
+    unknown = kind.event.signature is None
+    t = kind.first_t
+    return _ORDER[kind.link], kind.mild, unknown, t is None, t or 0.0, _RANK.get(kind.name, 0), kind.event.first.line
+
+
+def _not_before(kind: _Kind, root: _Kind) -> bool:
+    """May it have followed of the root?"""
+    t, begun = kind.last_t, root.first_t
+    return t is None or begun is None or t >= begun - SLACK_S
+
+
+# ---------------------------------------------------------------- for people
+
+
+def _in_time(causes: list[Cause]) -> list[Cause]:
+    return sorted(causes, key=lambda one: (one.first.t is None, one.first.t or 0.0, one.first.line))
+
+
+def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
+    event = kind.event
+    signature = event.signature
+    pairs = kind.events
+    last = max(pairs, key=lambda pair: (pair[0].at(pair[1].last) or 0.0, pair[1].last.line))[1].last
+    roles = tuple(dict.fromkeys(str(event.role or ("kernel" if log.kernel else "unknown")) for log, event in pairs))
+    raised = next((one.raised for _, one in pairs if one.raised and one.raised.place), event.raised)
+    cause = Cause(
+        signature.name if signature else CALLED_UNKNOWN,
+        signature.sentence if signature else "An exception that nobody has described yet ended it.",
+        signature.kind if signature else "unknown",
+        kind.link,
+        signature.remedy
+        if signature
+        else "Read the lines around it. Once you know what it means and what helps, describe it: it takes one entry in "
+        "a data file, and docs/diagnosis.md says how.",
+        signature.source if signature else "",
+        event.text,
+        event.first,
+        last,
+        kind.count,
+        roles,
+        more=tuple(event.more),
+    )
+    if raised is not None and (signature is None or _is_of_users(signature.name)):
+        cause.own = raised.place or (raised.last if signature is None else None)
+        if signature is None and raised.place is not None:
+            cause.sentence = "Your own code, or the environment's, raised an exception that nobody has described yet."
+        began = raised
+        while began.cause is not None:
+            began = began.cause
+        cause.began = began.text[:200] if began is not raised else ""
+    if code := seen_in(event.text):
+        number, xid = code
+        if xid is not None:
+            cause.sentence, cause.remedy, cause.source = xid.sentence, xid.remedy, SOURCE
+        else:
+            cause.sentence = f"Xid {number}, which our table does not have."
+    if event.resuming is not None:
+        cause.notes.append(f"It came while step {event.resuming} was being resumed, before any new step.")
+    return cause
+
+
+def _is_of_users(name: str) -> bool:
+    """Errors that the user's own program may be at the bottom of."""
+    return name in _OF_USERS
+
+
+def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
+    """What the logs tell of the root beside its own line."""
+    assert told.root is not None  # noqa: S101 - for the type checker
+    names = {root.name, *(one.name for one in told.cascade)}
+    if names & _COLLECTIVE:
+        for role in ("trainer", "inference", "job", None):
+            ranks = Ranks()
+            for log in logs:
+                if log.role == role or (role == "trainer" and log.merged):
+                    ranks.add(log.ranks)
+            _, sentence = ranks.root()
+            if sentence:
+                told.root.notes.append(sentence)
+                break
+    several = any(len(log.ranks.seen) > 1 for log, _ in root.events)
+    if (
+        several
+        and not told.root.notes
+        and root.event.ranks
+        and len(root.event.ranks) <= 8
+        and root.name not in _COLLECTIVE
+    ):
+        told.root.notes.append(f"It was said by {ranks_in_words(sorted(root.event.ranks)).lower()}.")
+    silent = root.name in ("connection-error", "connection-refused")
+    engines = [log for log in logs if log.role == "inference" and not log.merged]
+    heard = _heard(engines)
+    late = heard is not None and root.last_t is not None and root.last_t - heard >= SLACK_S
+    if silent and late and not any(event for log in engines for event in log.events):
+        last = engines[-1]
+        at = f" at {last.last_shown}" if last.last_shown else ""
+        told.root.notes.append(
+            f"The engine's own log ({last.name}) ends{at} without an error: it died without a word, or was killed. "
+            "Look at the kernel's log, the limit of open files, and the GPU's memory."
+        )

@@ -1,0 +1,144 @@
+"""Tracebacks in a stream of lines: which exception, raised where, and the last frame that is the user's own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+MOST_LINES: Final = 400  # of one traceback; what goes on for longer is none
+MOST_OPEN: Final = 64  # processes that write one at the same time
+
+_BEGIN = "Traceback (most recent call last)"
+_FRAME = re.compile(
+    r"[\s>|+]{0,20}File \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,7}), in (?P<function>\S.{0,200})"
+)
+_RICH = re.compile(r"\s{0,4}\u2502\s(?P<path>\S{1,300}\.py):(?P<line>\d{1,7}) in (?P<function>\S{1,200})\s")
+_EXCEPTION = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z_]\w{0,80}|socket\.timeout)(?::(?: (?P<message>.*))?)?$", re.S
+)
+_CHAINS = ("During handling of the above exception", "The above exception was the direct cause")
+_GROUP = re.compile(r"\s{0,12}(?:[|+]-{0,4}[+ ]?[- \d]{0,30}){1,4}(?=\S)")
+
+_LIBRARY: Final = re.compile(
+    r"^<|/lib/python\d|/prime_rl/|/prime-rl/src/|/(?:prime-rl|verifiers|vllm)/(?!environments/)[\w/]{0,200}\.py$|/torchrun$"
+)
+_PACKAGE: Final = re.compile(r"/(?:site|dist)-packages/([\w.-]{1,80})")
+# Packages of the stack itself: what else lies among the installed ones may be the user's environment.
+_KNOWN: Final = frozenset({
+    "accelerate", "aiohttp", "anyio", "asyncio", "attr", "beartype", "click", "cloudpickle", "datasets",
+    "deepspeed", "fastapi", "filelock", "flash_attn", "fsspec", "gunicorn", "h11", "httpcore", "httpx",
+    "huggingface_hub", "hydra", "jinja2", "loguru", "lightning", "math_verify", "megatron", "msgpack", "msgspec",
+    "multiprocess", "networkx", "numba", "numpy", "openai", "pandas", "peft", "prime_cli", "prime_rl",
+    "prime_sandboxes", "psutil", "pyarrow", "pydantic", "pydantic_config", "pydantic_core", "pydantic_settings",
+    "ray", "renderers", "requests", "rich", "safetensors", "sentencepiece", "setproctitle", "six", "starlette",
+    "sympy", "tenacity", "tokenizers", "toml", "tomli", "tomli_w", "tomllib", "torch", "torchao", "torchdata",
+    "torchtitan", "torchvision", "tqdm", "transformers", "triton", "trl", "typer", "tyro", "urllib3", "uvicorn",
+    "uvloop", "verifiers", "vllm", "vllm_router", "wandb", "websockets", "yaml", "zmq",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One place in a program."""
+
+    path: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception with the frames that it came through. ``cause``: what had been raised before it in the chain."""
+
+    type: str
+    message: str
+    first_line: int
+    line: int  # of the exception itself
+    last: Frame | None
+    own: Frame | None
+    cause: Raised | None = None
+
+    @property
+    def text(self) -> str:
+        """As Python writes it."""
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
+    def place(self) -> Frame | None:
+        """The user's own frame, of this one or of what it began with."""
+        return self.own or (self.cause.place if self.cause else None)
+
+
+def own(path: str) -> int:
+    """How much a file is the user's: 2 it is, 1 perhaps (installed, but not of the stack), 0 it is not."""
+    if path.startswith("<"):
+        return 0
+    if found := _PACKAGE.search(path):
+        name = found[1].removesuffix(".py").lower().replace("-", "_")
+        return 0 if name in _KNOWN or name.startswith(("nvidia", "torch_", "vllm_", "flash_attn", "_")) else 1
+    return 0 if _LIBRARY.search(path) else 2
+
+
+@dataclass
+class _Open:
+    line: int
+    cause: Raised | None
+    lines: int = 0
+    last: Frame | None = None
+    own: dict[int, Frame] = field(default_factory=dict)
+
+
+class Tracebacks:
+    """Puts tracebacks together, each process's apart, however their lines are mixed."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self._last: dict[str, Raised] = {}
+        self._chains: set[str] = set()  # those that said that the next one goes on from the last
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._open
+
+    @property
+    def idle(self) -> bool:
+        """Is none being read?"""
+        return not self._open
+
+    def feed(self, key: str, number: int, text: str) -> Raised | None:
+        """One line of the process ``key``; an exception where it was the last line of a traceback."""
+        if _BEGIN in text[:200]:
+            cause = self._last.get(key) if key in self._chains else None
+            self._chains.discard(key)
+            if len(self._open) < MOST_OPEN or key in self._open:
+                self._open[key] = _Open(number, cause)
+            return None
+        now = self._open.get(key)
+        if now is None:
+            if any(text.lstrip(" |").startswith(words) for words in _CHAINS):
+                self._chains.add(key)
+            return None
+        now.lines += 1
+        if now.lines > MOST_LINES:
+            del self._open[key]
+            return None
+        if frame := _FRAME.match(text) or _RICH.match(text):
+            now.last = Frame(frame["path"], int(frame["line"]), frame["function"].strip())
+            now.own[own(now.last.path)] = now.last
+            return None
+        text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
+        if not text.strip() or text[0] in " \t\u2502\u2570\u256d^~>":
+            return None
+        found = _EXCEPTION.match(text)
+        if found is None or now.last is None:
+            return None
+        del self._open[key]
+        mine = now.own.get(2) or now.own.get(1)
+        raised = Raised(found["type"], (found["message"] or "").strip(), now.line, number, now.last, mine, now.cause)
+        if len(self._last) >= MOST_OPEN:
+            self._last.clear()
+        self._last[key] = raised
+        return raised

@@ -1,0 +1,58 @@
+"""Which lines are worth a look: expressions that pass over all others, each tried once on the bytes of a line."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.words import any_of, part_of
+
+# Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
+_COLOURS = rb"(?:\x1b\[[0-9;]*+m)*+"
+_HEAD = (
+    _COLOURS + rb"(?:\d{4}-\d\d-\d\dT\S{8,40}+ (?:std(?:out|err) F )?+)?+(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
+    rb"(?:\([^()\n]{1,60}+\))?+"
+    + _COLOURS
+    + rb" ?+"
+    + _COLOURS
+    + rb"(?:\d\d:\d\d:\d\d)?+"
+    + _COLOURS
+    + rb" *+"
+    + _COLOURS
+)
+# A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
+ORDINARY = re.compile(_HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b")
+ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
+# An engine that works: a line of its core other than the complaint itself, or tokens that it made.
+CORE = re.compile(rb"\(EngineCore(?:_DP|_)?(\d{0,4})\b")
+WORKS = re.compile(
+    rb".{0,80}\(EngineCore(?:_DP|_)?(\d{0,4})\b[^()]{0,60}\).{0,20}INFO (?!.{0,60}shm_broadcast)|"
+    rb".{0,160}Engine (\d{1,4}): .{0,120}generation throughput: (?!0\.0 )"
+)
+_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
+
+
+@cache
+def gate() -> re.Pattern[bytes]:
+    """Finds any word without which no known error, traceback or summary of one can be."""
+    words = {word for signature in SIGNATURES.signatures for word in signature.words}
+    words |= {
+        "Traceback (most",
+        "==> ",
+        "dump signal",
+        "last enqueued",
+        "Root Cause",
+        "above exception",
+        "'loss': ",
+        "step:",
+    }
+    return re.compile(any_of(map(part_of, words)).encode())
+
+
+@cache
+def news() -> re.Pattern[bytes]:
+    """Finds what is wanted of ordinary lines."""
+    words = {word for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
+    return re.compile(any_of(map(part_of, (*words, *_WANTED))).encode())

@@ -1,0 +1,208 @@
+"""One line of a log, whoever wrote it and whatever was put before it: level, message, time, rank and role."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Final
+
+from supervisor.core.facts import Role
+
+LONGEST: Final = 65536  # a JSON line carries its traceback
+DAY_S: Final = 86400.0
+
+ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
+_DATE = r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,]\d{1,9})?"
+_ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
+_NAMES = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+
+# What others put before a line, outermost first; each may have a time of its own.
+_OUTER: Final = (
+    # docker logs -t, kubernetes (CRI: "... stdout F "), kubectl --timestamps, journalctl -o short-iso
+    re.compile(
+        rf"{_DATE}T{_CLOCK}{_ZONE} (?:std(?:out|err) [FP] |\S{{1,100}} [^\s:\[\]]{{1,60}}(?:\[\d{{1,9}}\])?: )?"
+    ),
+    # syslog and journalctl
+    re.compile(
+        rf"(?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK} \S{{1,100}} [^\s:\[\]]{{1,60}}(?:\[\d{{1,9}}\])?: "
+    ),
+    # kubectl logs --prefix, docker compose
+    re.compile(r"\[pod/[^\]\s]{1,200}\] "),
+    re.compile(r"[a-z][\w.-]{0,60}-\d{1,4} {1,40}\| "),
+    # our own kernel.txt, dmesg -T, dmesg
+    re.compile(rf"{_DATE} {_CLOCK} \[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\] "),
+    re.compile(rf"\[[A-Z][a-z]{{2}} (?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK} \d{{4}}\] "),
+    re.compile(r"(?:<\d{1,3}>)?\[ {0,12}\d{1,12}\.\d{6}\] "),
+)
+_TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
+_PROCESS = re.compile(r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?")
+_PROGRESS = re.compile(r"[^\[\]\n]{0,200}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
+
+_LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
+_HEADS: Final = (
+    re.compile(rf"{_CLOCK}\s{{1,10}}{_LEVEL}\s(?P<text>.*)", re.S),  # prime-rl
+    re.compile(rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} (?:\[[^\]]{{1,80}}\] ?)?(?P<text>.*)", re.S),  # vLLM
+    # the logging module as verifiers sets it up, and plain loguru
+    re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
+    re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
+    re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
+    re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
+)
+# torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
+_GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
+_LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_RANK = re.compile(r"\[(?:PG [^\]]{1,80})?[Rr]ank (\d{1,6})\]")
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """When a line was written: second of the day, and where that is told the day (of any year: years are not told)."""
+
+    seconds: float
+    day: int | None = None
+    shown: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line without what stands before its message. ``level`` None: nobody's logger wrote it, or not its first line.
+
+    ``text`` keeps the blanks that it begins with. ``exception``: the traceback that a JSON line carries.
+    """
+
+    level: str | None
+    text: str
+    stamp: Stamp | None = None
+    rank: int | None = None
+    role: Role | None = None
+    exception: str = ""
+    key: str = ""  # of the process that wrote it, as far as prefixes tell
+
+
+def parse(raw: bytes) -> Line:
+    """Never raises."""
+    text = raw[:LONGEST].decode(errors="replace").rstrip()
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    stamp: Stamp | None = None
+    if found := _HEADS[0].match(text):  # most lines of a run
+        return Line(found["level"], found["text"], _stamp(found))
+    for outer in _OUTER:
+        if found := outer.match(text):
+            stamp = _stamp(found) or stamp
+            text = text[found.end() :]
+    if text.startswith("{") and (line := _json(text, stamp)) is not None:
+        return line
+    if "[" in text[:260] and (bar := _PROGRESS.match(text)) and bar.end() < len(text):
+        text = text[bar.end() :]
+    role: Role | None = None
+    rank: int | None = None
+    key = ""
+    for _ in range(3):
+        found = _TORCHRUN.match(text)
+        if found is not None:
+            role, rank = "trainer", int(found["rank"])
+        else:
+            found = _PROCESS.match(text)
+            if found is None:
+                break
+            role = "inference" if _of_engine(found["who"]) else role
+        key += found[0].strip()
+        text = text[found.end() :]
+    level: str | None = None
+    if found := _GLOG.match(text):
+        # Its head stays: what is known of such lines was written down with it.
+        level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
+    else:
+        for head in _HEADS:
+            if found := head.match(text):
+                level, stamp = found["level"], _stamp(found) or stamp
+                text = found["text"]
+                if head is _HEADS[1]:
+                    role = role or "inference"
+                break
+    if rank is None and (named := _RANK.search(text[:200])):
+        rank = int(named[1])
+    return Line(level, text, stamp, rank, role, key=key)
+
+
+def _of_engine(who: str) -> bool:
+    return who.startswith(("APIServer", "EngineCore", "ApiServer", "Worker_", "VllmWorker", "DPCoordinator"))
+
+
+def _json(text: str, stamp: Stamp | None) -> Line | None:
+    """A line of prime-rl's JSON mode, or docker's own file format around another line."""
+    try:
+        record: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    if isinstance(record.get("log"), str) and "stream" in record:
+        inner = parse(record["log"].encode())
+        return inner if inner.stamp else Line(**{**vars(inner), "stamp": _iso(record.get("time")) or stamp})
+    level = record.get("level") or record.get("levelname") or record.get("severity")
+    message = record.get("message", record.get("msg", record.get("event")))
+    if not isinstance(level, str) or not isinstance(message, str):
+        return None
+    exception = record.get("exception", record.get("exc_info", ""))
+    when = _iso(record.get("timestamp", record.get("time", record.get("ts")))) or stamp
+    return Line(level.upper(), ANSI.sub("", message), when, exception=exception if isinstance(exception, str) else "")
+
+
+def _iso(value: object) -> Stamp | None:
+    found = re.match(rf"{_DATE}[T ]{_CLOCK}", value) if isinstance(value, str) else None
+    return _stamp(found) if found else None
+
+
+def _stamp(found: re.Match[str]) -> Stamp | None:
+    groups = found.groupdict()
+    if not groups.get("hour"):
+        return None
+    seconds = int(groups["hour"]) * 3600 + int(groups["minute"]) * 60 + int(groups["second"])
+    shown = f"{groups['hour']}:{groups['minute']}:{groups['second']}"
+    name, number = groups.get("name"), groups.get("month")
+    month = _NAMES.index(name) + 1 if name in _NAMES else int(number) if number else None
+    if month is None or not groups.get("day"):
+        return Stamp(seconds, None, shown)
+    try:
+        # Of a year that has every day: which year it was is mostly not told.
+        day = date(2000, month, int(groups["day"])).toordinal()
+    except ValueError:
+        return Stamp(seconds, None, shown)
+    return Stamp(seconds, day, f"{month:02d}-{int(groups['day']):02d} {shown}")
+
+
+class Clock:
+    """Seconds on one scale for the lines of one file, though some of its times have no day."""
+
+    def __init__(self) -> None:
+        self.dated = False
+        self._day = 0
+        self._newest: float | None = None
+
+    def at(self, stamp: Stamp) -> float:
+        """Seconds. Days go on where a time without one falls back by more than half a day."""
+        if stamp.day is not None:
+            day = stamp.day
+            if self.dated and self._day - day > 300:
+                day += 366  # over the end of the year
+            if not self.dated and self._newest is not None:
+                self._newest = None
+            self.dated, self._day = True, max(self._day if self.dated else 0, day)
+            self._newest = day * DAY_S + stamp.seconds
+            return self._newest
+        seconds = self._day * DAY_S + stamp.seconds
+        if self._newest is not None and seconds < self._newest - DAY_S / 2:
+            self._day += 1
+            seconds += DAY_S
+        self._newest = max(seconds, self._newest or seconds)
+        return seconds
+
+
+def today(moment: datetime) -> int:
+    """The day of a moment on the scale of ``Stamp``."""
+    return date(2000, moment.month, moment.day).toordinal()

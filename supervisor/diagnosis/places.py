@@ -1,0 +1,243 @@
+"""Which logs there are in what a person names: a file, a folder of logs of any era, folders of ours, a bundle."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from supervisor import attempt_logs
+from supervisor.core.facts import Role
+
+MOST_FILES: Final = 2000
+DEEPEST: Final = 9
+BUNDLE: Final = "bundle.json"
+
+_SKIPPED: Final = frozenset({
+    "checkpoints", "weights", "broadcasts", "rollouts", "wandb", "node_modules", "site-packages", "__pycache__",
+    ".venv", ".git", ".cache", "configs",
+})  # fmt: skip
+_LOG = re.compile(
+    r"(?:.{0,200}\.(?:log|stdout|stderr|out|err)(?:\.\d{1,4})?(?:\.\d{4}-\d{1,20})?|stdout|stderr|dmesg|syslog|"
+    r"messages|kern\.log|nohup\.out|(?:kernel|dmesg|log|logs|output|[\w.-]{0,80}log)\.txt)(?:\.gz)?",
+    re.I,
+)
+_KERNEL = re.compile(r"(?:kernel|kern|dmesg|syslog|messages|journal)\b", re.I)
+_OF_ROLES: Final[tuple[tuple[re.Pattern[str], Role], ...]] = (
+    (re.compile(r"(?:^|[/._-])envs?(?:[/._-]|$)|env_server|envserver", re.I), "env"),
+    (re.compile(r"inference|vllm|engine|router", re.I), "inference"),
+    (re.compile(r"orchestrator|(?:^|[/._-])orch(?:[/._-]|$)", re.I), "orchestrator"),
+    (re.compile(r"trainer|torchrun|(?:^|[/._-])train(?:[/._-]|$)|rank_?\d{1,6}(?:[/._-]|$)", re.I), "trainer"),
+    (
+        re.compile(r"launcher|(?:^|[/._-])(?:rl|sft)(?:[._-]|$)|nohup|slurm|(?:^|/)job_\d|tmux|terminal|console", re.I),
+        "launcher",
+    ),
+)
+_ATTEMPT = re.compile(
+    r"(?:^|/)logs/(attempt_\d{1,6})(?:/|$)|(?:^|/)attempts/(\d{4,9})(?:/|$)|(?:^|/)(\d{4,9}-attempt-\d{4,9}(?:-\d+)?)(?:/|$)"
+)
+
+_REFUSED: Final = {
+    b"\xfd7zXZ\0": "it is packed with xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "it is packed with zstd: unpack it first",
+    b"\x04\x22\x4d\x18": "it is packed with lz4: unpack it first",
+    b"BZh": "it is packed with bzip2: unpack it first",
+    b"PK\3\4": "it is packed with zip: unpack it first",
+    b"\xff\xfe": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
+}
+_NO_TEXT = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One log to read. ``path`` None is standard input; ``pieces`` are read one after the other."""
+
+    name: str
+    pieces: tuple[Path, ...] = ()
+    role: Role | None = None
+    attempt: str = ""
+    kernel: bool = False
+
+
+def sources(path: Path) -> list[Source]:
+    """The logs in a file or a folder, those of one attempt together. Raises OSError."""
+    if not path.is_dir():
+        os.stat(path)  # noqa: PTH116 - for its error
+        role, kernel = named(path.name)
+        if role is None and not kernel:
+            role, kernel = named(f"{path.parent.name}/{path.name}")
+        return [Source(str(path), (path,), role, kernel=kernel)]
+    if (path / BUNDLE).is_file():
+        return _bundle(path)
+    attempt = path if path.parent.name == "attempts" and path.name.isdigit() else None
+    if attempt is not None or (path / "attempts").is_dir():
+        found = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
+        if found:
+            return found
+    return _walked(path)
+
+
+def _ours(state_dir: Path, only: int | None) -> list[Source]:
+    """The logs of our own attempts, wherever they lie by now."""
+    numbers = attempt_logs.attempts(state_dir) if only is None else [only]
+    found = []
+    for number in numbers:
+        for log in attempt_logs.logs_of(state_dir, number):
+            role: Role | None = log.role if log.role in _ROLES else None  # type: ignore[assignment]
+            if log.name.endswith(".jsonl"):
+                continue
+            name = _shown(log.pieces[-1], state_dir)
+            found.append(Source(name, log.pieces, role, f"attempt {number}"))
+    return found
+
+
+_ROLES: Final = frozenset({"launcher", "trainer", "orchestrator", "inference", "env", "job"})
+
+
+def _bundle(folder: Path) -> list[Source]:
+    """What an incident's evidence holds of logs: their ends, and the kernel's messages."""
+    found = []
+    for file in sorted(folder.iterdir()):
+        if file.suffix == ".log" and file.is_file():
+            role: Role | None = file.stem if file.stem in _ROLES else named(file.name)[0]  # type: ignore[assignment]
+            found.append(Source(file.name, (file,), role))
+        elif file.name == "kernel.txt":
+            found.append(Source(file.name, (file,), None, kernel=True))
+    return found
+
+
+def _walked(root: Path) -> list[Source]:
+    found: list[Source] = []
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        depth = len(here.relative_to(root).parts)
+        folders[:] = sorted(one for one in folders if one not in _SKIPPED and depth < DEEPEST)
+        if here != root and (here / BUNDLE).is_file():
+            attempt = here.name
+            found += [
+                Source(
+                    f"{here.parent.relative_to(root)}/{one.name}".removeprefix("./"),
+                    one.pieces,
+                    one.role,
+                    attempt,
+                    one.kernel,
+                )
+                for one in _bundle(here)
+            ]
+            folders[:] = []
+            continue
+        for file in sorted(files):
+            path = here / file
+            if not _LOG.fullmatch(file) or len(found) >= MOST_FILES or path.name.endswith(".jsonl"):
+                continue
+            try:
+                look = path.stat()
+            except OSError:
+                continue
+            if not path.is_file() or (look.st_dev, look.st_ino) in seen or look.st_size == 0:
+                continue
+            seen.add((look.st_dev, look.st_ino))
+            relative = path.relative_to(root).as_posix()
+            role, kernel = named(relative)
+            whole = path.resolve().as_posix()
+            attempt = next(
+                (group for match in [_ATTEMPT.search(whole)] if match for group in match.groups() if group), ""
+            )
+            found.append(Source(_shown(path, root), (path,), role, attempt, kernel))
+    return found
+
+
+def named(name: str) -> tuple[Role | None, bool]:
+    """Whose log a name (or the end of a path) means, and whether it is the kernel's."""
+    last = name.rpartition("/")[2]
+    if _KERNEL.match(last):
+        return None, True
+    for text in (last, name):
+        for pattern, role in _OF_ROLES:
+            if pattern.search(text):
+                return role, False
+    return None, False
+
+
+def _shown(path: Path, root: Path) -> str:
+    try:
+        return path.relative_to(root).as_posix()
+    except ValueError:
+        return str(path)
+
+
+@contextmanager
+def opened(source: Source, stdin: BinaryIO) -> Iterator[BinaryIO]:
+    """Its bytes, unpacked, piece after piece. Raises OSError, also of what is no text (here or in ``read``)."""
+    if not source.pieces:
+        yield _unpacked(stdin) if isinstance(stdin, BufferedReader) else stdin  # type: ignore[misc]  # as below
+        return
+    pieces = _Pieces(source.pieces)
+    try:
+        yield pieces  # type: ignore[misc]  # it has the one method that is needed
+    finally:
+        pieces.close()
+
+
+class _Pieces:
+    """Several files as one stream, of which each may be compressed."""
+
+    def __init__(self, paths: tuple[Path, ...]) -> None:
+        self._left = list(paths)
+        self._file: BufferedReader | gzip.GzipFile | None = None
+
+    def read(self, size: int) -> bytes:
+        while True:
+            if self._file is None:
+                if not self._left:
+                    return b""
+                self._file = _open(self._left.pop(0))
+            data = self._file.read1(size)  # what could be unpacked before a damaged place
+            if data:
+                return data
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _open(path: Path) -> BufferedReader | gzip.GzipFile:
+    file = path.open("rb")
+    try:
+        return _unpacked(file)
+    except OSError:
+        file.close()
+        raise
+
+
+def _unpacked(file: BufferedReader) -> BufferedReader | gzip.GzipFile:
+    start = file.peek()[:4096]  # seeks nothing: it may be a pipe
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    for begins, why in _REFUSED.items():
+        if start.startswith(begins):
+            raise OSError(why)
+    # Blanks of a sparse file (what logrotate's copytruncate leaves) are no sign; nor is a letter cut in two at the end.
+    text = start.replace(b"\0", b"").decode(errors="replace")
+    if len(_NO_TEXT.findall(text)) > len(text) // 5:
+        raise OSError("it is no text")
+    return file
+
+
+def roles_of(found: list[Source]) -> Mapping[str, int]:
+    """How many logs of each role, for a sentence."""
+    counts: dict[str, int] = {}
+    for one in found:
+        word = "kernel" if one.kernel else one.role or "other"
+        counts[word] = counts.get(word, 0) + 1
+    return counts

@@ -1,0 +1,378 @@
+"""Reads one log of any size in a stream, and keeps what may explain an end.
+
+Most lines of a log say that all goes on. They are passed over by one expression each, without being decoded; so are
+lines that hold none of the words that a known error cannot be without. Memory is bounded whatever the log holds.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import BinaryIO, Final
+
+from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
+from supervisor.diagnosis import gates
+from supervisor.diagnosis.frames import Raised, Tracebacks
+from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse
+from supervisor.diagnosis.places import named
+from supervisor.diagnosis.seen import GAP_S, Event, Log, Place, Steps
+from supervisor.primerl.logs import SIGNATURES, parse_line
+from supervisor.signatures import LONGEST as MATCHED
+from supervisor.signatures import Signature
+from supervisor.signatures.xids import seen_in
+
+BLOCK_BYTES: Final = 1 << 20
+LINE_BYTES: Final = LONGEST
+MOST_EVENTS: Final = 400
+MOST_KEYS: Final = 64
+SHOWN: Final = 300
+MORE_LINES: Final = 3
+WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its beginning
+ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
+PAGE_LINES: Final = 100
+MOST_ENDS: Final = 4  # times that one process may tell of the exception that ends it
+LAST_LINES: Final = 20  # what stands in them was not followed by much
+LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
+ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
+
+_STARTS: Final[dict[Role, re.Pattern[str]]] = {
+    "launcher": re.compile("Starting RL run"),
+    "trainer": re.compile("Starting (?:RL|SFT) trainer"),
+    "orchestrator": re.compile(r"Starting orchestrator(?: \(| {0,4}\[|$)"),
+    "inference": re.compile("vLLM API server version"),
+}
+# Trainers of other kinds (transformers and TRL, verl) say their steps so.
+_PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
+_SAMPLE = "\u2502"  # of tables in which sampled answers are printed
+
+
+def scan(
+    stream: BinaryIO, name: str, role: Role | None = None, *, attempt: str = "", kernel: bool = False
+) -> list[Log]:
+    """Read it to its end. More than one log comes of a text that joins several ("==> NAME <=="). Raises OSError."""
+    return _Scan(name, role, attempt, kernel).read(stream)
+
+
+def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
+    """Lines in pieces of about a megabyte. A line that has no end is cut into pieces, so that memory is bounded."""
+    rest = b""
+    try:
+        while data := stream.read(BLOCK_BYTES):
+            log.bytes += len(data)
+            parts = (rest + data).split(b"\n")
+            rest = parts.pop()
+            if len(rest) > LINE_BYTES:
+                rest = rest[:LINE_BYTES]
+            yield parts
+    except (EOFError, zlib.error):
+        log.trouble = "its compressed end is missing or damaged"
+    if rest:
+        yield [rest]
+
+
+@lru_cache(maxsize=4096)
+def _known(roles: tuple[Role, ...], message: str, frame: str) -> Signature | None:
+    """The first signature that a message has in any of these roles. A storm says one thing many times: it is kept."""
+    for role in roles:
+        found = SIGNATURES.match(role, message, diagnosing=True, frame=frame)
+        if found is not None and found.name != "python-error":
+            return found
+    return None
+
+
+class _Scan:
+    def __init__(self, name: str, role: Role | None, attempt: str, kernel: bool) -> None:
+        self._whole = name
+        self._role = role
+        self._attempt = attempt
+        self._kernel = kernel
+        self._done: list[Log] = []
+        self._begin(name, role, 0)
+
+    def _begin(self, name: str, role: Role | None, line: int) -> None:
+        merged = role in (None, "launcher")
+        self.log = Log(name, role, self._attempt, merged, kernel=self._kernel)
+        self.log.ranks.see_name(name)
+        self._zero = line  # the lines before it are another log's: numbers are those of the whole file
+        self._number = line
+        self._clock = Clock()
+        self._stamp: Line | None = None
+        self._shown = ""
+        self._t: float | None = None
+        self._ordinary: bytes = b""
+        self._noted: bytes = b""  # the ordinary line whose time was last looked at
+        self._tracebacks = Tracebacks()
+        self._open: dict[tuple[str, Role | None], Event] = {}
+        self._growing: list[tuple[Event, str]] = []
+        self._stalled: tuple[Event, int] | None = None  # and which of several engines
+        self._resuming: int | None = None
+        self._lives = 0  # ordinary lines so far
+        self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
+
+    def read(self, stream: BinaryIO) -> list[Log]:
+        gate, ordinary, json_ordinary, wanted = (
+            gates.gate().search,
+            gates.ORDINARY.match,
+            gates.ORDINARY_JSON.match,
+            gates.news().search,
+        )
+        for parts in blocks(stream, self.log):
+            if self._number == 0:
+                self._guess_role(parts)
+            if parts and self._stamp is None:
+                self._look_at_times(parts[:50])
+            number = self._number
+            for raw in parts:
+                number += 1
+                if ordinary(raw) or (raw[:1] == b"{" and json_ordinary(raw)):
+                    self._lives += 1
+                    self._ordinary = raw
+                    if self._stalled is not None and (found := gates.WORKS.match(raw)):
+                        self._works(int(found[1] or found[2] or 0))
+                    if self._growing:
+                        self._growing = []
+                    if not wanted(raw, 0, WANTED_BYTES):
+                        continue
+                elif not (gate(raw) or self._growing or not self._tracebacks.idle or self.log.ranks.wanted):
+                    continue
+                self._number = number
+                for part in raw.split(b"\r") if b"\r" in raw else (raw,):
+                    if part:
+                        self._line(part)
+            self._number = number
+            self._note_time(self._ordinary)
+        self._end()
+        return [log for log in self._done if log.lines]
+
+    def _end(self) -> None:
+        log = self.log
+        log.lines = self._number - self._zero
+        log.dated = self._clock.dated
+        if self._ordinary:
+            line = parse(self._ordinary)
+            self._note(line)
+            log.last_ordinary = line.text.strip()[:SHOWN]
+        for event in log.events:
+            first, last = self._lived.get(id(event), (self._lives, self._lives))
+            event.beside, event.lives = self._lives - first, self._lives - last
+            # Its process went on. An engine's server does so for a while when the engine is dead.
+            went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
+            of_engine = event.signature is not None and (log.merged or event.role in (None, "inference"))
+            handled = event.signature is None and self._is_handled(event)
+            event.weak = event.weak or event.role == "env" or handled or (went_on and not of_engine)
+        self._done.append(log)
+
+    def _is_handled(self, event: Event) -> bool:
+        """An exception that ends a process comes from each once or twice, and not again and again over pages."""
+        often = event.count > MOST_ENDS * max(1, len(event.keys))
+        spread = event.count >= 3 and event.last.line - event.first.line > PAGE_LINES * event.count
+        return (often or spread) and self._number - event.last.line > LAST_LINES
+
+    def _guess_role(self, parts: Sequence[bytes]) -> None:
+        """Whose log it is, where its name says nothing and only one of them speaks in it."""
+        if self.log.role is not None or self._kernel:
+            return
+        begun = b"\n".join(parts)
+        marks: dict[Role, bytes] = {
+            "inference": b"vLLM API server version",
+            "orchestrator": b"Starting orchestrator",
+            "trainer": b"Starting RL trainer",
+            "launcher": b"Starting RL run",
+        }
+        found = [role for role, mark in marks.items() if mark in begun]
+        if found == ["inference"] or (len(found) == 1 and b"vLLM" not in begun):
+            self.log.role, self.log.merged = found[0], found[0] == "launcher"
+
+    # ------------------------------------------------------------ times
+
+    def _look_at_times(self, parts: Sequence[bytes]) -> None:
+        for raw in parts:
+            if (line := parse(raw)).stamp is not None:
+                self._note(line)
+                return
+
+    def _note_time(self, raw: bytes) -> None:
+        if raw and raw is not self._noted:
+            self._note(parse(raw))
+            self._noted = raw
+
+    def _note(self, line: Line) -> None:
+        if line.stamp is None:
+            return
+        self._stamp = line
+        self._noted = self._ordinary  # what is ordinary and was not looked at is older
+        self._t = self._clock.at(line.stamp)
+        self._shown = line.stamp.shown
+        log = self.log
+        if log.first_t is None or (self._clock.dated and not log.dated):
+            log.first_t = self._t
+            log.dated = self._clock.dated
+        log.last_t, log.last_shown = self._t, self._shown
+
+    # ------------------------------------------------------------ one line
+
+    def _works(self, engine: int) -> None:
+        """An engine that was said to stand still goes on."""
+        if self._stalled is not None and self._stalled[1] == engine:
+            self._stalled[0].over, self._stalled = True, None
+
+    def _line(self, raw: bytes) -> None:
+        line = parse(raw)
+        text = line.text
+        if text.startswith("==> ") and text.endswith(" <=="):
+            self._section(text[4:-4].strip())
+            return
+        if line.stamp is None and self._ordinary:
+            self._note_time(self._ordinary)  # of the last line that had one
+        self._note(line)
+        self.log.ranks.see(line.rank)
+        if line.level in ("INFO", "DEBUG", "SUCCESS", "TRACE"):
+            self._progress(line)
+            return
+        message = text.strip()
+        in_traceback = line.key in self._tracebacks
+        raised = self._tracebacks.feed(line.key, self._number, text)
+        if raised is not None:
+            self._raised(line, raised)
+            return
+        for one in line.exception.splitlines():
+            if (raised := self._tracebacks.feed("json", self._number, one)) is not None:
+                self._raised(line, raised)
+        self._grow(line, message)
+        if not message or (in_traceback and text[:1] in " \t\u2502|>"):
+            return  # a line of a program, not what it says
+        self.log.ranks.feed(message)
+        if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
+            return
+        if (signature := self._match(line, message)) is not None:
+            self._seen(signature, line, message)
+        elif line.level in ("ERROR", "CRITICAL", "FATAL") and not in_traceback:
+            self.log.complaint = message[:SHOWN], self._place()
+        elif line.level is None and _PLAIN_STEP.match(message):
+            self._step("job", self.log.steps.get("job", Steps()).count + 1)
+
+    def _section(self, name: str) -> None:
+        """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
+        role, kernel = named(name)
+        number = self._number
+        self._end()
+        self._kernel = kernel
+        self._begin(f"{self._whole} ({name})", role, number)
+
+    def _progress(self, line: Line) -> None:
+        message = line.text.strip()
+        role = self._role_of(line)
+        for start_role, pattern in _STARTS.items():
+            if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
+                self.log.starts += 1
+                self.log.ranks.size(message)
+                self._open.clear()
+        told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
+        every: tuple[Role, ...] = ("trainer", "orchestrator", "launcher")
+        for one in every if role is None or role == "launcher" else (role,):
+            facts = parse_line(one, told)
+            for fact in facts:
+                if isinstance(fact, StepDone):
+                    self._step(fact.role, fact.step)
+                elif isinstance(fact, FinishSeen):
+                    self.log.finishes.append((fact.role, self._place()))
+                elif isinstance(fact, PhaseSeen) and message.startswith("Resuming"):
+                    self._resuming = fact.step
+                elif isinstance(fact, FreshStartSeen):
+                    self._resuming = None
+            if facts:
+                break
+        if (signature := self._match(line, message)) is not None and signature.quiet:
+            event = self._seen(signature, line, message)
+            if signature.name == "engine-stalled":
+                of_engine = gates.CORE.match(line.key.encode())
+                self._stalled = event, int(of_engine[1] or 0) if of_engine else 0
+
+    def _step(self, role: Role, number: int) -> None:
+        self.log.steps.setdefault(role, Steps()).add(self._place(), number)
+        self._resuming = None
+
+    # ------------------------------------------------------------ errors
+
+    def _role_of(self, line: Line) -> Role | None:
+        role = self.log.role
+        return line.role or role if role in (None, "launcher") else role
+
+    def _match(self, line: Line, message: str, frame: str = "") -> Signature | None:
+        role = self._role_of(line)
+        if self.log.kernel:
+            roles: tuple[Role, ...] = ("job",)
+        elif role is None or self.log.merged:
+            roles = tuple(dict.fromkeys((role or "launcher", *(one for one in ROLES if one != "env"))))
+        elif role in ("env", "orchestrator"):  # no other trainer has one
+            roles = (role,)
+        else:
+            roles = (role, "job")
+        return _known(roles, message[:MATCHED], frame)
+
+    def _raised(self, line: Line, raised: Raised) -> None:
+        frame = raised.last.path if raised.last else ""
+        signature = self._match(line, raised.text, frame)
+        event = self._seen(signature, line, raised.text, raised.type if signature is None else "")
+        place = raised.place
+        if event.raised is None or (event.raised.place is None and place is not None):
+            event.raised = raised
+
+    def _seen(self, signature: Signature | None, line: Line, message: str, name: str = "") -> Event:
+        key = signature.name if signature else name
+        code = seen_in(message)
+        if code is not None:
+            key = f"{key} {code[0]}"
+        role = self._role_of(line)
+        place = self._place()
+        old = self._open.get((key, role))
+        again = old is not None and not self._is_new_story(old, place)
+        if not again and len(self.log.events) >= MOST_EVENTS:
+            old = old or next((one for one in self.log.events if one.signature is signature), self.log.events[-1])
+            again = True
+        if old is not None and again:
+            if any(steps.after_line(old.last.line) for steps in self.log.steps.values()):
+                old.anew = place, message[:SHOWN], old.count
+            old.count += 1
+            old.last = place
+            old.weak = old.weak and line.level == "WARNING"
+            event = old
+        else:
+            event = Event(signature, role, message[:SHOWN], place, place, level=line.level, start=self.log.starts)
+            event.weak = line.level in ("WARNING", "WARN", "INFO", "DEBUG", "SUCCESS") and not (
+                signature is not None and signature.quiet
+            )
+            event.resuming = self._resuming
+            self.log.events.append(event)
+            self._open[key, role] = event
+            self._growing = [*self._growing[-8:], (event, line.key)]
+        if line.rank is not None:
+            event.ranks.add(line.rank)
+        if len(event.keys) < MOST_KEYS:
+            event.keys.add(line.key)
+        self._lived[id(event)] = self._lived.get(id(event), (self._lives,))[0], self._lives
+        return event
+
+    def _is_new_story(self, old: Event, place: Place) -> bool:
+        if old.over or any(steps.after_line(old.last.line) >= 2 for steps in self.log.steps.values()):
+            return True
+        return place.t is not None and old.last.t is not None and place.t - old.last.t > GAP_S
+
+    def _grow(self, line: Line, message: str) -> None:
+        """The lines after an error's own: what a configuration error is about stands there."""
+        left = []
+        for event, key in self._growing:
+            if key != line.key or not message or line.level is not None or message == event.text:
+                left.append((event, key))
+                continue
+            if message.startswith(ENDS_MORE):
+                continue
+            event.more.append(message[:SHOWN])
+            if len(event.more) < MORE_LINES:
+                left.append((event, key))
+        self._growing = left
+
+    def _place(self) -> Place:
+        return Place(self.log.name, self._number, self._t, self._shown)

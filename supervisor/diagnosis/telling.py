@@ -1,0 +1,199 @@
+"""A diagnosis as text for a person, and as JSON. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from supervisor.core.words import size
+from supervisor.diagnosis.causes import CALLED_UNKNOWN, Cause, Diagnosis
+from supervisor.diagnosis.seen import Log, Place
+
+WIDTH: Final = 110
+MOST_OTHERS: Final = 8
+SHOWN: Final = 240
+KINDS: Final = {
+    "transient": "transient: a restart, another pod or waiting may cure it",
+    "deterministic": "deterministic: no restart cures it",
+    "unknown": "nobody knows whether a restart cures it",
+}
+
+
+def text(found: Sequence[Diagnosis], logs: Sequence[Log]) -> str:
+    """The last attempt whole, those before it in a line each, and what was read."""
+    lines: list[str] = []
+    *earlier, last = found
+    lines += _one(last)
+    told = [one for one in earlier if one.root is not None or one.outcome == "finished"]
+    if told:
+        lines += ["", "Earlier attempts:"]
+        lines += [_short(one) for one in told[-MOST_OTHERS:]]
+    lines += ["", _read(logs)]
+    lines += [f"Not all of {log.name} could be read: {log.trouble}." for log in logs if log.trouble]
+    return "\n".join(lines)
+
+
+def _one(told: Diagnosis) -> list[str]:
+    where = f"{told.attempt}: " if told.attempt else ""
+    step = f" after step {told.step}" if told.step is not None else ""
+    if told.outcome == "finished":
+        lines = [f"{where}The run finished{step} ({told.finish}). Nothing needs to be done."]
+        return lines + _others("On the way it met, and survived:", told.survived)
+    if told.root is None:
+        lines = [f"{where}Nothing here says that anything failed{step}."]
+        lines += _wrapped(_no_reason(told), "  ")
+        return lines + _others("On the way it met, and survived:", told.survived)
+    root = told.root
+    name = f"{root.text.partition(':')[0]} (unknown)" if root.name == CALLED_UNKNOWN else root.name
+    lines = [f"{where}Root cause{step}: {name}"]
+    lines += _wrapped(root.sentence, "  ")
+    lines += ["", *_line(root, "  ")]
+    lines += [f"  raised at: {root.own}"] if root.own else []
+    lines += [f"  it began as: {root.began}"] if root.began else []
+    for note in root.notes:
+        lines += _wrapped(note, "  ")
+    lines += ["", f"  {KINDS[root.kind]}"]
+    lines += _wrapped(f"Remedy: {root.remedy}", "  ")
+    lines += _wrapped(f"Source: {root.source}", "  ") if root.source else []
+    if told.cascade:
+        lines += ["", "What came with it or followed:"]
+        for number, one in enumerate(told.cascade[:12], 1):
+            lines.append(f"  {number}. {_told(one)}")
+            lines += [f"     raised at: {one.own}"] if one.own else []
+        if len(told.cascade) > 12:
+            lines.append(f"  and {len(told.cascade) - 12} more (--json lists them)")
+    return lines + _others("Seen before, and survived:", told.survived)
+
+
+def _others(title: str, causes: Sequence[Cause]) -> list[str]:
+    if not causes:
+        return []
+    more = len(causes) - MOST_OTHERS
+    lines = ["", title, *(f"  - {_told(one)}" for one in causes[:MOST_OTHERS])]
+    return [*lines, f"  and {more} more"] if more > 0 else lines
+
+
+def _no_reason(told: Diagnosis) -> str:
+    last = max((log for log in told.logs if log.last_ordinary), key=lambda log: log.last_t or 0.0, default=None)
+    complaints = [(log, *log.complaint) for log in told.logs if log.complaint is not None]
+    if complaints:
+        _, message, place = max(complaints, key=lambda one: log_time(one[0], one[2]))
+        return f"The last line at the level of an error is none of the known ones: {_cut(message)!r} ({place})."
+    if last is None:
+        return "No line in it is of a format that is known here; errors were looked for all the same."
+    at = f" at {last.last_shown}" if last.last_shown else ""
+    return (
+        f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}. Either the run goes on, or it was ended "
+        "from outside (a lost pod, a kill), which leaves no line. The kernel's log (dmesg) tells of a kill for memory."
+    )
+
+
+def log_time(log: Log, place: Place) -> float:
+    """When a line was written, on the scale that all logs of an attempt have."""
+    return log.at(place) or 0.0
+
+
+def _line(cause: Cause, indent: str) -> list[str]:
+    at = f"  {cause.first.shown}" if cause.first.shown else ""
+    lines = [f"{indent}{cause.first}{at}", f"{indent}  {_cut(cause.text)}"]
+    return lines + [f"{indent}  {_cut(one)}" for one in cause.more]
+
+
+def _told(cause: Cause) -> str:
+    times = (
+        f"{cause.count} times, {cause.first} to {_end(cause.first, cause.last)}"
+        if cause.count > 1
+        else str(cause.first)
+    )
+    at = f", {cause.first.shown}" if cause.first.shown else ""
+    name = cause.text.partition(":")[0] if cause.name == CALLED_UNKNOWN else cause.name
+    sentence = f"({_cut(cause.text, 120)})" if cause.name == CALLED_UNKNOWN else cause.sentence
+    return f"{name}: {sentence} [{times}{at}]"
+
+
+def _end(first: Place, last: Place) -> str:
+    return f":{last.line}" if last.file == first.file else str(last)
+
+
+def _short(told: Diagnosis) -> str:
+    name = told.attempt or "the one before"
+    if told.root is None:
+        return f"  - {name}: it finished"
+    return f"  - {name}: {told.root.name}. {told.root.sentence} [{told.root.first}]"
+
+
+def _read(logs: Sequence[Log]) -> str:
+    count = len({log.name.partition(" (")[0] for log in logs})
+    lines, read = sum(log.lines for log in logs), sum(log.bytes for log in logs)
+    return f"Read: {count} log{'s' if count != 1 else ''}, {lines} lines, {size(read)}."
+
+
+def _cut(text_: str, most: int = SHOWN) -> str:
+    return text_ if len(text_) <= most else f"{text_[: most - 3]}..."
+
+
+def _wrapped(text_: str, indent: str) -> list[str]:
+    return textwrap.wrap(text_, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def as_json(found: Sequence[Diagnosis], logs: Sequence[Log]) -> dict[str, Any]:
+    """All of it. The last attempt's stands at the top, too."""
+    attempts = [_diagnosis(one) for one in found]
+    return {
+        **attempts[-1],
+        "attempts": attempts,
+        "logs": [
+            {
+                "file": log.name,
+                "role": "kernel" if log.kernel else log.role,
+                "lines": log.lines,
+                "size_bytes": log.bytes,
+                "trouble": log.trouble or None,
+            }
+            for log in logs
+        ],
+    }
+
+
+def _diagnosis(told: Diagnosis) -> dict[str, Any]:
+    return {
+        "attempt": told.attempt or None,
+        "outcome": told.outcome,
+        "named": told.named,
+        "step": told.step,
+        "root": _cause(told.root) if told.root else None,
+        "cascade": _causes(told.cascade),
+        "survived": _causes(told.survived),
+    }
+
+
+def _causes(causes: Iterable[Cause]) -> list[dict[str, Any]]:
+    return [_cause(one) for one in causes]
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "name": cause.name,
+        "sentence": cause.sentence,
+        "kind": cause.kind,
+        "remedy": cause.remedy,
+        "source": cause.source,
+        "text": cause.text,
+        "more": list(cause.more),
+        "first": _place(cause.first),
+        "last": _place(cause.last),
+        "count": cause.count,
+        "roles": list(cause.roles),
+        "own_frame": str(cause.own) if cause.own else None,
+        "began": cause.began or None,
+        "notes": cause.notes,
+    }
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"file": place.file, "line": place.line, "time": place.shown or None}

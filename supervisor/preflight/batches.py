@@ -1,0 +1,223 @@
+"""Batches, groups and parallel layouts that do not divide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+
+from supervisor.preflight.checking import Check
+from supervisor.preflight.finding import Finding, Severity, Where
+from supervisor.preflight.reading import (
+    DATA,
+    TENSOR,
+    Number,
+    degree,
+    elsewhere,
+    first,
+    has,
+    number,
+    of_trainer,
+    switched_on,
+)
+from supervisor.preflight.subject import Subject
+
+DEFAULT_BATCH = 128  # in every era from ceb60c03f to 559b44772
+DEFAULT_MICRO_BATCH = 128  # orchestrator/config.py at ceb60c03f to 4b3372824
+BENCH_STEPS = 4
+
+_GROUP = ("orchestrator.group_size", "orchestrator.rollouts_per_example")  # 20f6449e1, 2026-05-23
+_ROLLOUTS = ("orchestrator.batch_size", "orchestrator.token_batch_size", *_GROUP)
+_EXAMPLES = ("data.batch_size", "data.micro_batch_size", "data.seq_len")
+_CHECKPOINTS = (
+    *("trainer.ckpt.interval", "trainer.ckpt.keep_last", "trainer.ckpt.keep"),
+    *("orchestrator.ckpt.keep_last", "orchestrator.ckpt.keep", "ckpt.keep_last", "ckpt.keep"),
+)
+
+
+def _groups(subject: Subject) -> Iterator[Finding]:
+    """prime-rl refuses a batch that is no whole number of groups, in every era."""
+    group = number(subject, *_GROUP)
+    batch = number(subject, "orchestrator.batch_size")
+    if subject.kind != "rl" or group is None or group.value < 1 or first(subject, "orchestrator.token_batch_size"):
+        return
+    if batch is None:
+        if first(subject, "orchestrator.batch_size"):
+            return
+        batch = Number("", DEFAULT_BATCH)
+    if batch.value % group.value:
+        size = f"{batch.path} = {batch.value}" if batch.path else f"orchestrator.batch_size, {batch.value} unless set,"
+        told = f"{size} is no multiple of {group.path} = {group.value}."
+        below = batch.value - batch.value % group.value
+        sizes = [str(size) for size in (below, below + group.value) if size > 0]
+        remedy = f"Set orchestrator.batch_size to {' or '.join(sizes)}."
+        yield Finding("batch-of-whole-groups", told, subject.where(batch.path or group.path), remedy)
+
+
+def _micro_batches(subject: Subject) -> Iterator[Finding]:
+    part = "data" if subject.kind == "sft" else "orchestrator"
+    gone = has(subject, date(2025, 10, 27))  # 9a0070b1b: no such setting of the orchestrator any more
+    if part == "orchestrator" and gone is True:
+        return
+    batch, micro = number(subject, f"{part}.batch_size"), number(subject, f"{part}.micro_batch_size")
+    if batch and micro is None and part == "orchestrator" and gone is False and batch.value % DEFAULT_MICRO_BATCH:
+        told = (
+            f"{batch.path} = {batch.value} is no multiple of {part}.micro_batch_size, {DEFAULT_MICRO_BATCH} unless set."
+        )
+        remedy = f"Set {part}.micro_batch_size to a divisor of {batch.value}, 1 for example."
+        yield Finding("micro-batches-divide", told, subject.where(batch.path), remedy)
+    if batch and micro and micro.value > 0 and batch.value % micro.value:
+        told = f"{batch.path} = {batch.value} is no multiple of {micro.path} = {micro.value}."
+        remedy = f"Set {micro.path} to a divisor of {batch.value}, 1 for example."
+        yield Finding("micro-batches-divide", told, subject.where(micro.path), remedy)
+
+
+def _in_flight(subject: Subject) -> Iterator[Finding]:
+    """Fewer rollouts at a time than a group has: no group could ever be complete."""
+    group = number(subject, *_GROUP)
+    names = ("max_inflight_rollouts", "concurrency.max_inflight", "concurrency.initial_inflight")
+    for most in (number(subject, f"orchestrator.{name}") for name in names):
+        if group and most and most.value < group.value:
+            told = f"{most.path} = {most.value} is less than {group.path} = {group.value}."
+            remedy = f"Set {most.path} to {group.value} or more, or take it out."
+            yield Finding("in-flight-below-group", told, subject.where(most.path), remedy)
+
+
+def _oversampling(subject: Subject) -> Iterator[Finding]:
+    found = first(subject, "orchestrator.oversampling_factor")
+    if found is None or isinstance(found.value, bool) or not isinstance(found.value, int | float):
+        return
+    # 63331ad8b and before take 1 or more; since 1f26eeeb5 a smaller one is a limit on what is in flight.
+    if found.value <= 0 or (found.value < 1 and has(subject, date(2026, 5, 20)) is False):
+        told = f"{found.path} = {found.value} asks for less than a batch."
+        yield Finding("oversampling-below-one", told, subject.where(found.path))
+
+
+def _below_one(subject: Subject) -> Iterator[Finding]:
+    """Numbers that prime-rl wants to be 1 or more, in every era. The supervisor overrules those of checkpoints."""
+    own = () if subject.run_file is not None else _CHECKPOINTS
+    paths = {"rl": (*_ROLLOUTS, *own), "sft": (*_EXAMPLES, *(path.removeprefix("trainer.") for path in own))}
+    for path in dict.fromkeys(paths.get(subject.kind, ())):
+        found = number(subject, path)
+        if found and found.value < 1:
+            yield Finding("below-one", f"{path} = {found.value}, and prime-rl wants 1 or more.", subject.where(path))
+
+
+def _no_steps(subject: Subject) -> Iterator[Finding]:
+    found = number(subject, "max_steps", "trainer.max_steps", "orchestrator.max_steps")
+    overruled = subject.run_file is not None and subject.run_file.run.max_steps is not None
+    if found and found.value <= 0 and not overruled:
+        told = f"{found.path} = {found.value}: there is nothing to train."
+        counts = subject.dialect is not None and subject.dialect.gpus == "counts"  # takes 0 for not set
+        severe: Severity = "warning" if counts or subject.dialect is None else "error"
+        yield Finding("no-steps", told, subject.where(found.path), severity=severe)
+
+
+def _practice(subject: Subject) -> Iterator[Finding]:
+    """Fake data and the benchmark mode, left on after trying something out."""
+    fake = of_trainer(subject, "data.fake")
+    if subject.kind == "sft" and subject.settings.get("data.type") == "fake":
+        yield Finding("fake-data", 'data.type = "fake": random tokens are trained on.', subject.where("data.type"))
+    elif subject.kind == "rl" and first(subject, fake):
+        told = f"{fake} is set: the trainer takes random tokens and not the rollouts."
+        yield Finding("fake-data", told, subject.where(fake))
+    bench = switched_on(subject, "bench", "trainer.bench", "orchestrator.bench")
+    if not bench and isinstance(subject.settings.get("trainer.bench"), dict):
+        bench = "trainer.bench"
+    if bench:
+        told = f"{bench} is on: the run ends after {BENCH_STEPS} steps and writes no checkpoint."
+        yield Finding("benchmark-mode", told, subject.where(bench))
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def _engine_layout(subject: Subject) -> Iterator[Finding]:
+    gpus, tensor, data = len(subject.plan.inference), degree(subject, *TENSOR), degree(subject, *DATA)
+    if not gpus or not subject.settings.has("inference") or _own_role(subject) or elsewhere(subject):
+        return
+    where = subject.where(*TENSOR) if number(subject, *TENSOR) else _gpus_at(subject, "inference")
+    if gpus % tensor:
+        told = f"The engine has {_gpus(gpus)} and tensor parallelism of {tensor}, which does not divide {gpus}."
+        remedy = f"Give it a multiple of {tensor} GPUs, or set {_path(subject, TENSOR)} to a divisor of {gpus}."
+        yield Finding("tensor-parallel-divides", told, where, remedy)
+    elif tensor * data != gpus and has(subject, date(2025, 10, 31)) is False:
+        # Since 6e8d6ac28 the launcher sets dp itself, whatever the configuration says.
+        told = f"The engine has {_gpus(gpus)}, and tp = {tensor} times dp = {data} uses {tensor * data}."
+        remedy = f"Set inference.parallel.dp to {gpus // tensor}."
+        yield Finding("engine-uses-its-gpus", told, where, remedy)
+    heads = subject.model.heads if subject.model else 0
+    if heads and tensor > 1 and heads % tensor and subject.model:
+        told = (
+            f"{subject.model.name} has {heads} attention heads, which tensor parallelism of {tensor} does not divide."
+        )
+        yield Finding("heads-by-tensor-parallel", told, subject.where(*TENSOR))
+
+
+def _trainer_layout(subject: Subject) -> Iterator[Finding]:
+    """The degrees of parallelism multiply to the number of GPUs (trainer/parallel_dims.py, in every era)."""
+    world = len(subject.plan.trainer)
+    keys = {name: of_trainer(subject, f"model.{name}") for name in ("cp", "tp", "dp_replicate", "ep")}
+    cp, tp, replicas, ep = (degree(subject, key) for key in keys.values())
+    if not world or subject.kind not in ("rl", "sft") or elsewhere(subject):
+        return
+    named = [
+        f"{keys[name]} = {size}" for name, size in (("dp_replicate", replicas), ("cp", cp), ("tp", tp)) if size > 1
+    ]
+    if world % (replicas * cp * tp):
+        told = f"The trainer has {_gpus(world)}, which {' times '.join(named)} does not divide."
+        remedy = f"Set {' and '.join(part.partition(' ')[0] for part in named)} so that the product divides {world}."
+        where = subject.where(*(keys[name] for name in ("cp", "tp", "dp_replicate")))
+        yield Finding("trainer-layout-divides", told, where, remedy)
+    elif ep > 1 and (ep % cp or (world // (replicas * tp)) % ep):
+        told = f"{keys['ep']} = {ep} does not fit {_gpus(world)}" + (f" with {', '.join(named)}." if named else ".")
+        remedy = f"Let {keys['ep']} be a multiple of cp = {cp} and a divisor of {world // (replicas * tp)}."
+        yield Finding("expert-parallel-fits", told, subject.where(keys["ep"]), remedy)
+    sequence = number(subject, "data.seq_len")
+    divisor = 2 * cp * tp
+    if subject.kind == "sft" and sequence and sequence.value % divisor:
+        told = f"data.seq_len = {sequence.value} is no multiple of {divisor}, twice cp times tp."
+        below = sequence.value - sequence.value % divisor
+        remedy = f"Set data.seq_len to {below or divisor}."
+        yield Finding("seq-len-by-parallelism", told, subject.where("data.seq_len"), remedy)
+
+
+def _gpus_once(subject: Subject) -> Iterator[Finding]:
+    for part, asked in (("inference", subject.plan.inference), ("trainer", subject.plan.trainer)):
+        if twice := sorted({gpu for gpu in asked if list(asked).count(gpu) > 1}):
+            told = f"GPU {', '.join(twice)} stands twice in the list of {part}."
+            once = ", ".join(dict.fromkeys(asked))
+            yield Finding("gpu-twice", told, _gpus_at(subject, part), f"Name each GPU once: {once}.")
+
+
+def _gpus_at(subject: Subject, part: str) -> Where:
+    if subject.run_line("gpus", part):
+        return subject.run_where("gpus", part)
+    deployed = "num_infer_gpus" if part == "inference" else "num_train_gpus"
+    return subject.where(f"{part}_gpu_ids", f"deployment.{deployed}", f"{part}_gpus")
+
+
+def _own_role(subject: Subject) -> bool:
+    return subject.run_file is not None and subject.run_file.recovery.inference == "own-role"
+
+
+def _path(subject: Subject, paths: Sequence[str]) -> str:
+    found = first(subject, *paths)
+    return found.path if found else paths[-1]
+
+
+def _gpus(count: int) -> str:
+    return "one GPU" if count == 1 else f"{count} GPUs"
+
+
+CHECKS: tuple[Check, ...] = (
+    _groups,
+    _micro_batches,
+    _in_flight,
+    _oversampling,
+    _below_one,
+    _no_steps,
+    _practice,
+    _engine_layout,
+    _trainer_layout,
+    _gpus_once,
+)

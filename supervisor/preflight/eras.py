@@ -1,0 +1,320 @@
+"""What prime-rl knew when: keys and ways to speak at some sixty commits of its history, for where none is installed.
+
+``eras.json`` beside this file was read from the history by ``python -m supervisor.preflight.eras --write CLONE``;
+an opt-in test (tests/preflight/test_eras.py) compares the two. Of the source it holds names, kinds and defaults of
+keys only. Schemas from here are of a version that is near, so no certain word on the one that will run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from supervisor.preflight.kinds import fits
+from supervisor.preflight.schema import Field, Schema, walk
+from supervisor.primerl.dialect import Dialect
+
+DATA = Path(__file__).with_name("eras.json")
+KINDS = ("rl", "sft")
+COMMITS = (
+    *("ceb60c03f", "f12e2f2ee", "454e2cba4", "12ef60cf5", "443c657b8", "acfeb861b", "af5073208", "4b3372824"),
+    *("9a0070b1b", "72db541b5", "bad56a97e", "8518c157c", "49d7999ca", "34ac60439", "1a28ff3d9", "b8697b0f0"),
+    *("e25953539", "534c27ab5", "017b3fe71", "e3dbf2ad8", "be0e3d131", "32adbba80", "d83dce699", "f870f3cbd"),
+    *("1826b1892", "82652c739", "cae5532f5", "3d9aa90a2", "09a6875f1", "02bdca2e4", "0f236d322", "63331ad8b"),
+    *("1692a67d9", "06c54dde7", "a12f5d5af", "625e05fa6", "1a1a39619", "a87badd65", "d62c7539e", "eaf95997f"),
+    *("d3e478d73", "20f6449e1", "e792f9cf8", "f6563ff0e", "38494ccb4", "7089ba1e4", "0be5ac452", "16f5c7222"),
+    *("77766bb59", "d334ea529", "c012c45cf", "9551e20fa", "d612e23c1", "d1046b876", "289562d2e", "e26b50503"),
+    *("68e0c50f6", "9975d8868", "15d6c8197", "29e422276", "559b44772"),
+)
+"""On main, oldest first. One for each day on which the way to speak changed or many keys did, and the releases."""
+_ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
+_LEAST_EXPLAINED = 0.5
+"""A configuration of which no version knows even this part of the keys is none of prime-rl."""
+
+
+@dataclass(frozen=True)
+class Era:
+    """One commit of prime-rl: from its ``day`` on, and until the next one, this is the best guess."""
+
+    day: date
+    commit: str
+    dialect: Dialect
+    schemas: Mapping[str, Schema]
+    """By kind ("rl", "sft")."""
+
+
+class _Schemas(Mapping[str, Schema]):
+    """The schemas of one era, each built when it is asked for: a check wants one of a hundred."""
+
+    def __init__(self, number: int, source: str) -> None:
+        self._number = number
+        self._source = source
+        self._built: dict[str, Schema] = {}
+
+    def __getitem__(self, kind: str) -> Schema:
+        if kind not in self._built:
+            top = _tree(_data()[kind], self._number)
+            self._built[kind] = Schema(top, False, self._source, self._number in _data()[f"{kind}-open"])
+        return self._built[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(KINDS)
+
+    def __len__(self) -> int:
+        return len(KINDS)
+
+
+@cache
+def known() -> tuple[Era, ...]:
+    """All of them, oldest first."""
+    eras: list[Era] = []
+    features: dict[str, Any] = {}
+    for number, one in enumerate(_data()["eras"]):
+        features |= one["dialect"]
+        day = date.fromisoformat(one["day"])
+        schemas = _Schemas(number, f"prime-rl {one['commit']} of {day:%-d %b %Y}")
+        eras.append(Era(day, one["commit"], Dialect(**features), schemas))
+    return tuple(eras)
+
+
+def nearest(day: date) -> Era:
+    """The era of a day: the newest that is not after it, else the oldest."""
+    return next((era for era in reversed(known()) if era.day <= day), known()[0])
+
+
+def guess(tree: Mapping[str, object], kind: str = "rl") -> Era | None:
+    """The newest of those that ``fitting`` gives, None without a clue."""
+    return next(reversed(fitting(tree, kind)), None)
+
+
+def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
+    """The eras that know all keys of ``tree``, else those that know most; oldest first, none without a clue.
+
+    There is none when every era knows as many of them, and when none knows at least half.
+    """
+    if kind not in KINDS:
+        return ()
+    eras = known()
+    unknown = [0] * len(eras)
+    opened = set(_data()[f"{kind}-open"])
+    weights = {era: 1 if era in opened else 2 for era in range(len(eras))}
+    total = _count(tree, "", _data()[kind], weights, unknown)
+    least = min(unknown)
+    if least > 2 * total * _LEAST_EXPLAINED or all(count == least for count in unknown):
+        return ()
+    return tuple(era for era, count in zip(eras, unknown, strict=True) if count == least)
+
+
+def _count(
+    tree: Mapping[str, object], above: str, table: Mapping[str, Any], weights: Mapping[int, int], unknown: list[int]
+) -> int:
+    """Add to ``unknown`` (by era) the weights of the keys that an era does not know here; gives the number of keys.
+
+    An era's weight is 2, and 1 where its table takes more keys than are known: a key that is known by name speaks for
+    an era all the same. It has none in a table of which no key is known, such as the arguments of an environment.
+    """
+    total = 0
+    for key, value in tree.items():
+        path = f"{above}.{key}" if above else str(key)
+        spans = table.get(path.replace("-", "_"), ())
+        facts = {era: facts for first, last, facts in spans for era in range(first, last + 1)}
+        inside: dict[int, int] = {}
+        for era, weight in weights.items():
+            if era not in facts:
+                unknown[era] += weight
+                inside[era] = weight  # nor does it know what stands below
+            elif not facts[era].get("open"):
+                unknown[era] += 0 if _may_be(facts[era]["kinds"], value) else weight
+                inside[era] = 2
+            elif _has_names(table, path, era):
+                inside[era] = 1
+        total += 1
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Mapping):
+                total += _count(one, path, table, inside, unknown)
+    return total
+
+
+@cache
+def _parents(kind_of_table: int) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """By path of a table: the spans of eras in which it has keys that are known by name."""
+    table = next(_data()[kind] for kind in KINDS if id(_data()[kind]) == kind_of_table)
+    parents: dict[str, list[tuple[int, int]]] = {}
+    for path, spans in table.items():
+        parents.setdefault(path.rpartition(".")[0], []).extend((first, last) for first, last, _ in spans)
+    return parents
+
+
+def _has_names(table: Mapping[str, Any], path: str, era: int) -> bool:
+    return any(first <= era <= last for first, last in _parents(id(table)).get(path.replace("-", "_"), ()))
+
+
+def _may_be(kinds: str, value: object) -> bool:
+    """Is a table, a list or a single value wanted here? What kind of single value is not asked."""
+    if isinstance(value, Mapping):
+        return "table" in kinds or "any" in kinds
+    if isinstance(value, list):
+        return "list" in kinds or "any" in kinds
+    return not set(kinds.split()) <= {"table", "list"}
+
+
+def near(path: str, schema: Schema, kind: str = "rl") -> bool:
+    """Did the era before or after that of ``schema`` know a path? A version in between may know it as well."""
+    eras = known()
+    at = next((number for number, era in enumerate(eras) if era.commit in schema.source.split()), None)
+    if at is None or kind not in KINDS:
+        return False
+    return any(first <= at + 1 and at - 1 <= last for first, last, _ in _data()[kind].get(path, ()))
+
+
+def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
+    """Is there no era that would take ``path``, or ``value`` there (None: any), or drop it without a word?"""
+    if kind not in KINDS:
+        return False
+    table = _data()[kind]
+    spans = [table.get(part, ()) for part in _prefixes(path)]
+    opened = set(_data()[f"{kind}-open"])
+    for era in range(len(known())):
+        takes_more = era in opened
+        facts: Mapping[str, Any] | None = None
+        for one in spans:
+            facts = next((facts for first, last, facts in one if first <= era <= last), None)
+            if facts is None:
+                break
+            takes_more = bool(facts.get("open") or facts.get("ignores"))
+        if facts is None and takes_more:
+            return False
+        if facts is not None and (value is None or fits(Field(frozenset(facts["kinds"].split())), value)):
+            return False
+    return True
+
+
+def _prefixes(path: str) -> Sequence[str]:
+    parts = path.replace("-", "_").split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
+    """When a dotted path was known: from a day until the day from which it was not (None: it still is)."""
+    eras = known()
+    found: list[tuple[date, date | None]] = []
+    for first, last, _ in _data()[kind].get(path, ()):
+        since, before = eras[first].day, eras[last + 1].day if last + 1 < len(eras) else None
+        if found and found[-1][1] == since:
+            since = found.pop()[0]
+        found.append((since, before))
+    return found
+
+
+# ---------------------------------------------------------------- the file
+
+# A path has a list of [first era, last era, facts]; facts are left out where they are what most keys have.
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return data
+
+
+def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str, Field]:
+    top: dict[str, Field] = {}
+    tables: dict[str, dict[str, Field]] = {"": top}
+    for path, spans in table.items():  # each table before what stands in it
+        facts = next((facts for first, last, facts in spans if first <= era <= last), None)
+        if facts is None:
+            continue
+        above, _, name = path.rpartition(".")
+        below = tables[path] = {}
+        tables[above][name] = Field(
+            frozenset(facts["kinds"].split()),
+            below,
+            open=bool(facts.get("open")),
+            choices=tuple(facts.get("choices", ())),
+            required=bool(facts.get("required")),
+            default=facts.get("default"),
+            ignores=bool(facts.get("ignores")),
+        )
+    return top
+
+
+def _facts(field: Field) -> dict[str, Any]:
+    facts = {"open": field.open, "required": field.required, "ignores": field.ignores}
+    lists = {"choices": list(field.choices)} if field.choices else {}
+    default = {} if field.default is None else {"default": field.default}
+    return {"kinds": " ".join(sorted(field.kinds))} | {key: 1 for key, said in facts.items() if said} | lists | default
+
+
+def history(clone: Path) -> dict[str, Any]:
+    """The content of ``eras.json``, from a clone of prime-rl. Raises ValueError where a commit is not understood."""
+    from supervisor.preflight.pydantic_source import schema_of
+    from supervisor.primerl.probe import dialect_of
+
+    data: dict[str, Any] = {"eras": [], **{kind: {} for kind in KINDS}, **{f"{kind}-open": [] for kind in KINDS}}
+    features: dict[str, Any] = {}
+    for number, commit in enumerate(COMMITS):
+        names = set(_git(clone, "ls-tree", "-r", "--name-only", commit).splitlines())
+
+        def read(name: str, commit: str = commit, names: set[str] = names) -> str:
+            path = next((f"{root}/{name}" for root in _ROOTS if f"{root}/{name}" in names), None)
+            return _git(clone, "show", f"{commit}:{path}") if path else ""
+
+        now = asdict(dialect_of(read, commit))
+        changes = {key: value for key, value in now.items() if features.get(key) != value}
+        features = now
+        day = _git(clone, "log", "-1", "--format=%cs", commit).strip()
+        data["eras"].append({"commit": commit, "day": day, "dialect": changes})
+        for kind in KINDS:
+            schema = schema_of(read, kind, commit)
+            if schema is None:
+                raise ValueError(f"{commit}: the configuration of {kind} is not understood")
+            if schema.open:
+                data[f"{kind}-open"].append(number)
+            for path in walk(schema.top):
+                spans = data[kind].setdefault(path, [])
+                facts = _facts(schema.get(path) or Field(frozenset({"any"})))
+                if spans and spans[-1][1] == number - 1 and spans[-1][2] == facts:
+                    spans[-1][1] = number
+                else:
+                    spans.append([number, number, facts])
+    for kind in KINDS:
+        data[kind] = dict(sorted(data[kind].items(), key=lambda item: item[0].split(".")))
+    return data
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """``eras.json``: one line for each era and each key, so that a difference can be read."""
+    parts = []
+    for name, value in data.items():
+        if isinstance(value, dict):
+            lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(spans)}" for path, spans in value.items())
+            parts.append(f"{json.dumps(name)}: {{\n{lines}\n}}")
+        elif name == "eras":
+            parts.append(f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(one) for one in value) + "\n]")
+        else:
+            parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _git(clone: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(clone), *words], capture_output=True, check=True, text=True, errors="replace"
+    ).stdout
+
+
+def main() -> None:
+    """Write ``eras.json`` anew."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", type=Path, required=True, metavar="CLONE", help="a clone of prime-rl")
+    DATA.write_text(text_of(history(parser.parse_args().write)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

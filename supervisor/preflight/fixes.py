@@ -1,0 +1,209 @@
+"""The certain remedies as a patch to a person's files: made as text, shown as a diff, and written only when asked to.
+
+A finding's edits are taken whole or not at all. Where two findings want to change the same lines the first one wins,
+and the other is named; the next check sees what is left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.errors import SupervisorError
+from supervisor.preflight.finding import Edit, Finding
+from supervisor.run_file import parsed
+
+BOM = b"\xef\xbb\xbf"
+ORIGINAL = ".orig"
+MOST_ORIGINALS = 100
+
+
+class FixError(SupervisorError):
+    """A file that is not written, and why."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What becomes of one file."""
+
+    file: Path
+    before: bytes
+    after: bytes
+
+    def diff(self) -> str:
+        """As ``diff -u`` writes it."""
+        # A byte order mark is a part of its first line: `patch` compares with it.
+        old, new = (_split(content.decode("utf-8")) for content in (self.before, self.after))
+        told: list[str] = []
+        for line in difflib.unified_diff(old, new, str(self.file), str(self.file)):
+            told.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
+        return "".join(told)
+
+
+@dataclass(frozen=True)
+class Fixes:
+    """All patches, whose findings they mend, and whose edits were left out, each with a clause that says why."""
+
+    patches: Sequence[Patch]
+    mended: Sequence[Finding] = ()
+    left: Sequence[tuple[Finding, str]] = ()
+
+
+@dataclass
+class _File:
+    content: bytes
+    lines: list[str]
+    edits: list[Edit] = field(default_factory=list)
+
+
+def fixes(found: Sequence[Finding]) -> Fixes:
+    """What the edits of ``found`` would make of their files, as these are now."""
+    files: dict[Path, _File] = {}
+    mended: list[Finding] = []
+    left: list[tuple[Finding, str]] = []
+    for one in found:
+        if not one.edits:
+            continue
+        if reason := _take(one, files):
+            left.append((one, reason))
+        else:
+            mended.append(one)
+    patches = [Patch(path, file.content, _applied(file)) for path, file in files.items() if file.edits]
+    return Fixes([one for one in patches if one.before != one.after], mended, left)
+
+
+def _take(one: Finding, files: dict[Path, _File]) -> str:
+    """Add the finding's edits to those of their files; or why not."""
+    for path in {edit.file for edit in one.edits} - set(files):
+        try:
+            content = path.read_bytes()
+            files[path] = _File(content, _lines(content))
+        except (OSError, UnicodeDecodeError) as error:
+            return f"{path} cannot be read: {error}"
+    wanted = [edit for edit in one.edits if edit not in files[edit.file].edits]
+    for edit in wanted:
+        file = files[edit.file]
+        if not 1 <= edit.first <= len(file.lines) + 1 or not edit.first - 1 <= edit.last <= len(file.lines):
+            return f"{edit.file} has no lines {edit.first} to {edit.last} any more"
+        if any(_overlap(edit, other) for other in file.edits):
+            return f"another remedy changes the same lines of {edit.file}"
+    for path in {edit.file for edit in wanted}:
+        file = files[path]
+        edits = [*file.edits, *(edit for edit in wanted if edit.file == path)]
+        if path.suffix == ".toml" and _is_toml(file.content) and not _is_toml(_applied(file, edits)):
+            return f"{path} would not be TOML any more"
+    for edit in wanted:
+        files[edit.file].edits.append(edit)
+    return ""
+
+
+def _overlap(one: Edit, other: Edit) -> bool:
+    """Do they change the same lines? Two that only insert at one place follow each other."""
+    inserts = one.last < one.first, other.last < other.first
+    if all(inserts):
+        return False
+    if inserts[0]:
+        return other.first < one.first <= other.last
+    if inserts[1]:
+        return one.first < other.first <= one.last
+    return one.first <= other.last and other.first <= one.last
+
+
+def _lines(content: bytes) -> list[str]:
+    return _split(content.removeprefix(BOM).decode("utf-8"))
+
+
+def _split(text: str) -> list[str]:
+    """With their ends. Only "\\n" ends a line of TOML."""
+    return [part for part in text.replace("\n", "\n\0").split("\0") if part]
+
+
+def _applied(file: _File, edits: Sequence[Edit] | None = None) -> bytes:
+    lines = list(file.lines)
+    end = "\r\n" if sum(line.endswith("\r\n") for line in lines) * 2 > len(lines) else "\n"
+    # From the last line up, so that the numbers stay true; of two insertions at one place the first comes first.
+    ordered = reversed(file.edits if edits is None else edits)
+    for edit in sorted(ordered, key=lambda edit: (-edit.first, edit.last < edit.first)):
+        if edit.lines and edit.first > len(lines) and lines and not lines[-1].endswith("\n"):
+            lines[-1] += end
+        lines[edit.first - 1 : edit.last] = [f"{line}{end}" for line in edit.lines]
+    return (BOM if file.content.startswith(BOM) else b"") + "".join(lines).encode()
+
+
+def _is_toml(content: bytes) -> bool:
+    try:
+        parsed(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(patch: Patch) -> Path:
+    """Put the patched text in the file's place, with its owner and mode; returns where the former text is kept.
+
+    Raises FixError, and then nothing was changed: for a link, a file that is another's or was changed meanwhile.
+    """
+    path = patch.file
+    if path.is_symlink():
+        raise FixError(f"{path} is a link to {path.readlink()}, and is left as it is: check that file itself.")
+    try:
+        with path.open("rb") as file:
+            before = os.fstat(file.fileno())
+            content = file.read()
+        if not stat.S_ISREG(before.st_mode) or content != patch.before:
+            raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
+        with _beside(path, patch.after, before) as made:
+            kept = _keep(path)
+            now = path.lstat()
+            if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
+                kept.unlink()
+                raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
+            made.replace(path)
+    except OSError as error:
+        raise FixError(f"{path} is left as it is: {error.strerror or error} ({error.filename or path}).") from error
+    return kept
+
+
+@contextlib.contextmanager
+def _beside(path: Path, content: bytes, like: os.stat_result) -> Iterator[Path]:
+    """A file with ``content`` in the same folder, with owner and mode of ``like``; deleted unless it was moved."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    made = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            own = os.fstat(file.fileno())
+            if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+                os.fchown(file.fileno(), like.st_uid, like.st_gid)
+            os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
+            os.fsync(file.fileno())
+        yield made
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _keep(path: Path) -> Path:
+    """The former text under a name that is free: the file itself, linked, or a copy where that cannot be."""
+    for number in range(1, MOST_ORIGINALS):
+        kept = path.with_name(f"{path.name}{ORIGINAL}{number if number > 1 else ''}")
+        try:
+            os.link(path, kept, follow_symlinks=False)
+        except FileExistsError:
+            continue
+        except OSError:  # a volume without hard links
+            if kept.exists():
+                continue
+            shutil.copy2(path, kept)
+        return kept
+    raise FixError(f"{path} is left as it is: there are {MOST_ORIGINALS} files {path.name}{ORIGINAL}* already.")

@@ -1,0 +1,456 @@
+"""Builds the Subject of a check: reads the run file and the trainer's configuration, and looks at what is installed.
+
+Nothing that is wrong stops it. A mistake becomes a finding, and the rest is looked at as far as it can be: a person who
+mends one line wants to know of the next one now, and not after the next attempt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from supervisor import run_file as run_files
+from supervisor.config import RunFile
+from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.jobs.base import GpuPlan, Job
+from supervisor.preflight import eras, look, schema
+from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.models import facts_of
+from supervisor.preflight.site import Site
+from supervisor.preflight.subject import ConfigText, How, Kind, Subject
+from supervisor.preflight.telling_apart import Part, is_run_file, part_of
+from supervisor.preflight.toml_text import mended
+from supervisor.primerl import command, configs, inference, open_job
+from supervisor.primerl.configs import Settings, Source
+from supervisor.primerl.dialect import Dialect
+from supervisor.primerl.probe import find_roots, probe
+from supervisor.toml_positions import key_positions
+
+LARGEST = configs.LARGEST
+MOST_STEPS = 6
+"""Newest steps that are looked into: one of a thousand says no more of their size, and each costs a read."""
+
+MODELS = (
+    "model.name",
+    "trainer.model.name",
+    "orchestrator.student.model.name",
+    "orchestrator.model.name",
+    "inference.model.name",
+    "inference.vllm.model",
+)
+"""Where a configuration names the model: one for all parts, else that which is trained."""
+
+# What opening the job would say again.
+_SAID_BY_OPENING = {"prime-rl-not-found", "prime-rl-unknown"}
+_PLACE = re.compile(r"^(?P<file>.+?) line (?P<line>\d+)(?:, column \d+)?: (?P<told>.*)$", re.DOTALL)
+_UNKNOWN_KEY = re.compile(r'^\[(?P<section>[\w.]+)\] has no (?:setting )?"(?P<key>[^"]+)"')
+_SECTION = re.compile(r"^(?:there is no|the) section \[(?P<section>\w+)\]")
+_DOTTED_KEY = re.compile(r"^(?P<section>[a-z]+)\.(?P<key>[a-z_]+) = ")  # recovery.inference = "own-role" ...
+_RUN_KEY = re.compile(r"^\[(?P<section>\w+)\](?: (?P<key>[a-z]\w*(?:[.\[][\w.\[\]]+)?)(?=[ :]))?")
+
+
+def gather(
+    path: Path | Sequence[Path],
+    *,
+    environ: Mapping[str, str],
+    site: Site | None = None,
+    as_of: date | None = None,
+    job_dir: Path | None = None,
+    run_file: RunFile | None = None,
+) -> Subject:
+    """Everything that the checks may ask of a run file, or of one or several configurations of prime-rl.
+
+    ``environ``: what the daemon would have. ``site``: the pod, looked at here unless it is given. ``as_of``: the day
+    whose prime-rl is meant, where none is installed. ``job_dir``: the checkout, where no run file names it.
+    ``run_file``: the settings of a run file that was read (and filled in) already.
+    """
+    paths = [path] if isinstance(path, Path) else list(path)
+    if run_file is None and (len(paths) > 1 or not looks_like_run_file(paths[0])):
+        return _of_configs(paths, environ, site, as_of, job_dir)
+    return gather_run(paths[0], environ=environ, site=site, as_of=as_of, run_file=run_file)[0]
+
+
+def looks_like_run_file(path: Path) -> bool:
+    """Is it one of ours, and no configuration of prime-rl? A file that cannot be read counts as one."""
+    if path.suffix == ".json" or not path.is_file():
+        return path.suffix != ".json"
+    text, problem = _text(path)
+    if problem:
+        return True  # whoever reads run files says what is wrong with it
+    return is_run_file(mended(path, text).data, text)
+
+
+# ---------------------------------------------------------------- of a run file
+
+
+def gather_run(
+    path: Path,
+    *,
+    environ: Mapping[str, str],
+    site: Site | None = None,
+    as_of: date | None = None,
+    run_file: RunFile | None = None,
+) -> tuple[Subject, Job | None]:
+    """The same for a run file, and its job where that can be opened."""
+    text, _ = _text(path)
+    positions = key_positions(text)
+    run, found = (run_file, []) if run_file is not None else _read_run_file(path, text)
+    if run is None:
+        return Subject("command", Settings({}, ""), run_path=path, run_positions=positions, found=found), None
+    kind: Kind = run.job.kind
+    if kind in ("rl", "sft"):
+        files = _files_of(run)
+    else:
+        files = [_config_text(one) for one in configs.sources(run.job)] if kind == "vf-rl" else []
+    found += [_before_setup(one, run) for file in files for one in file.found]
+    tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], run.job.args)
+    where = ", ".join(str(file.text.path) for file in files)
+    settings = Settings(tree, f"{where} (with [job] args)" if run.job.args else where)  # as the job's own sentences
+    subject = Subject(
+        kind=kind,
+        settings=settings,
+        texts=tuple(file.text for file in files),
+        args=tuple(run.job.args),
+        run_file=run,
+        run_path=path,
+        run_positions=positions,
+        interval=run.job.checkpoint_interval,
+        max_steps=run.run.max_steps,
+    )
+    if kind in ("rl", "sft"):
+        folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        subject, more = _with_trainer(subject, folder, run, as_of)
+        found += [_before_setup(one, run) for one in more]
+    subject, job, more = _with_job(subject, run, environ, found)
+    subject = _with_site(replace(subject, found=(*found, *more)), job, environ, site)
+    return subject, job
+
+
+def _before_setup(one: Finding, run: RunFile) -> Finding:
+    """What is not there may be brought by [setup] commands, which only the pod runs."""
+    absent = one.id in ("prime-rl-not-found", "config-missing")
+    return replace(one, severity="warning") if absent and run.setup.commands else one
+
+
+def _files_of(run: RunFile) -> list[_Read]:
+    files = [_config_text(source) for source in configs.sources(run.job)]
+    own = inference.source(run) if inference.wanted(run) else None
+    if own is not None and own.path not in [file.text.path for file in files]:
+        files.append(_config_text(own))
+    return files
+
+
+def _read_run_file(path: Path, text: str) -> tuple[RunFile | None, list[Finding]]:
+    """What can be used of it, and what is wrong with it. Its settings are used without those that are wrong."""
+    found: list[Finding] = []
+    try:
+        return run_files.load(path), found
+    except ConfigError as error:
+        told = str(error)
+    better = mended(path, text) if text else None
+    if better is not None and better.findings:
+        # It is no TOML, and this says more of it; what else is wrong is seen behind that.
+        found, told = list(better.findings), ""
+        try:
+            run_files.checked(path, better.text, RunFile)
+        except ConfigError as error:
+            told = str(error)
+    found += [_run_mistake(path, line) for line in told.splitlines() if better is None or better.data is not None]
+    data = None
+    if better is not None and better.data is not None:
+        data = {run_files.SECOND_NAMES.get(name, name): value for name, value in better.data.items()}
+    while data is not None:
+        try:
+            return RunFile.model_validate(data), found
+        except ValidationError as error:
+            wrong = [detail["loc"] for detail in error.errors(include_url=False, include_context=False)]
+            if not sum(_without(data, place) for place in wrong):
+                return None, found
+    return None, found
+
+
+def _run_mistake(path: Path, line: str) -> Finding:
+    """A sentence of supervisor.run_file, with its place told apart."""
+    place = _PLACE.match(line)
+    if place is None:
+        return Finding("run-file", line.removeprefix(f"{path}: "), Where(str(path)))
+    return Finding("run-file", place["told"], Where(str(path), int(place["line"]), _key_named(place["told"])))
+
+
+def _key_named(sentence: str) -> str:
+    """``run.max_steps`` for a sentence on [run] max_steps."""
+    if lacking := _UNKNOWN_KEY.match(sentence):
+        return f"{lacking['section']}.{lacking['key']}"
+    named = _RUN_KEY.match(sentence)
+    if named is None:
+        whole = _SECTION.match(sentence)
+        return whole["section"] if whole else ""
+    section, key = named.groups()
+    # A word that is no setting is one of the sentence ("[job] has both ...").
+    return f"{section}.{key}" if key and _is_setting(section, key) else str(section)
+
+
+def _is_setting(section: str, key: str) -> bool:
+    field = RunFile.model_fields.get(section)
+    known = getattr(field.annotation, "model_fields", {}) if field else {}
+    return re.split(r"[.\[]", key, maxsplit=1)[0] in known
+
+
+def _without(data: dict[str, Any], place: tuple[str | int, ...]) -> bool:
+    """Take the value at ``place`` out; False where nothing can be (a known table as a whole is what is wrong)."""
+    node: Any = data
+    for part in place[:-1]:
+        node = node.get(part) if isinstance(node, dict) else None
+    whole = len(place) == 1 and place[0] in RunFile.model_fields
+    if not place or whole or not isinstance(node, dict) or place[-1] not in node:
+        return False
+    del node[place[-1]]
+    return True
+
+
+# ---------------------------------------------------------------- of prime-rl's own configurations
+
+
+def _of_configs(
+    paths: Sequence[Path], environ: Mapping[str, str], site: Site | None, as_of: date | None, job_dir: Path | None
+) -> Subject:
+    parts = [_part(path) for path in paths]
+    if set(parts) == {"other"}:
+        found = [Finding("no-training", "It has settings of prime-rl's `eval` or `synthesize`.", Where(str(paths[0])))]
+        return Subject("command", Settings({}, ", ".join(map(str, paths))), found=found)
+    kind: Kind = "sft" if parts == ["sft"] else "vf-rl" if parts == ["vf-rl"] else "rl"
+    tables = [part if part in ("trainer", "orchestrator", "inference") else "" for part in parts]
+    files = [_config_text(Source(path.absolute(), table)) for path, table in zip(paths, tables, strict=True)]
+    # As a person names them, which may be shorter than where they lie.
+    files = [
+        replace(file, text=replace(file.text, path=path), found=[_at(one, file.text.path, path) for one in file.found])
+        for file, path in zip(files, paths, strict=True)
+    ]
+    found = [*(one for file in files for one in file.found), *_alone(paths, tables)]
+    tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], ())
+    settings = Settings(tree, ", ".join(map(str, paths)))
+    subject = Subject(
+        kind=kind,
+        settings=settings,
+        texts=tuple(file.text for file in files),
+        interval=settings.number("ckpt.interval", "trainer.ckpt.interval"),
+        max_steps=settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps"),
+    )
+    if kind != "vf-rl":
+        subject, more = _with_trainer(subject, job_dir, None, as_of)
+        found += more
+    if subject.dialect is not None:
+        alone = RunFile.model_validate({"run": {"id": "check"}, "job": {"dir": ".", "config": "rl.toml"}})
+        # Files of single parts cannot name the GPUs: the command line does, and is not known here.
+        split = any(tables) and not settings.has("inference_gpu_ids") and not settings.has("trainer_gpu_ids")
+        plan = GpuPlan() if split else command.gpu_plan(alone, subject.dialect, settings, environ, sft=kind == "sft")
+        found += _refusals(subject, configs.refusals(settings, subject.dialect), ())
+        subject = replace(subject, plan=plan)
+    return _with_site(replace(subject, found=found), None, environ, site, job_dir)
+
+
+def _alone(paths: Sequence[Path], tables: Sequence[str]) -> Iterator[Finding]:
+    """Of the three files of a run, not all are named. Without one of inference, its engine is somebody else's."""
+    missing = [part for part in ("trainer", "orchestrator") if part not in tables]
+    if missing and all(tables):
+        told = f"What the run is given for the {' and the '.join(missing)} is not looked at: no file of it is named."
+        yield Finding("part-alone", told, Where(str(paths[0])))
+
+
+def _part(path: Path) -> Part:
+    text, problem = _text(path)
+    return part_of(path, None if problem else mended(path, text).data)
+
+
+def _at(finding: Finding, old: Path, new: Path) -> Finding:
+    edits = tuple(replace(edit, file=new) if edit.file == old else edit for edit in finding.edits)
+    where = replace(finding.where, file=str(new)) if finding.where.file == str(old) else finding.where
+    return replace(finding, where=where, edits=edits)
+
+
+# ---------------------------------------------------------------- one configuration file
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A configuration file, and what is wrong with its text."""
+
+    text: ConfigText
+    found: Sequence[Finding] = field(default_factory=list)
+
+
+def _config_text(source: Source) -> _Read:
+    where = Where(str(source.path))
+    text, problem = _text(source.path)
+    if problem:
+        missing = not source.path.exists()
+        finding = Finding("config-missing" if missing else "config-unreadable", problem, where)
+        return _Read(ConfigText(source.path, source.table, "", None, {}), [finding])
+    better = mended(source.path, text)
+    # A mended text has its lines where they were.
+    positions = key_positions(better.text)
+    return _Read(ConfigText(source.path, source.table, text, better.data, positions), better.findings)
+
+
+def _text(path: Path) -> tuple[str, str]:
+    """The file's text, or "" and a sentence on why it has none."""
+    try:
+        if not path.is_file():  # a FIFO would be read for ever
+            kind = "is no plain file" if path.exists() else "does not exist"
+            return "", f"{path} {kind}."
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            return "", f"{path} has more than {LARGEST >> 20} MiB: that is no configuration."
+        return content.decode("utf-8-sig"), ""
+    except UnicodeDecodeError as error:
+        return "", f"{path} is not UTF-8 text: {error.reason} at byte {error.start}."
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        return "", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}."
+
+
+# ---------------------------------------------------------------- the trainer
+
+
+def _with_trainer(
+    subject: Subject, folder: Path | None, run: RunFile | None, as_of: date | None
+) -> tuple[Subject, list[Finding]]:
+    """The installed prime-rl and how it speaks; else that of the day that was named, else what the keys fit."""
+    found: list[Finding] = []
+    dialect: Dialect | None = None
+    how: How = ""
+    others: list[eras.Era] = []
+    roots: list[Path] = []
+    if folder is not None:
+        where = subject.run_where("job", "dir") if run is not None else Where(str(folder))
+        python = command.interpreter(run) if run is not None else folder / ".venv" / "bin" / "python"
+        if folder.is_dir():
+            roots = find_roots(folder.expanduser().absolute(), python)
+            try:
+                dialect = probe(roots or [folder.expanduser().absolute() / "src" / "prime_rl"])
+                how = "installed"
+            except UnknownDialectError as error:
+                known = "prime-rl-unknown" if roots else "prime-rl-not-found"
+                found.append(Finding(known, str(error), where))
+        else:
+            told = f"[job] dir = {folder}: there is no such folder, and prime-rl should be in it."
+            found.append(Finding("prime-rl-not-found", told, where))
+    keys = schema.read(roots, subject.kind) if roots and dialect is not None else None
+    era: eras.Era | None = None
+    if as_of is not None:  # a person's word: it may be the version that will be installed
+        era, how = eras.nearest(as_of), "as-of"
+    elif dialect is None:
+        fitting = eras.fitting(subject.settings.tree, subject.kind)
+        era, how = next(reversed(fitting), None), "guessed"
+        others = [fitting[at] for at in sorted({0, len(fitting) // 2}) if at < len(fitting) - 1]
+        if subject.settings.tree:
+            found.append(_guessed(subject, era))
+    if era is not None:
+        dialect, keys = era.dialect, era.schemas.get(subject.kind)
+    if dialect is None:
+        how = ""
+    versions = [(one.dialect, one.schemas.get(subject.kind)) for one in others]
+    subject = replace(
+        subject, dialect=dialect, dialect_from=how, as_of=as_of, schema=keys, roots=roots, others=versions
+    )
+    return subject, found
+
+
+def _guessed(subject: Subject, era: eras.Era | None) -> Finding:
+    missing = "No prime-rl is installed here" if subject.run_file is None else "No prime-rl was found"
+    told = f"{missing}, and the keys fit none of its versions better than another: less can be said."
+    if era is not None:
+        told = f"{missing}, so this is checked as for {era.dialect.name}, the newest that the keys fit."
+    return Finding("prime-rl-guessed", told, Where(str(subject.texts[0].path)) if subject.texts else Where())
+
+
+# ---------------------------------------------------------------- the job
+
+
+def _with_job(
+    subject: Subject, run: RunFile, environ: Mapping[str, str], found: Sequence[Finding]
+) -> tuple[Subject, Job | None, list[Finding]]:
+    """What the job says of itself: GPUs, steps on the disk, and why it would refuse to start."""
+    try:
+        job = open_job(run, environ)
+    except (ConfigError, UnknownDialectError) as error:
+        subject = _with_plan(subject, run, environ)
+        broken = {str(text.path) for text in subject.texts}
+        if any(one.id in _SAID_BY_OPENING or one.where.file in broken for one in found):
+            return subject, None, []  # said already, with its place
+        return subject, None, _refusals(subject, (), str(error).splitlines())
+    subject = replace(
+        subject,
+        plan=job.gpus(),
+        max_steps=run.run.max_steps or job.max_steps(),
+        steps=_steps(job),
+        revision=job.facts().revision,
+    )
+    places = configs.refusals(subject.settings, subject.dialect) if subject.dialect else ()
+    return subject, job, _refusals(subject, places, job.problems())
+
+
+def _with_plan(subject: Subject, run: RunFile, environ: Mapping[str, str]) -> Subject:
+    plan = GpuPlan()
+    if subject.dialect is not None:
+        env = {**environ, **run.job.env}
+        plan = command.gpu_plan(run, subject.dialect, subject.settings, env, sft=subject.kind == "sft")
+    steps = subject.settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps")
+    return replace(subject, plan=plan, max_steps=run.run.max_steps or steps)
+
+
+def _steps(job: Job) -> dict[int, int]:
+    try:
+        newest = sorted(job.steps())[-MOST_STEPS:]
+        checked = {step: job.check_step(step, settled=True) for step in newest}
+    except (OSError, SupervisorError):
+        return {}
+    return {step: one.size_bytes for step, one in checked.items() if one.state == "complete"}
+
+
+def _refusals(subject: Subject, placed: Iterator[configs.Refusal] | tuple[()], told: Sequence[str]) -> list[Finding]:
+    """Why a start is refused whatever a person says. ``placed``: those of a key of the configuration."""
+    places = {one.sentence: subject.where(one.key) for one in placed}
+    sentences = dict.fromkeys([*places, *told])
+    start = f"{subject.settings.where} "  # its place is told beside it
+    return [
+        Finding(
+            "refused",
+            f"It {one.removeprefix(start)}" if one.startswith(start) else one,
+            places.get(one) or _place_in_run_file(subject, one),
+        )
+        for one in sentences
+    ]
+
+
+def _place_in_run_file(subject: Subject, sentence: str) -> Where:
+    """``[gpus] ...`` is about [gpus] of the run file."""
+    named = _RUN_KEY.match(sentence) or _DOTTED_KEY.match(sentence)
+    if named is None or subject.run_path is None:
+        return Where(str(subject.run_path or ""))
+    section, key = named["section"], named["key"]
+    if key and _is_setting(section, key):
+        place = subject.run_where(section, key)
+        return place if place.line else replace(place, line=subject.run_line(section))
+    return subject.run_where(section)
+
+
+# ---------------------------------------------------------------- the pod
+
+
+def _with_site(
+    subject: Subject, job: Job | None, environ: Mapping[str, str], site: Site | None, checkout: Path | None = None
+) -> Subject:
+    site = look.site(subject.run_file, job, environ, checkout=checkout) if site is None else site
+    name = subject.settings.get(*MODELS)
+    folder = subject.run_file.job.dir if subject.run_file is not None else None
+    model = None
+    if isinstance(name, str):
+        model = facts_of(name, site.hf_models, (folder or Path.cwd()).expanduser().absolute())
+    return replace(subject, site=site, model=model)

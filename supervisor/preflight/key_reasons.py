@@ -1,0 +1,126 @@
+"""Why a key is not known: another name, another place, another time, or a slip of the pen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+
+from supervisor.preflight import eras
+from supervisor.preflight.finding import Severity
+from supervisor.preflight.renames import Known, gone, known_as
+from supervisor.preflight.schema import Field, Schema
+
+MOST_PLACES = 4
+"""A name that is known at more places than these is too common to say which of them was meant."""
+_NEAR = 0.75
+_VERY_NEAR = 0.85
+
+_HINTS: Mapping[str, str] = {
+    "top_p": "Training samples from the whole distribution (top_p = 1): only evals take it.",
+    "top_k": "Training samples from the whole distribution: only evals take it.",
+}
+"""By name: what people want with a key that is at home elsewhere."""
+
+
+def severity(path: str, schema: Schema, kind: str, value: object = None) -> Severity:
+    """Of a key, or a ``value``, that ``schema`` refuses: it is certain for what is installed, and if all refuse it."""
+    return "error" if schema.exact or eras.refused_by_all(path, kind, value) else "warning"
+
+
+def explained(path: str, schema: Schema, kind: str, said: str, value: object = None) -> tuple[str, str, str]:
+    """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs."""
+    version = "the installed prime-rl" if schema.exact else schema.source or "that prime-rl"
+    above, _, name = path.rpartition(".")
+    field = schema.get(above) if above else None
+    siblings = field.below if field else schema.top if not above else {}
+    at = f"in [{above}]" if above else "at the top level"
+
+    known, meant = known_as(path, schema, kind), "it"
+    if known is None and (inside := _renamed_below(path, value, schema, kind)):
+        meant, known = inside
+    if known is not None:
+        by = known.by
+        told = f"{said} is not known to {version}: {meant} is {known.path} there ({by.commit}, {by.day:%-d %b %Y})."
+        same_table = known.path.rpartition(".")[0] == above
+        note = f" {by.note}" if by.note else ""
+        remedy = f"Write {known.path} instead.{note}"
+        return told, remedy, known.path.rpartition(".")[2] if same_table and not note else ""
+
+    near = near_names(name, siblings, _VERY_NEAR)
+    if near:
+        return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
+
+    if (went := gone(path, kind)) is not None and went.day <= _day(schema):
+        told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
+        return told, f"Take it out. {went.note}".strip(), ""
+
+    places = [place for place in schema.places(name) if place != path]
+    # Nobody who misplaced a setting meant the trial's data.
+    places = [place for place in places if "fake" not in place.split(".")] or places
+    if places and len(places) <= MOST_PLACES:
+        tables = [f"[{place.rpartition('.')[0]}]" if "." in place else "the top level" for place in places]
+        told = f"{said} is not known {at} of {version}: {name} stands in {_joined(tables)}."
+        return told, f"Move it to {_joined(tables, 'or')}. {_HINTS.get(name, '')}".strip(), ""
+
+    times = eras.periods(path, kind) if kind in eras.KINDS else ()
+    if times:
+        told = f"{said} is not known to {version}: prime-rl knew it {_period(times)}."
+        return told, "Take it out, or use a version of that time.", ""
+
+    if near := near_names(name, siblings):
+        return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
+    told = f"{said} is not known {at} of {version}."
+    if path.startswith("inference.") and path.count(".") < 3:
+        # The keys of the engine that people look for are vLLM's own, and not every version hands on all of them.
+        table = next((one for one in ("inference.vllm", "inference.vllm_extra") if schema.get(one)), "")
+        if table:
+            return told, f"If it is an argument of vLLM, put it into [{table}].", ""
+        return told, "Take it out; if it is an argument of vLLM, it is one that this version does not hand on.", ""
+    few = sorted(siblings) if 0 < len(siblings) <= 8 else []
+    return told, f"Take it out; known {at}: {', '.join(few)}." if few else "Take it out, or mend its name.", ""
+
+
+def of_another_type(path: str, schema: Schema, chosen: Field) -> tuple[str, str, str]:
+    """The same of a key that its table has only with another `type` than the one that is ``chosen``."""
+    above, _, name = path.rpartition(".")
+    table = schema.get(above)
+    variants = table.variants if table else {}
+    own = next((said for said, one in variants.items() if one is chosen), "")
+    others = [f'"{said}"' for said, one in variants.items() if name in one.below]
+    told = f'{path} is not for type = "{own}" of [{above}]: it is for {_joined(others, "or") if others else "another"}.'
+    return told, f"Take it out, or set type to {_joined(others, 'or')}." if others else "Take it out.", ""
+
+
+def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list[str]:
+    """The one of ``names`` that is most like ``name``, if any is like it."""
+    return difflib.get_close_matches(name, list(names), 1, likeness)
+
+
+def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> tuple[str, Known] | None:
+    """A table that is not known may hold what is known elsewhere: the first such key, and what it is called."""
+    if isinstance(value, list) and value:
+        value = value[0]
+    if not isinstance(value, Mapping):
+        return None
+    paths = [f"{path}.{key}" for key in value]
+    return next(((one, found) for one in paths if (found := known_as(one, schema, kind))), None)
+
+
+def _day(schema: Schema) -> date:
+    """The day of a schema that is not installed; for the installed one, no change is too late."""
+    era = next((era for era in eras.known() if era.commit in schema.source), None) if not schema.exact else None
+    return era.day if era else eras.known()[-1].day
+
+
+def _joined(names: Sequence[str], word: str = "and") -> str:
+    names = list(dict.fromkeys(names))
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _period(times: Sequence[tuple[date, date | None]]) -> str:
+    since, before = times[-1]
+    first = since == eras.known()[0].day
+    if before is None:
+        return f"from {since:%-d %b %Y} on"
+    return f"before {before:%-d %b %Y}" if first else f"between {since:%-d %b %Y} and {before:%-d %b %Y}"

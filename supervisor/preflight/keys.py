@@ -1,0 +1,363 @@
+"""Keys that the trainer does not know, or knows at another place, and values of the wrong kind.
+
+The installed prime-rl is the judge (``schema``): where its classes refuse a key, the run would end before it begins,
+which is an error. Where only a version that is near is known, the same is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.preflight import eras
+from supervisor.preflight.checking import Check
+from supervisor.preflight.finding import Edit, Finding, Severity, Where
+from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
+from supervisor.preflight.kinds import fits, shown, wanted, written
+from supervisor.preflight.renames import takes
+from supervisor.preflight.schema import Field, Schema
+from supervisor.preflight.subject import ConfigText, Subject
+from supervisor.primerl.configs import flags
+from supervisor.toml_positions import Key, Position
+
+
+def unknown_keys(subject: Subject) -> Iterator[Finding]:
+    """Keys of the files that the trainer does not know."""
+    if subject.schema is None:
+        return
+    for text in subject.texts:
+        if text.data is not None:
+            yield from _Reader(subject, subject.schema, text).unknown()
+
+
+def wrong_values(subject: Subject) -> Iterator[Finding]:
+    """Values of a kind that the trainer does not take, and texts that are none of those that it takes."""
+    if subject.schema is None:
+        return
+    for text in subject.texts:
+        if text.data is not None:
+            yield from _Reader(subject, subject.schema, text).wrong()
+
+
+def unknown_flags(subject: Subject) -> Iterator[Finding]:
+    """Flags in [job] args that the trainer does not know."""
+    schema = subject.schema
+    if schema is None or subject.kind not in ("rl", "sft"):
+        return
+    for name, _ in flags(subject.args):
+        path = name.replace("-", "_")
+        stranger = _first_unknown(schema, path)
+        if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
+            continue
+        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
+        told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
+        yield Finding("unknown-flag", told, where, remedy, severity=severity(stranger, schema, subject.kind))
+
+
+def missing_keys(subject: Subject) -> Iterator[Finding]:
+    """Keys that the trainer wants and nobody sets."""
+    schema = subject.schema
+    if schema is None or not schema.exact or any(word.startswith("@") for word in subject.args):
+        return
+    if not subject.texts or any(text.data is None for text in subject.texts):
+        return
+    yield from _missing(subject, subject.settings.tree, schema.top, "")
+
+
+def at_signs(subject: Subject) -> Iterator[Finding]:
+    """`@file` in [job] config or args: the launcher wants a space between the two."""
+    for number, (before, word) in enumerate(zip(("", *subject.args), subject.args, strict=False)):
+        if not word.startswith("@") or len(word) < 2:
+            continue
+        # The later of prime-rl's two parsers takes `--trainer @file` also without the space; neither takes `@file`.
+        parser = subject.dialect.parser if subject.dialect else ""
+        if before.startswith("--") and parser != "pydantic-settings":
+            continue
+        where = Where(str(subject.run_path or ""), _line_of_element(subject, "args", number), "job.args")
+        told = f"[job] args has {word!r} in one word, which the launcher does not take for a configuration file."
+        yield Finding("at-sign", told, where, f'Write two words: "@", "{word[1:]}"; or name the file in [job] config.')
+    run = subject.run_file
+    for number, path in enumerate(run.job.config if run else ()):
+        name = str(path)
+        if name.startswith("@"):
+            line = _line_of_element(subject, "config", number)
+            told = f"[job] config names {name!r}: the supervisor puts the @ of the command line there by itself."
+            remedy = f'Write it as: config = "{name.lstrip("@ ")}"'
+            yield Finding("at-sign", told, Where(str(subject.run_path or ""), line, "job.config"), remedy)
+
+
+def other_machines(subject: Subject) -> Iterator[Finding]:
+    """Runs that are not of one pod."""
+    settings = subject.settings
+    if settings.has("slurm"):
+        told = "[slurm] hands the run to a cluster, and this supervisor runs one pod only."
+        yield Finding("slurm", told, subject.where("slurm"))
+    for path in ("deployment.type", "inference.deployment.type"):
+        if (kind := settings.get(path)) in ("multi_node", "disaggregated"):
+            told = f'{path} = "{kind}" is a run over several machines, and this supervisor runs one pod only.'
+            yield Finding("multi-node", told, subject.where(path))
+    for path in ("max_concurrent_runs", "trainer.max_concurrent_runs"):
+        if (runs := settings.number(path)) and runs > 1:
+            told = f"{path} = {runs}: several runs in one trainer, of which the supervisor could keep none alive alone."
+            yield Finding("multi-run", told, subject.where(path))
+
+
+CHECKS: tuple[Check, ...] = (
+    unknown_keys,
+    wrong_values,
+    unknown_flags,
+    missing_keys,
+    at_signs,
+    other_machines,
+)
+
+
+# ---------------------------------------------------------------- one file
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One file beside the schema."""
+
+    subject: Subject
+    schema: Schema
+    text: ConfigText
+
+    def unknown(self) -> Iterator[Finding]:
+        field = self._top()
+        if field is not None:
+            yield from self._unknown(self.text.data or {}, field, self.text.table, ())
+
+    def wrong(self) -> Iterator[Finding]:
+        field = self._top()
+        if field is not None:
+            yield from self._wrong(self.text.data or {}, field, self.text.table, ())
+
+    def _top(self) -> Field | None:
+        """The table that the file fills."""
+        if not self.text.table:
+            return Field(frozenset({"table"}), self.schema.top, self.schema.open)
+        field = self.schema.get(self.text.table)
+        return field if field is not None and "table" in field.kinds else None
+
+    # ------------------------------------------------------------ unknown keys
+
+    def _unknown(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
+        for key, value in table.items():
+            name = str(key)
+            path = f"{above}.{name}" if above else name
+            here = (*place, name)
+            inside = field.below.get(name)
+            if inside is not None:
+                for one, inner in _tables(value, here):
+                    yield from self._unknown(one, inside.of(one), path, inner)
+            elif not field.open and not self._may_be_known(path):
+                yield self._stranger(path, value, field, here)
+
+    def _severity(self, path: str, value: object = None) -> Severity:
+        return severity(path, self.schema, self.subject.kind, value)
+
+    def _may_be_known(self, path: str) -> bool:
+        """Where only a version that is near is known: a key that came or went about then is no mistake."""
+        return not self.schema.exact and eras.near(path, self.schema, self.subject.kind)
+
+    def _stranger(self, path: str, value: object, field: Field, place: Key) -> Finding:
+        name, ignored = str(place[-1]), field.ignores
+        plain = name.replace("-", "_")
+        where = self._where(path, place)
+        if plain in field.below and plain != name:
+            told = f"{path} is written with hyphens, which only the command line takes: in a file it is {plain}."
+            return Finding(
+                "hyphens",
+                told + (" As it stands, it is dropped without a word." if ignored else ""),
+                where,
+                f"Write it as: {plain}",
+                severity="warning" if ignored else self._severity(path),
+                edits=self._renamed(place, name, plain),
+            )
+        other = self.schema.get(path)
+        if other is not None:  # the table takes it, but not of this type
+            told, remedy, new = of_another_type(path, self.schema, field)
+        else:
+            told, remedy, new = explained(path.replace("-", "_"), self.schema, self.subject.kind, path, value)
+        weight = self._severity(path)
+        if ignored:
+            told += " It is dropped without a word."
+        elif weight == "error" and not self.schema.exact:
+            told += " No other version that is known here takes it, either."
+        return Finding(
+            "ignored-key" if ignored else "unknown-key",
+            told,
+            where,
+            remedy,
+            severity=None if ignored else weight,
+            edits=self._renamed(place, name, new) if new else (),
+        )
+
+    # ------------------------------------------------------------ wrong values
+
+    def _wrong(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
+        for key, value in table.items():
+            name = str(key)
+            inside = field.below.get(name)
+            if inside is None:
+                continue
+            path = f"{above}.{name}" if above else name
+            here = (*place, name)
+            if not fits(inside, value):
+                yield self._wrong_kind(path, value, inside, here)
+                continue
+            if isinstance(value, str) and not _chosen(inside, value):
+                yield self._wrong_choice(path, value, inside, here)
+            for one, inner in _tables(value, here):
+                yield from self._wrong(one, inside.of(one), path, inner)
+
+    def _wrong_kind(self, path: str, value: object, field: Field, place: Key) -> Finding:
+        name = path.rpartition(".")[2]
+        told = f"{path} = {shown(value)}, and {wanted(field)} is wanted there."
+        edits: tuple[Edit, ...] = ()
+        remedy = ""
+        if isinstance(value, Mapping) and "list" in field.kinds and field.below:
+            told = f"[{path}] is one table, and a list of tables is wanted there: [[{path}]]."
+            remedy = f"Write the header as: [[{path}]]"
+            edits = self._doubled(place)
+        elif isinstance(value, list) and value and isinstance(value[0], str) and "id" in field.below:
+            remedy = f'Write a table for each: [[{path}]] with id = "{value[0]}" below it.'
+        elif (new := written(value, field)) is not None:
+            remedy = f"Write it as: {name} = {new}"
+            edits = self._replaced(place, f"{name} = {new}")
+        return Finding("wrong-kind", told, self._where(path, place), remedy, self._severity(path, value), edits)
+
+    def _wrong_choice(self, path: str, value: str, field: Field, place: Key) -> Finding:
+        name = path.rpartition(".")[2]
+        told = f'{path} = "{value}" is none of {_listed(field.choices)}.'
+        lower = value.lower()
+        near = [*near_names(lower.replace("-", "_"), field.choices), *near_names(lower, field.choices)]
+        remedy = f'Write it as: {name} = "{near[0]}"' if near else f"Set it to one of {_listed(field.choices)}."
+        edits = self._replaced(place, f'{name} = "{near[0]}"') if near else ()
+        return Finding("wrong-choice", told, self._where(path, place), remedy, self._severity(path, value), edits)
+
+    # ------------------------------------------------------------ places and edits
+
+    def _position(self, place: Key) -> Position | None:
+        return self.text.positions.get(place)
+
+    def _where(self, path: str, place: Key) -> Where:
+        at = self._position(place)
+        return Where(str(self.text.path), at.line if at else 0, path)
+
+    def _line(self, place: Key) -> tuple[int, str, int] | None:
+        """Line number, line and column (from 0) of a key, where it stands in a line `key = value` of its own."""
+        at = self._position(place)
+        lines = self.text.text.replace("\r\n", "\n").split("\n")
+        if at is None or not 0 < at.line <= len(lines):
+            return None
+        return at.line, lines[at.line - 1], at.column - 1
+
+    def _renamed(self, place: Key, name: str, new: str) -> tuple[Edit, ...]:
+        found = self._line(place)
+        if found is None or not found[1].startswith(name, found[2]):
+            return ()
+        number, line, column = found
+        return (Edit(self.text.path, number, number, (line[:column] + new + line[column + len(name) :],)),)
+
+    def _replaced(self, place: Key, pair: str) -> tuple[Edit, ...]:
+        """The whole of `key = value`, where it has a line for itself."""
+        found = self._line(place)
+        name = pair.partition(" ")[0]
+        if found is None or found[1][: found[2]].strip() or not found[1].startswith(name, found[2]):
+            return ()
+        number, line, column = found
+        rest = line[column + len(name) :]
+        if not rest.lstrip().startswith("=") or rest.rstrip().endswith(("[", "{", '"""', "'''")):
+            return ()
+        comment = re.search(r"\s+#[^\"']*$", rest)
+        return (
+            Edit(self.text.path, number, number, (line[:column] + pair + (comment[0].rstrip() if comment else ""),)),
+        )
+
+    def _doubled(self, place: Key) -> tuple[Edit, ...]:
+        found = self._line(place)
+        if found is None:
+            return ()
+        number, line, _ = found
+        name = line.strip()
+        if not name.startswith("[") or name.startswith("[[") or name.count("]") != 1:
+            return ()
+        new = line.replace("[", "[[", 1).replace("]", "]]", 1)
+        return (Edit(self.text.path, number, number, (new,)),)
+
+
+def _tables(value: object, place: Key) -> Iterator[tuple[Mapping[str, Any], Key]]:
+    if isinstance(value, Mapping):
+        yield value, place
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            if isinstance(one, Mapping):
+                yield one, (*place, index)
+
+
+def _chosen(field: Field, value: str) -> bool:
+    """Is the text one of those that the field takes, or something else that it takes, such as a number in quotes?"""
+    if not field.choices or value in (*field.choices, "None"):
+        return True
+    rest = field.kinds - {"str"}
+    return bool(rest) and fits(Field(rest), value)
+
+
+def _listed(choices: Sequence[str]) -> str:
+    quotes = [f'"{choice}"' for choice in choices]
+    return quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
+
+
+def _first_unknown(schema: Schema, path: str) -> str:
+    """The shortest part of a dotted path that is not known, "" where all of it is."""
+    parts = path.split(".")
+    for length in range(1, len(parts) + 1):
+        if parts[length - 1].isdigit():
+            continue
+        if not takes(schema, ".".join(parts[:length])) and not (length == 1 and schema.open):
+            return ".".join(parts[:length])
+    return ""
+
+
+def _without_no(path: str) -> Iterator[str]:
+    """`--no-clean` and `--trainer.no-x` switch something off."""
+    if path.startswith("no_"):
+        yield path[3:]
+    above, _, name = path.rpartition(".")
+    if above and name.startswith("no_"):
+        yield f"{above}.{name[3:]}"
+
+
+def _line_of_flag(subject: Subject, name: str) -> int:
+    number = next((at for at, word in enumerate(subject.args) if word.partition("=")[0] == f"--{name}"), 0)
+    return _line_of_element(subject, "args", number)
+
+
+def _line_of_element(subject: Subject, key: str, number: int) -> int:
+    place = subject.run_positions.get(("job", key, number))
+    return place.line if place else subject.run_line("job", key)
+
+
+def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Field], above: str) -> Iterator[Finding]:
+    names = {str(key).replace("-", "_") for key in table}
+    for name, field in known.items():
+        path = f"{above}.{name}" if above else name
+        if field.required and name not in names:
+            if not above and subject.run_file is None and not subject.knows(name):
+                continue  # it has a file of its own, which is not looked at
+            where = subject.where(above) if above else subject.file(name)
+            told = f"{path} is not set, and the installed prime-rl wants it" + (f" in [{above}]." if above else ".")
+            empty = "table" in field.kinds and not any(inner.required for inner in field.below.values())
+            remedy = f"Write a table [{path}]; it may be empty." if empty else f"Set {path}."
+            # Without a run file the launcher's flags are not known, and any flag of it fills the table.
+            weight: Severity | None = "warning" if empty and subject.run_file is None else None
+            yield Finding("missing-key", told, Where(where.file, where.line, path), remedy, weight)
+    for key, value in table.items():
+        inner = known.get(str(key).replace("-", "_"))
+        if inner is not None:
+            for one, _ in _tables(value, ()):
+                yield from _missing(subject, one, inner.of(one).below, f"{above}.{key}" if above else str(key))

@@ -1,0 +1,136 @@
+"""Which values a field takes, as pydantic sees it: what it converts by itself is no mistake."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.preflight.schema import Field
+
+_TRUTH = {"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"}
+"""Texts that pydantic takes for a bool, whatever their case (pydantic 2, "bool" in its conversion table)."""
+_INT = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0+)?\s*")
+
+_SMALL = 4
+"""A table with more keys than these does not mean one of them."""
+
+_NAMES: Mapping[str, str] = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "table": "a table",
+}
+
+
+def fits(field: Field, value: object) -> bool:
+    """Would pydantic take ``value``, or is it not certain that it would not?"""
+    kinds = field.kinds
+    if "any" in kinds or not kinds or value is None or value == "None":
+        return True
+    if isinstance(value, Mapping):
+        return "table" in kinds
+    if isinstance(value, list):
+        tables = bool(field.below) and "table" not in kinds
+        return "list" in kinds and not (tables and any(not isinstance(one, Mapping) for one in value))
+    if isinstance(value, bool):
+        return bool(kinds & {"bool", "int", "float"})
+    if isinstance(value, int | float):
+        return (
+            bool(kinds & {"float"}) or (bool(kinds & {"int"}) and float(value).is_integer()) or _as_bool(kinds, value)
+        )
+    if isinstance(value, str):
+        return "str" in kinds or _text_fits(kinds, value)
+    return True  # a date: nothing in prime-rl takes one, and nothing is certain
+
+
+def _as_bool(kinds: frozenset[str], value: float) -> bool:
+    return "bool" in kinds and value in (0, 1)
+
+
+def _text_fits(kinds: frozenset[str], value: str) -> bool:
+    if "bool" in kinds and value.strip().lower() in _TRUTH:
+        return True
+    if "int" in kinds and _INT.fullmatch(value):
+        return True
+    if "float" in kinds:
+        try:
+            float(value)
+        except ValueError:
+            return False
+        return True
+    return False
+
+
+def wanted(field: Field) -> str:
+    """What a field takes, for people: "a table or "None"", "a whole number"."""
+    kinds = field.kinds - ({"int"} if "float" in field.kinds else set())
+    names = [name for kind, name in _NAMES.items() if kind in kinds]
+    if "list" in kinds and field.below:
+        names = ["a list of tables" if name == "a list" else name for name in names]
+    if field.choices and "str" in kinds:
+        choices = [f'"{choice}"' for choice in field.choices]
+        names = [name for name in names if name != "text"] + (choices if len(choices) < 4 else ["text"])
+    if "none" in kinds:
+        names.append('"None"')
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}" if names else "something else"
+
+
+def shown(value: object) -> str:
+    """A value as a configuration writes it, not too long."""
+    if isinstance(value, Mapping):
+        return "{ ... }" if value else "{}"
+    if isinstance(value, list) and any(isinstance(one, Mapping | list) for one in value):
+        return "[ ... ]"
+    text = _toml(value)
+    return text if len(text) <= 60 else f"{text[:50]} ...{text[-4:]}"
+
+
+def written(value: object, field: Field) -> str | None:
+    """The value as it was meant for ``field``, None where that is not certain."""
+    kinds = field.kinds
+    if isinstance(value, list):
+        single = value[0] if len(value) == 1 else None
+        return _toml(single) if single is not None and fits(field, single) else None
+    if isinstance(value, Mapping):
+        return None
+    if "table" in kinds and not kinds & {"str", "int", "float", "bool"}:
+        return _as_table(value, field)
+    if "list" in kinds and not field.below and not kinds & {"str", "int", "float", "bool"}:
+        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+        return f"[{', '.join(_toml(part) for part in parts)}]"
+    if "str" in kinds and not isinstance(value, str):
+        return _toml(str(value)) if not isinstance(value, bool) else None
+    return None
+
+
+def _as_table(value: object, field: Field) -> str | None:
+    """`ac = "selective"`, `compile = true`: what a table that says the same looks like."""
+    if value is True:
+        return "{}" if not any(below.required for below in field.below.values()) else None
+    if value is False:
+        return '"None"' if "none" in field.kinds else None
+    if isinstance(value, str):
+        for name, below in field.below.items():
+            if value in below.choices:
+                return f'{{ {name} = "{value}" }}'
+    if any(below.required for below in field.below.values()) or len(field.below) > _SMALL:
+        return None
+    for name, below in field.below.items():
+        if isinstance(below.default, int | float) and not isinstance(below.default, bool):
+            number = value if isinstance(value, int | float) and fits(below, value) else below.default
+            return f"{{ {name} = {_toml(number)} }}"
+    return None
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(_toml(one) for one in value)}]"
+    return str(value)

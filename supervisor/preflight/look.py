@@ -1,0 +1,362 @@
+"""One look at the pod as the job will find it: fills a ``Site``. Reads files, and asks the GPU driver in a child."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from supervisor.config import RunFile
+from supervisor.core.facts import HostLook
+from supervisor.effects import attached, ports, survivors
+from supervisor.effects.strangers import on_the_gpus
+from supervisor.errors import ConfigError, SupervisorError
+from supervisor.jobs.base import Component, Job, StartRequest
+from supervisor.jobs.downloads import hub_cache, token_file
+from supervisor.jobs.environment import job_environment
+from supervisor.preflight import installed
+from supervisor.preflight import volumes as volumes_of
+from supervisor.preflight.site import Gpu, GpuProcess, Site
+from supervisor.primerl import command
+from supervisor.sensors import gpu_survey
+from supervisor.sensors.cgroups import cgroup_of, number
+from supervisor.sensors.gpu import NEAR_ZERO_BYTES
+from supervisor.sensors.host import HostSensor
+
+GPUS_S = 5.0
+"""Patience with the GPU driver; a machine without one answers in a tenth of a second."""
+FILES_S = 2.0
+"""Patience with volumes and caches, of which one may be a network's that is gone."""
+UNLIMITED = 1 << 62
+CAP_SYS_RESOURCE = 24  # linux/capability.h
+LATEST_ATTEMPTS = 3
+
+T = TypeVar("T")
+
+_PROVIDERS = (
+    ("vast", ("VAST_CONTAINERLABEL", "VAST_TCP_PORT_22", "VAST_CONTAINER_ID")),
+    ("runpod", ("RUNPOD_POD_ID",)),
+    ("prime", ("PRIME_POD_ID", "PRIMEINTELLECT_POD_ID")),
+    ("lambda", ("LAMBDA_INSTANCE_ID",)),
+    ("modal", ("MODAL_TASK_ID",)),
+    ("slurm", ("SLURM_JOB_ID",)),
+    ("kubernetes", ("KUBERNETES_SERVICE_HOST",)),
+)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What of the pod this run would use. ``environ``: what the job is given; ``own``: what we were given."""
+
+    environ: Mapping[str, str]
+    own: Mapping[str, str]
+    cwd: Path = Path("/")
+    python: Path | None = None
+    checkout: Path | None = None
+    ports: Sequence[int] = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    nofile: int = 65536
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    state_dir: Path | None = None
+    run_id: str = ""
+
+
+def site(
+    run_file: RunFile | None,
+    job: Job | None,
+    environ: Mapping[str, str],
+    *,
+    checkout: Path | None = None,
+    gpus: bool = True,
+) -> Site:
+    """Look at this pod for the run. Well under a second, but where a driver or a network volume gives no answer."""
+    return look(needs(run_file, job, environ, checkout), gpus=gpus)
+
+
+def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str], checkout: Path | None = None) -> Needs:
+    """What the job would be started with. A job that cannot be started yet is looked at as far as it is known.
+
+    ``checkout``: the folder of prime-rl, where no run file names it.
+    """
+    if run_file is None:
+        here = Path.cwd()
+        folders = {"hf-cache": hub_cache(environ, here), "tmp": Path(environ.get("TMPDIR") or "/tmp")}  # noqa: S108
+        python = checkout / ".venv" / "bin" / "python" if checkout is not None else None
+        return Needs(environ, environ, here, python=python, checkout=checkout, folders=folders)
+    parts = _components(run_file, job)
+    env = parts[0].env if parts else _environment(run_file, environ)
+    folder = (run_file.job.dir or Path.cwd()).expanduser().absolute()
+    return Needs(
+        environ=env,
+        own=environ,
+        cwd=folder,
+        python=command.interpreter(run_file) if run_file.job.kind != "command" else run_file.job.python,
+        checkout=folder,
+        ports=sorted({port for part in parts for port in part.ports}),
+        hosts={port: host for part in parts for port, host in part.hosts.items()},
+        nofile=run_file.job.nofile,
+        folders={
+            "output": run_file.output_dir,
+            "state": run_file.state_dir,
+            "hf-cache": hub_cache(env, folder),
+            "tmp": Path(env.get("TMPDIR") or "/tmp"),  # noqa: S108 - it is looked at, nothing is written there
+        },
+        state_dir=run_file.state_dir,
+        run_id=run_file.run.id,
+    )
+
+
+def look(needs: Needs, *, gpus: bool = True) -> Site:
+    """The pod, as far as it can be known from here. ``gpus`` False: the driver is not asked."""
+    mounts = volumes_of.mounts()
+    cache = hub_cache(needs.environ, needs.cwd)
+    container = in_container(needs.own, mounts)
+    until = time.monotonic() + FILES_S
+    surveyed = _Beside(partial(gpu_survey.survey, GPUS_S, dict(needs.own))) if gpus else None
+    volumes = {name: _Beside(partial(volumes_of.volume_of, path, mounts)) for name, path in needs.folders.items()}
+    models = _Beside(partial(volumes_of.cached_models, cache))
+    persistent = _Beside(partial(volumes_of.given, mounts if container else ()))
+    packages = _Beside(partial(_packages, needs))
+    wandb_login = _Beside(partial(has_wandb_login, needs.environ))
+    hf_login = _Beside(partial(has_hf_login, needs.environ, needs.cwd))
+    host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
+    ours = _Ours(needs)
+    held = listening(needs.ports, needs.hosts, ours)
+    shm = volumes_of.volume_of(Path("/dev/shm"), mounts)  # noqa: S108
+    found = {name: volume for name, one in volumes.items() if (volume := one.told(until)) is not None}
+    cached = models.told(until)
+    versions, (torch, torch_cuda) = packages.told(until) or ({}, ("", ""))
+    told = surveyed.told(time.monotonic() + GPUS_S + 1) if surveyed else None
+    told = told or gpu_survey.GpuSurvey(problem="not asked")
+    return Site(
+        gpus=_gpus(told, ours) if not told.problem or told.none else None,
+        driver=told.driver,
+        driver_cuda=told.cuda,
+        torch=torch,
+        torch_cuda=torch_cuda,
+        versions=versions,
+        memory_bytes=host.memory_total_bytes,
+        nofile=open_files(needs.nofile),
+        nproc=processes(),
+        shm=shm,
+        ports=held,
+        volumes=found,
+        persistent=tuple(persistent.told(until) or ()),
+        hf_cache=cache if cached is not None else None,  # of one that gave no answer nothing is known
+        hf_models=cached or {},
+        environ=needs.environ,
+        netrc_wandb=wandb_login.told(until) is not False,
+        hf_login=hf_login.told(until),
+        provider=provider(needs.own),
+        container=container,
+        job_lives=needs.state_dir is not None and lives(needs.state_dir),
+    )
+
+
+def _components(run_file: RunFile, job: Job | None) -> list[Component]:
+    """What would be started, as far as the job can say it now."""
+    if job is None:
+        return []
+    request = StartRequest(run_file.run.id, 1, None, {}, run_file.wandb.id or "WANDB_ID", Path("/"))
+    try:
+        parts = list(job.components(request))
+        if run_file.recovery.inference == "own-role":
+            parts.append(job.engine_component(request))
+    except SupervisorError:
+        return []
+    return parts
+
+
+def _environment(run_file: RunFile, environ: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        return job_environment(environ, run_file.job.pass_env, run_file.job.env, {})
+    except ConfigError:
+        return {**environ, **run_file.job.env}
+
+
+class _Beside(Generic[T]):
+    """A look that may hang, in a thread that nobody has to wait for. One that fails, or gives no answer, tells None."""
+
+    def __init__(self, what: Callable[[], T]) -> None:
+        self._what = what
+        self._told: T | None = None
+        self._thread = threading.Thread(target=self._look, daemon=True, name="preflight-look")
+        self._thread.start()
+
+    def told(self, until: float) -> T | None:
+        """What was seen, waited for until then (monotonic time)."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+        return self._told
+
+    def _look(self) -> None:
+        with suppress(OSError):
+            self._told = self._what()
+
+
+def _packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
+    found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
+    versions = found.versions() or (installed.locked(needs.checkout) if needs.checkout else {})
+    return versions, installed.torch(found)
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+class _Ours:
+    """What is left of this run's last attempts, looked for only when somebody is in the way: the start will end it."""
+
+    def __init__(self, needs: Needs) -> None:
+        self._needs = needs
+        self._found: frozenset[survivors.Identity] | None = None
+
+    def __call__(self) -> frozenset[survivors.Identity]:
+        if self._found is None:
+            folders = attempts(self._needs.state_dir) if self._needs.state_dir else []
+            if folders:
+                found = survivors.Belongings(folders[0], (), self._needs.run_id, also=folders[1:]).living()
+                self._found = frozenset(process.identity for process in found)
+            else:
+                self._found = frozenset()
+        return self._found
+
+
+def _gpus(told: gpu_survey.GpuSurvey, ours: Callable[[], Collection[survivors.Identity]]) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(one.index, one.uuid, one.name, one.total_bytes, one.free_bytes, _tenants(one, ours), one.capability)
+        for one in told.gpus
+    )
+
+
+def _tenants(
+    gpu: gpu_survey.GpuSurveyed, ours: Callable[[], Collection[survivors.Identity]]
+) -> Sequence[GpuProcess] | None:
+    """Who holds memory there. The driver's numbers may be the host's, and then name some innocent's here, or nobody.
+
+    None where they are hidden, or where only what is left of this run is there.
+    """
+    if gpu.pids is None:
+        return None
+    if not gpu.pids:
+        return () if gpu.used_bytes < NEAR_ZERO_BYTES else None
+    own = {pid for pid, _ in ours()}
+    found = []
+    for pid, used in gpu.pids:
+        if pid not in own:
+            known = on_the_gpus([pid], ())
+            found.append(GpuProcess(pid, known[0], used) if known else GpuProcess(0, "", used))
+    return tuple(found) or None
+
+
+# ---------------------------------------------------------------- ports and processes
+
+
+def listening(
+    wanted: Iterable[int], hosts: Mapping[int, str], ours: Callable[[], Collection[survivors.Identity]] = frozenset
+) -> dict[int, str]:
+    """Which of these ports somebody listens on who is not ``ours``, and who, for people."""
+    found = ports.listeners(wanted, hosts)
+    if not found:
+        return {}
+    own = {pid for pid, _ in ours()}
+    others = [one for one in ports.with_pids(found) if not one.pids or not own.issuperset(one.pids)]
+    return {one.port: ports.describe(one).partition(" is held by ")[2] for one in others}
+
+
+def attempts(state_dir: Path) -> list[Path]:
+    """Folders of the last attempts, the newest first."""
+    folders = (path for path in (state_dir / "attempts").glob("[0-9]*") if path.name.isdigit())
+    return sorted(folders, key=lambda path: int(path.name), reverse=True)[:LATEST_ATTEMPTS]
+
+
+def lives(state_dir: Path) -> bool:
+    """Is an attempt of this run alive, one that was started or one that was attached?"""
+    for folder in attempts(state_dir):
+        if attached.living(folder) is not None:
+            return True
+        for record in survivors.records(folder):
+            if record.of_these_pids and (survivors.alive(record.shim) or survivors.alive(record.child)):
+                return True
+    return False
+
+
+# ---------------------------------------------------------------- limits
+
+
+def open_files(asked: int) -> tuple[int, int]:
+    """Soft and hard limit of open files as the job will have them: it is raised to ``asked`` where that may be."""
+    soft, hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE))
+    if soft >= asked:
+        return soft, hard
+    if hard >= asked or _may_raise(asked):
+        return asked, max(hard, asked)
+    return hard, hard
+
+
+def _may_raise(asked: int) -> bool:
+    most = number(Path("/proc/sys/fs/nr_open"))
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", installed.text_of(Path("/proc/self/status")), re.M)
+    return bool(effective and int(effective[1], 16) >> CAP_SYS_RESOURCE & 1) and (most is None or most >= asked)
+
+
+def processes() -> tuple[int, int] | None:
+    """Soft and hard limit of processes and threads: of this user, or of the control group where that is lower."""
+    soft, hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NPROC))
+    if os.geteuid() == 0:
+        soft = hard = UNLIMITED  # setrlimit(2): not for processes with CAP_SYS_RESOURCE
+    cgroup = cgroup_of(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    if cgroup is None:
+        return soft, hard
+    mount, folder = cgroup.mount, cgroup.folder
+    if cgroup.version == 1:
+        mount, folder = mount.with_name("pids"), mount.with_name("pids") / folder.relative_to(mount)
+    most = UNLIMITED
+    for level in (folder, *(one for one in folder.parents if one.is_relative_to(mount))):
+        most = min(most, number(level / "pids.max") or UNLIMITED)
+    return min(soft, most), min(hard, most)
+
+
+def _limit(value: int) -> int:
+    return UNLIMITED if value == resource.RLIM_INFINITY else value
+
+
+# ---------------------------------------------------------------- files
+
+
+def has_wandb_login(environ: Mapping[str, str]) -> bool:
+    """Has the job's user a login for W&B in its netrc file?"""
+    path = environ.get("NETRC") or f"{environ.get('HOME') or Path.home()}/.netrc"
+    host = re.sub(r"^https?://|[:/].*$", "", environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
+    return bool(re.search(rf"\bmachine\s+{re.escape(host)}\b", installed.text_of(Path(path))))
+
+
+def has_hf_login(environ: Mapping[str, str], cwd: Path) -> bool:
+    """Is there a file with a token where the job's huggingface_hub looks for one?"""
+    return bool(installed.text_of(token_file(environ, cwd)).strip())
+
+
+# ---------------------------------------------------------------- where we are
+
+
+def provider(environ: Mapping[str, str]) -> str:
+    """Who rents this pod out, by the variables that they set; "" where nothing tells."""
+    return next((name for name, variables in _PROVIDERS if any(environ.get(one) for one in variables)), "")
+
+
+def in_container(environ: Mapping[str, str], mounts: Sequence[volumes_of.Mount]) -> bool:
+    """Does this run in a container, whose own layer goes with it?"""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    root = [one.kind for one in mounts if one.point == Path("/")]
+    return bool(
+        any(path.exists() for path in marks)
+        or environ.get("container")
+        or environ.get("KUBERNETES_SERVICE_HOST")
+        or root[-1:] == ["overlay"]
+    )

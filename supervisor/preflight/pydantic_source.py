@@ -1,0 +1,406 @@
+"""Reads pydantic classes out of Python source, as far as their keys go. Nothing is imported or run.
+
+What is not understood becomes a field that takes anything: silence instead of a false claim. Three things decide
+what a class does with a key that it does not know: ``extra`` in its ``model_config`` (BaseModel drops such keys,
+BaseSettings and pydantic_config's BaseConfig refuse them), and validators that run before, which may move keys.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.preflight.class_source import (
+    DEEPEST,
+    Alias,
+    Class,
+    Foreign,
+    Function,
+    Module,
+    Modules,
+    Read,
+    constant,
+    dotted_name,
+)
+from supervisor.preflight.schema import Field, Schema
+
+LARGEST = 2 << 20
+ENTRIES: Mapping[str, tuple[str, ...]] = {
+    "rl": ("entrypoints/rl.py", "rl.py"),
+    "sft": ("entrypoints/sft.py", "trainer/sft/train.py"),
+}
+"""Files whose ``main`` hands a class to the parser, by the word that starts them."""
+
+_ANYTHING = Field(frozenset({"any"}), open=True)
+_PLAIN: Mapping[str, frozenset[str]] = {
+    "str": frozenset({"str"}),
+    "int": frozenset({"int"}),
+    "float": frozenset({"float"}),
+    "bool": frozenset({"bool"}),
+    "Path": frozenset({"str"}),
+    "None": frozenset({"none"}),
+    "list": frozenset({"list"}),
+    "tuple": frozenset({"list"}),
+    "set": frozenset({"list"}),
+    "Sequence": frozenset({"list"}),
+    "List": frozenset({"list"}),
+}
+_TABLES = {"dict", "Dict", "Mapping"}
+_HARMLESS = {"warnings", "json", "os", "copy", "re", "pathlib", "typing"}
+"""Modules that a validator may call without a key being moved by it."""
+
+
+def schema_in(roots: Sequence[Path], kind: str) -> Schema | None:
+    """The schema of the classes in package folders ``roots``."""
+    return schema_of(lambda name: _text(roots, name), kind, ", ".join(str(root) for root in roots))
+
+
+def schema_of(read: Read, kind: str, source: str) -> Schema | None:
+    """The schema of the class that the launcher of ``kind`` hands to its parser; None where that is not found."""
+    modules = Modules(read)
+    for name in ENTRIES.get(kind, ()):
+        module = modules.get(name)
+        if module is None:
+            continue
+        for chosen in module.parsed_classes():
+            found = module.find(chosen)
+            if isinstance(found, Class):
+                try:
+                    field = _Reader().table(found, frozenset(), ())
+                except RecursionError:
+                    return None
+                return Schema(field.below, True, source, field.open) if field.below else None
+    return None
+
+
+def _text(roots: Sequence[Path], name: str) -> str:
+    for root in roots:
+        try:
+            with (root / name).open("rb") as file:
+                return file.read(LARGEST).decode("utf-8", "replace")
+        except OSError:
+            continue
+    return ""
+
+
+# ---------------------------------------------------------------- fields
+
+
+class _Reader:
+    """Turns classes into fields. Holds what was read, since many keys share a class."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[tuple[str, str], frozenset[str]], Field] = {}
+
+    def table(self, cls: Class, filled: frozenset[str], above: tuple[tuple[str, str], ...]) -> Field:
+        """The table of a class. ``filled``: names that validators of classes ``above`` may write by themselves."""
+        if cls.id in above or len(above) > DEEPEST:
+            return _ANYTHING
+        key = (cls.id, filled)
+        if key not in self._tables:
+            self._tables[key] = self._table(cls, filled, (*above, cls.id))
+        return self._tables[key]
+
+    def _table(self, cls: Class, filled: frozenset[str], above: tuple[tuple[str, str], ...]) -> Field:
+        extra = cls.extra()
+        before = [_Before(one) for one in cls.line() if isinstance(one, Class)]
+        filled |= {name.rpartition(".")[2] for one in before for name in one.words}
+        moved = {name for one in before if one.moves for name in one.words}
+        loose = any(one.unknown for one in before)
+        touched = {name for one in before for name in one.fields}
+        below: dict[str, Field] = {}
+        for one in reversed([one for one in cls.line() if isinstance(one, Class)]):
+            for statement in one.node.body:
+                for name, field in self._field(one, statement, filled, above):
+                    if name in touched or "*" in touched:
+                        field = replace(field, kinds=field.kinds | {"any"}, open=True)
+                    elif name in moved and "table" in field.kinds:
+                        field = replace(field, open=True)
+                    below[name] = field
+        below |= {name: _moved_to(name, moved, below) for name in moved if name.isidentifier() and name not in below}
+        return Field(
+            frozenset({"table"}),
+            below,
+            open=loose or extra in (None, "allow"),
+            ignores=extra == "ignore",
+        )
+
+    def _field(
+        self, cls: Class, statement: ast.stmt, filled: frozenset[str], above: tuple[tuple[str, str], ...]
+    ) -> Iterator[tuple[str, Field]]:
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            return
+        name = statement.target.id
+        if name.startswith("_") or name == "model_config" or "ClassVar" in ast.dump(statement.annotation):
+            return
+        field = self._type(cls.module, statement.annotation, filled, above, 0)
+        facts = [_Facts(call) for call in _field_calls(statement.annotation)]
+        if statement.value is not None:
+            own = _Facts(statement.value) if _is_field_call(statement.value) else None
+            facts.append(own or _Facts(None, statement.value))
+        given = [one for one in facts if one.has_default]
+        field = replace(
+            field,
+            required=not given and name not in filled,
+            default=given[-1].default if given else None,
+        )
+        yield name, field
+        for alias in (alias for one in facts for alias in one.aliases):
+            if alias != name:
+                yield alias, replace(field, required=False)
+                yield name, replace(field, required=False)
+
+    def _type(
+        self, module: Module, node: ast.expr, filled: frozenset[str], above: tuple[tuple[str, str], ...], depth: int
+    ) -> Field:
+        """What an annotation takes."""
+        if depth > DEEPEST:
+            return _ANYTHING
+        if isinstance(node, ast.Constant):
+            if node.value is None:
+                return Field(_PLAIN["None"])
+            if isinstance(node.value, str):
+                try:
+                    inner = ast.parse(node.value, mode="eval").body
+                except (SyntaxError, ValueError):
+                    return _ANYTHING
+                return self._type(module, inner, filled, above, depth + 1)
+            return _ANYTHING
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            return _either([self._type(module, side, filled, above, depth + 1) for side in (node.left, node.right)])
+        if isinstance(node, ast.Subscript):
+            return self._generic(module, node, filled, above, depth)
+        name = dotted_name(node)
+        found = module.find(name) if name else None
+        if isinstance(found, Class):
+            if any(isinstance(one, Foreign) and one.dotted in ("enum.Enum", "enum.StrEnum") for one in found.line()):
+                return Field(frozenset({"str"}))
+            return self.table(found, filled, above)
+        if isinstance(found, Alias):
+            return self._type(found.module, found.expression, filled, above, depth + 1)
+        last = name.rpartition(".")[2]
+        if found is None or (
+            isinstance(found, Foreign) and found.dotted.partition(".")[0] in ("typing", "pathlib", "collections")
+        ):
+            if last in _PLAIN:
+                return Field(_PLAIN[last])
+            if last in _TABLES:
+                return Field(frozenset({"table"}), open=True)
+        return _ANYTHING
+
+    def _generic(
+        self,
+        module: Module,
+        node: ast.Subscript,
+        filled: frozenset[str],
+        above: tuple[tuple[str, str], ...],
+        depth: int,
+    ) -> Field:
+        name = dotted_name(node.value).rpartition(".")[2]
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+        def read(one: ast.expr) -> Field:
+            return self._type(module, one, filled, above, depth + 1)
+
+        if name == "Annotated":
+            field = read(inner[0])
+            changing = ("BeforeValidator", "WrapValidator", "PlainValidator")
+            if any(word in ast.dump(extra) for extra in inner[1:] for word in changing):
+                return replace(field, kinds=field.kinds | {"any"}, open=True)
+            return field
+        if name in ("SerializeAsAny", "Required", "NotRequired", "Final"):
+            return read(inner[0])
+        if name == "Optional":
+            return _either([read(inner[0]), Field(_PLAIN["None"])])
+        if name == "Union":
+            return _either([read(one) for one in inner])
+        if name == "Literal":
+            return _choices(inner)
+        if name in ("list", "List", "Sequence", "tuple", "set"):
+            elements = read(inner[0])
+            tables = "table" in elements.kinds and name not in ("tuple", "set")
+            below = elements.below if tables else {}
+            return Field(
+                frozenset({"list"}),
+                below,
+                open=elements.open or not below,
+                ignores=elements.ignores,
+                variants=elements.variants if tables else {},
+            )
+        if name in _TABLES:
+            return Field(frozenset({"table"}), open=True)
+        return _ANYTHING
+
+
+def _moved_to(name: str, moved: set[str], below: Mapping[str, Field]) -> Field:
+    """A key that a validator takes although no field has its name.
+
+    Where it names exactly one table that has a field of that name, it moves the key there: `[orchestrator.sampling]`
+    became `[orchestrator.train.sampling]` in that way (1a1a39619). Otherwise nothing is known of it.
+    """
+    there = [below[table].below[name] for table in moved if table in below and name in below[table].below]
+    return replace(there[0], required=False) if len(there) == 1 else _ANYTHING
+
+
+def _choices(inner: Sequence[ast.expr]) -> Field:
+    values = [constant(one) for one in inner]
+    kinds = {
+        {"str": "str", "int": "int", "bool": "bool", "NoneType": "none"}.get(type(one).__name__, "any")
+        for one in values
+    }
+    if any(not isinstance(one, ast.Constant) for one in inner):
+        return _ANYTHING
+    return Field(frozenset(kinds), choices=tuple(one for one in values if isinstance(one, str)))
+
+
+def _either(sides: Sequence[Field]) -> Field:
+    """What takes one or the other. Keys of several tables are all taken: which of them is meant is not asked here."""
+    kinds = frozenset(kind for side in sides for kind in side.kinds)
+    texts = [side for side in sides if "str" in side.kinds]
+    below: dict[str, Field] = {}
+    for side in sides:
+        for name, field in side.below.items():
+            below[name] = _either([below[name], field]) if name in below else field
+    tables = [side for side in sides if side.kinds & {"table", "list", "any"}]
+    for name, field in below.items():
+        # Which of the tables is meant depends on its `type`; one that drops the key takes any value of it.
+        if any(name not in side.below and (side.ignores or side.open) for side in tables):
+            below[name] = replace(field, kinds=field.kinds | {"any"}, open=True)
+    return Field(
+        kinds,
+        {name: replace(field, required=field.required and len(tables) < 2) for name, field in below.items()},
+        open=any(side.open for side in sides),
+        choices=tuple(dict.fromkeys(choice for side in texts for choice in side.choices))
+        if all(side.choices for side in texts)
+        else (),
+        required=all(side.required for side in sides),
+        default=sides[0].default,
+        ignores=any(side.ignores for side in tables),
+        variants=_variants(tables),
+    )
+
+
+def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
+    """The tables of a union by their key `type`; nothing where one of them has none of its own."""
+    found: dict[str, Field] = {}
+    for one in tables:
+        names = one.below["type"].choices if "type" in one.below else ()
+        mine = one.variants or dict.fromkeys(names, one)
+        if not mine or "any" in one.kinds or set(mine) & set(found):
+            return {}
+        found |= mine
+    return found if len(found) > 1 else {}
+
+
+# ---------------------------------------------------------------- Field(...) and validators
+
+
+def _is_field_call(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == "Field"
+
+
+def _field_calls(annotation: ast.expr) -> Iterator[ast.Call]:
+    """The ``Field(...)`` of an ``Annotated[...]`` itself, not those of what it holds."""
+    if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
+        return
+    if dotted_name(annotation.value).rpartition(".")[2] == "Annotated":
+        yield from (one for one in annotation.slice.elts[1:] if isinstance(one, ast.Call) and _is_field_call(one))
+
+
+class _Facts:
+    """What a ``Field(...)`` or a plain default says."""
+
+    def __init__(self, call: ast.expr | None, value: ast.expr | None = None) -> None:
+        words: dict[str | None, ast.expr] = {}
+        if isinstance(call, ast.Call):
+            words = {word.arg: word.value for word in call.keywords}
+            value = call.args[0] if call.args else words.get("default")
+        needed = isinstance(value, ast.Constant) and value.value is ...
+        self.has_default = (value is not None and not needed) or "default_factory" in words or None in words
+        self.default = _literal(value) if not needed else None
+        self.aliases = tuple(
+            alias
+            for word in ("alias", "validation_alias")
+            if word in words
+            for alias in (constant(node) for node in ast.walk(words[word]) if isinstance(node, ast.expr))
+            if isinstance(alias, str)
+        )
+
+
+def _literal(node: ast.expr | None) -> object:
+    """A number, text or bool; the text of a ``Path("...")``; None for all else."""
+    if isinstance(node, ast.Call) and dotted_name(node.func) == "Path" and len(node.args) == 1:
+        node = node.args[0]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _literal(node.operand)
+        return -value if isinstance(value, int | float) else None
+    value = constant(node)
+    return value if isinstance(value, int | float | str) else None
+
+
+class _Before:
+    """What the validators of one class that run before its fields are looked at could do to its keys."""
+
+    def __init__(self, cls: Class) -> None:
+        self.words: set[str] = set()
+        """Every text in them: the names of the keys that they read, write or move are among them."""
+        self.fields: set[str] = set()
+        """Fields whose value one of them may change ("*": all)."""
+        self.moves = False
+        self.unknown = False
+        """True: they hand the keys to code that is not known here."""
+        for node in cls.node.body:
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for mark in node.decorator_list:
+                if not isinstance(mark, ast.Call):
+                    continue
+                mode = next((constant(word.value) for word in mark.keywords if word.arg == "mode"), "")
+                name = dotted_name(mark.func).rpartition(".")[2]
+                if mode in ("before", "wrap", "plain") and name == "field_validator":
+                    self._field_validator(cls, node, mark)
+                elif mode in ("before", "wrap") and name in ("model_validator", "root_validator"):
+                    self._read(cls.module, node, set())
+
+    def _field_validator(self, cls: Class, node: ast.FunctionDef, mark: ast.Call) -> None:
+        names = {name for one in mark.args if isinstance(name := constant(one), str)}
+        # The one for all fields reads the text "None" as none, in every version of prime-rl that has it.
+        if "*" not in names or "None" not in {constant(one) for one in ast.walk(node) if isinstance(one, ast.expr)}:
+            self.fields |= names
+
+    def _read(self, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef, seen: set[int]) -> None:
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        body = [one for statement in node.body for one in ast.walk(statement)]
+        documentation = {id(one.value) for one in body if isinstance(one, ast.Expr)}
+        for one in body:
+            if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in documentation:
+                self.words.add(one.value)
+            elif isinstance(one, ast.Delete | ast.DictComp):
+                self.moves = True
+            elif isinstance(one, ast.ImportFrom):
+                self.unknown |= (one.module or "").partition(".")[0] not in _HARMLESS
+            elif isinstance(one, ast.Import):
+                self.unknown |= any(name.name.partition(".")[0] not in _HARMLESS for name in one.names)
+            elif isinstance(one, ast.Call):
+                self._call(module, one, seen)
+
+    def _call(self, module: Module, call: ast.Call, seen: set[int]) -> None:
+        name = dotted_name(call.func)
+        if name.rpartition(".")[2] in ("pop", "popitem", "clear"):
+            self.moves = True
+        found = module.find(name) if name else None
+        if not call.args and not call.keywords:
+            return  # it is not handed the keys
+        if isinstance(found, Function):
+            self._read(found.module, found.node, seen)
+        elif re.fullmatch(r"cls\.\w+", name) or (
+            isinstance(found, Foreign) and found.dotted.partition(".")[0] not in _HARMLESS
+        ):
+            self.unknown = True
+        elif name == "dict":
+            self.moves = True

@@ -1,0 +1,104 @@
+"""Every key that an installed prime-rl knows and the kind of its value, read from its source without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Field:
+    """One key. ``kinds``: TOML types it takes ("str", "int", "float", "bool", "list", "table", "any", "none").
+
+    ``below``: the keys of its table ("table"), or of each table in its list ("list"); empty and ``open`` where any key
+    is taken. With ``open`` and keys in ``below``, those are known and others may be taken as well.
+    ``choices``: the only texts that it takes, where they are listed.
+    """
+
+    kinds: frozenset[str]
+    below: Mapping[str, Field] = field(default_factory=dict)
+    open: bool = False
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    default: object = None
+    """A literal default (number, text, bool), None where there is none or it is not literal."""
+    ignores: bool = False
+    """Keys of its table that are not known are dropped without a word, and not refused."""
+    variants: Mapping[str, Field] = field(default_factory=dict)
+    """By the text of its key `type`: the table that is meant, where ``below`` has the keys of several."""
+
+    def of(self, table: Mapping[str, object]) -> Field:
+        """The variant that ``table`` says it is; itself where it does not say."""
+        said = table.get("type")
+        return self.variants.get(said, self) if isinstance(said, str) else self
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The keys of `rl` (or `sft`) of one version. ``exact`` False: of another version that is near, so not certain."""
+
+    top: Mapping[str, Field]
+    exact: bool = True
+    source: str = ""
+    open: bool = False
+    """More keys may be taken at the top level than are known here."""
+
+    def get(self, path: str) -> Field | None:
+        """The field at a dotted path ("-" and "_" are the same; list indices are left out), None when unknown."""
+        below: Mapping[str, Field] = self.top
+        found: Field | None = None
+        for part in path.split("."):
+            if part.isdigit() and found is not None:
+                continue
+            found = below.get(part.replace("-", "_"))
+            if found is None:
+                return None
+            below = found.below
+        return found
+
+    def places(self, name: str) -> Sequence[str]:
+        """Dotted paths at which a key of this name is known, shortest first."""
+        return self._places.get(name.replace("-", "_"), ())
+
+    @cached_property
+    def _places(self) -> Mapping[str, Sequence[str]]:
+        places: dict[str, list[str]] = {}
+        for path in walk(self.top):
+            places.setdefault(path.rpartition(".")[2], []).append(path)
+        return {name: sorted(paths, key=lambda path: (path.count("."), path)) for name, paths in places.items()}
+
+
+def walk(fields: Mapping[str, Field], above: str = "") -> Iterator[str]:
+    """Dotted paths of all keys, each table before what stands in it."""
+    for name, one in fields.items():
+        path = f"{above}.{name}" if above else name
+        yield path
+        yield from walk(one.below, path)
+
+
+def read(roots: Sequence[Path], kind: str) -> Schema | None:
+    """The schema of the prime-rl in ``roots`` ("rl" or "sft"); None where its source is not understood."""
+    from supervisor.preflight.pydantic_source import schema_in
+
+    return schema_in(roots, kind)
+
+
+def strangers(tree: Mapping[str, object], schema: Schema) -> Iterator[str]:
+    """Dotted paths in ``tree`` that ``schema`` does not know. Nothing is said of what stands below an open table."""
+    yield from _strangers(tree, schema.top, schema.open, "")
+
+
+def _strangers(tree: Mapping[str, object], known: Mapping[str, Field], anything: bool, above: str) -> Iterator[str]:
+    for key, value in tree.items():
+        name = str(key).replace("-", "_")
+        path = f"{above}.{name}" if above else name
+        field = known.get(name)
+        if field is None:
+            if not anything:
+                yield path
+            continue
+        for table in value if isinstance(value, list) else [value]:
+            if isinstance(table, Mapping):
+                yield from _strangers(table, field.below, field.open, path)

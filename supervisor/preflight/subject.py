@@ -1,0 +1,140 @@
+"""What the checks look at: the run file, the trainer's configuration as text and as settings, its dialect, the machine.
+
+``gather`` reads files and looks at the machine; everything else here is data. Nothing of a configuration that cannot
+be read stops it: what is wrong is a finding, and the rest is looked at as far as it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from supervisor.config import RunFile
+from supervisor.jobs.base import GpuPlan
+from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.models import ModelFacts
+from supervisor.preflight.schema import Schema
+from supervisor.preflight.site import Site
+from supervisor.primerl.configs import Settings, flags
+from supervisor.primerl.dialect import Dialect
+from supervisor.toml_positions import Key, Position
+
+Kind = Literal["rl", "sft", "vf-rl", "command"]
+How = Literal["installed", "as-of", "guessed", ""]
+"""Where the dialect comes from: the installed prime-rl, a day that a person named, or the configuration's own keys."""
+
+
+@dataclass(frozen=True)
+class ConfigText:
+    """One file of the trainer's configuration.
+
+    ``table``: the part of the whole that it fills ("" for all of it, else "trainer", "orchestrator", "inference").
+    ``data``: what it says, mistakes in the text mended where that is certain; None where it cannot be read at all.
+    ``positions`` are of ``text`` as it stands in the file.
+    """
+
+    path: Path
+    table: str
+    text: str
+    data: Mapping[str, Any] | None
+    positions: Mapping[Key, Position]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything that the checks may ask. Built by ``supervisor.preflight.gather``, or by hand in tests."""
+
+    kind: Kind
+    settings: Settings
+    """All files in one tree, [job] args over them; where the dialect spells a key otherwise, both must be asked for."""
+    texts: Sequence[ConfigText] = ()
+    args: Sequence[str] = ()
+    run_file: RunFile | None = None
+    run_path: Path | None = None
+    run_positions: Mapping[Key, Position] = field(default_factory=dict)
+    dialect: Dialect | None = None
+    dialect_from: How = ""
+    as_of: date | None = None
+    """The day whose version a person named: then that is the one that will run."""
+    others: Sequence[tuple[Dialect, Schema | None]] = ()
+    """Where the dialect is guessed: some others that the keys fit as well. An error must be one in all of them."""
+    schema: Schema | None = None
+    """Every key that the trainer knows, of the installed version where there is one."""
+    roots: Sequence[Path] = ()
+    """Package folders of the installed prime-rl."""
+    plan: GpuPlan = field(default_factory=GpuPlan)
+    interval: int | None = None
+    """Steps between two checkpoints as the run will be started; None: no checkpoint but the last."""
+    max_steps: int | None = None
+    model: ModelFacts | None = None
+    steps: Mapping[int, int] = field(default_factory=dict)
+    """Complete checkpoints on this disk: step to bytes."""
+    revision: str = ""
+    site: Site = field(default_factory=Site)
+    found: Sequence[Finding] = ()
+    """What was already wrong while it was gathered."""
+
+    def where(self, *paths: str) -> Where:
+        """Where the first of the dotted ``paths`` that is set stands; [job] args have the last word."""
+        for path in paths:
+            if not self.settings.has(path):
+                continue
+            parts = tuple(path.split("."))
+            if path not in self._flags:
+                for text in reversed(self.texts):
+                    below = parts[1:] if text.table and parts[0] == text.table else parts if not text.table else ()
+                    if below and (place := _position(text.positions, below)):
+                        return Where(str(text.path), place.line, path)
+            return Where(str(self.run_path or ""), self.run_line("job", "args"), path)
+        return self.file(paths[0] if paths else "")
+
+    def where_exactly(self, key: Key) -> Where:
+        """Where a key stands that passes through lists: ``key`` has the index of each element."""
+        name = ".".join(part for part in key if isinstance(part, str))
+        for text in reversed(self.texts):
+            below = key[1:] if text.table and key[0] == text.table else key if not text.table else ()
+            if below and (place := text.positions.get(below)):
+                return Where(str(text.path), place.line, name)
+        return self.where(name)
+
+    @cached_property
+    def _flags(self) -> frozenset[str]:
+        return frozenset(name.replace("-", "_") for name, _ in flags(self.args))
+
+    def file(self, key: str = "") -> Where:
+        """The file in which ``key`` would have to stand, where none sets it."""
+        part = key.partition(".")[0]
+        for text in self.texts:
+            if not text.table or text.table == part:
+                return Where(str(text.path), 0, key)
+        return Where(str(self.texts[0].path) if self.texts else str(self.run_path or ""), 0, key)
+
+    def knows(self, part: str) -> bool:
+        """Is the configuration of the trainer, the orchestrator or inference among the files that are looked at?
+
+        One of the three separate files alone says nothing of the others, and their defaults are not what will run; nor
+        does a file that cannot be read.
+        """
+        return not self.texts or any(text.table in ("", part) and text.data is not None for text in self.texts)
+
+    def run_line(self, *key: str) -> int:
+        """The line of a key in the run file; 0 where it is not there."""
+        place = self.run_positions.get(key)
+        return place.line if place else 0
+
+    def run_where(self, *key: str) -> Where:
+        """A key of the run file."""
+        return Where(str(self.run_path or ""), self.run_line(*key), ".".join(key))
+
+
+def _position(positions: Mapping[Key, Position], parts: tuple[str, ...]) -> Position | None:
+    """prime-rl takes "-" and "_" for the same, and a list of tables has an index where the path has none."""
+    wanted = tuple(part.replace("-", "_") for part in parts)
+    for key, place in positions.items():
+        if tuple(part.replace("-", "_") for part in key if isinstance(part, str)) == wanted:
+            return place
+    return None

@@ -1,0 +1,382 @@
+"""Makes TOML of a value that is almost TOML: text without quotes, Python's words, typographic quotes, missing brackets.
+
+Only what can be meant in one way is rewritten; the caller has the last word by parsing the result. Lines stay lines,
+but for inline tables, which TOML 1.0 wants on one line.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import Literal
+
+Mistake = Literal[
+    "unquoted-text",
+    "python-word",
+    "typographic-quotes",
+    "unclosed",
+    "backslashes",
+    "missing-comma",
+    "missing-brackets",
+    "odd-number",
+    "inline-table",
+    "stray-character",
+    "wrong-separator",
+]
+
+TYPOGRAPHIC = "“”„‟«»″‘’‚‛′`´"
+BLANKS = {"\u00a0": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\u200e": "", "\u2060": "", "\ufeff": ""}
+"""Characters that look like nothing or like a space, and come along with text that is copied from a web page."""
+
+_DEEPEST = 40
+_ESCAPE = re.compile(r'\\(?:[btnfr"\\]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8})')
+_TRUTH = {"true", "false"}
+_NOTHING = {"none", "null", "nil", "~", "undefined"}
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
+_LEADING_ZEROS = re.compile(r"([+-]?)0+(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
+_BARE_POINT = re.compile(r"([+-]?)(\d*)\.(\d*)([eE][+-]?\d+)?")
+_OTHER_COMMENT = re.compile(r"//|;(?=[ \t]*\S)")
+"""Comments as other languages write them."""
+_SUM = re.compile(r"[\d.]+(?:[ \t]*[-+*/][ \t]*[\d.]+)+")
+_VARIABLE = re.compile(r"\$\{\w+\}")
+_MINUS = str.maketrans("\u2212\u2013\u2014", "---")
+_KEY = re.compile(
+    r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')(?:[ \t]*\.[ \t]*(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*'))*"""
+)
+
+
+class CannotMendError(Exception):
+    """What is meant is not certain."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """``text``: TOML, with as many lines. ``mistakes``: what was wrong, in the order of the text, each once."""
+
+    text: str
+    mistakes: tuple[Mistake, ...]
+
+
+def rewritten(text: str) -> Rewritten:
+    """TOML for the value ``text`` (what stands after "=", comments included). Raises CannotMendError."""
+    return _Value(text).whole()
+
+
+def is_scalar(word: str) -> bool:
+    """Is this one number, truth, date or quoted text of TOML?"""
+    if not word or "\n" in word or word[0] in "[{#":
+        return False
+    try:
+        return len(tomllib.loads(f"x = {word}")) == 1
+    except (ValueError, RecursionError):
+        return False
+
+
+def quoted(text: str) -> str:
+    """``text`` as TOML writes it: in plain quotes if it has backslashes, else in double ones."""
+    if "\\" in text and "'" not in text:
+        return f"'{text}'"
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class _Value:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.out: list[str] = []
+        self.mistakes: list[Mistake] = []
+        self.joined = False
+        """An inline table stands over several lines: they become one."""
+
+    def whole(self) -> Rewritten:
+        self._blank(newlines=False)
+        start = len(self.out)
+        self._value("", 0)
+        self._blank(newlines=False)
+        if self._peek() == ",":
+            self._rest_of_a_list(start)
+        if self._peek() == "," or re.match(r";[ \t]*(?:#.*)?$", self._rest_of_line()):
+            self._skip("stray-character")
+            self._blank(newlines=False)
+        if comment := _OTHER_COMMENT.match(self._rest_of_line()):
+            self.mistakes.append("stray-character")
+            self.out.append("#")
+            self.at += comment.end()
+            self._copy(self._line_end() - self.at)
+        self._trailing()
+        text = "".join(self.out)
+        if self.joined:
+            text = text[: len(text) - len(text.lstrip())] + " ".join(line.strip() for line in text.split("\n")).strip()
+        return Rewritten(text, tuple(dict.fromkeys(self.mistakes)))
+
+    def _rest_of_a_list(self, start: int) -> None:
+        """Values with commas and no brackets around: `gpu_ids = 0, 1`."""
+        at, out, mistakes = self.at, len(self.out), len(self.mistakes)
+        values = 1
+        while self._peek() == ",":
+            self._copy(1)
+            self._blank(newlines=False)
+            if self._peek() in ("", "\n", "#"):
+                break
+            self._value("[", 0)
+            values += 1
+            self._blank(newlines=False)
+        if values == 1:
+            self.at, self.out[out:], self.mistakes[mistakes:] = at, [], []
+            return
+        self.out.insert(start, "[")
+        self.out.append("]")
+        self.mistakes.append("missing-brackets")
+
+    def _trailing(self) -> None:
+        rest = self.text[self.at :]
+        if rest.strip() and not all(not line.strip() or line.lstrip().startswith("#") for line in rest.split("\n")):
+            raise CannotMendError
+        self.out.append(rest)
+
+    # ------------------------------------------------------------ values
+
+    def _value(self, inside: str, depth: int) -> None:
+        if depth > _DEEPEST:
+            raise CannotMendError
+        head = self._peek()
+        if head in ('"', "'"):
+            self._quoted(head, inside)
+        elif head and head in TYPOGRAPHIC:
+            self._typographic()
+        elif head == "[":
+            self._array("[", "]", depth)
+        elif head == "(":
+            self.mistakes.append("missing-brackets")
+            self._array("(", ")", depth)
+        elif head == "{":
+            self._table(depth)
+        else:
+            self._bare(inside)
+
+    def _quoted(self, quote: str, inside: str) -> None:
+        if self.text.startswith(quote * 3, self.at):
+            end = self.text.find(quote * 3, self.at + 3)
+            if end < 0:
+                raise CannotMendError
+            end += 3
+            while self.text.startswith(quote, end):
+                end += 1
+            self._copy(end - self.at)
+            return
+        line_end = self._line_end()
+        end = self.at + 1
+        while end < line_end and self.text[end] != quote:
+            end += 2 if quote == '"' and self.text[end] == "\\" else 1
+        if end >= line_end:
+            self._unclosed(quote, inside, line_end)
+            return
+        content = self.text[self.at + 1 : end]
+        if quote == '"' and "\\" in _ESCAPE.sub("", content):
+            # A backslash that starts no escape of TOML's was meant as itself, and so were the others of this text.
+            self.mistakes.append("backslashes")
+            self.out.append(quoted(content))
+            self.at = end + 1
+        else:
+            self._copy(end + 1 - self.at)
+
+    def _unclosed(self, quote: str, inside: str, line_end: int) -> None:
+        """A text that is not closed on its line. Where it ends is certain when nothing else could stand there."""
+        line = self.text[self.at + 1 : line_end].rstrip()
+        if line.endswith('\\"') and quote == '"' and "\\" in _ESCAPE.sub("", line[:-2] + "\\"):
+            self.mistakes.append("backslashes")  # "C:\models\": the last backslash was meant as itself, too
+            self.out.append(quoted(line[:-1]))
+        elif inside == "[" and line.endswith("]") and not set(line[:-1]) & set(",'\"#[ "):
+            self.mistakes.append("unclosed")
+            self.out.append(quoted(line[:-1]))
+            line_end = self.at + 1 + len(line) - 1
+        elif inside or "#" in line or quote in line:
+            raise CannotMendError
+        else:
+            other = line[-1:] in "'\"" + TYPOGRAPHIC and line[-1:] != ""
+            self.mistakes.append("typographic-quotes" if other and line[-1] in TYPOGRAPHIC else "unclosed")
+            self.out.append(quoted(line[:-1] if other else line))
+        self.at = line_end
+
+    def _typographic(self) -> None:
+        line_end = self._line_end()
+        end = self.at + 1
+        while end < line_end and self.text[end] not in TYPOGRAPHIC + '"':
+            end += 1
+        if end >= line_end:
+            raise CannotMendError
+        self.mistakes.append("typographic-quotes")
+        self.out.append(quoted(self.text[self.at + 1 : end]))
+        self.at = end + 1
+
+    def _array(self, opening: str, closing: str, depth: int) -> None:
+        self._skip()
+        self.out.append("[")
+        while True:
+            self._blank(newlines=True)
+            if self._peek() == closing:
+                self._skip()
+                break
+            if self._peek() == "":
+                self._close("]")
+                return
+            self._value("[", depth + 1)
+            end = len(self.out)
+            self._blank(newlines=True)
+            if self._peek() == ",":
+                self._copy(1)
+            elif self._peek() not in ("", closing):
+                self.out.insert(end, ",")
+                self.mistakes.append("missing-comma")
+        self.out.append("]")
+
+    def _close(self, bracket: str) -> None:
+        """Put a missing bracket behind the last thing that stands there, not behind its comment or on an empty line."""
+        last = len(self.out)
+        while last and (not self.out[last - 1].strip() or self.out[last - 1].lstrip().startswith("#")):
+            last -= 1
+        self.out.insert(last, bracket)
+        self.mistakes.append("unclosed")
+
+    def _table(self, depth: int) -> None:
+        self._copy(1)
+        while True:
+            self._blank(newlines=True, in_table=True)
+            if self._peek() == "}":
+                self._copy(1)
+                return
+            if self._peek() == "":
+                self._close("}")
+                return
+            key = _KEY.match(self.text, self.at)
+            if not key:
+                raise CannotMendError
+            self._copy(key.end() - self.at)
+            self._blank(newlines=False)
+            if self._peek() == ":":
+                self._skip("wrong-separator")
+                self.out.append(" =")
+            elif self._peek() == "=":
+                self._copy(1)
+            else:
+                raise CannotMendError
+            self._blank(newlines=False)
+            self._value("{", depth + 1)
+            end = len(self.out)
+            self._blank(newlines=True, in_table=True)
+            if self._peek() == ",":
+                self._copy(1)
+                comma = len(self.out) - 1
+                self._blank(newlines=True, in_table=True)
+                if self._peek() == "}":
+                    self.out[comma] = ""
+                    self.mistakes.append("inline-table")
+            elif self._peek() not in ("", "}"):
+                self.out.insert(end, ",")
+                self.mistakes.append("missing-comma")
+
+    def _bare(self, inside: str) -> None:
+        stops = {"": "\n#", "[": ",])\n#", "{": ",}\n#"}[inside]
+        end = self.at
+        while end < len(self.text) and self.text[end] not in stops:
+            end += 1
+        raw = self.text[self.at : end]
+        if inside == "" and (comment := re.search(r"[ \t]+(?://|;)(?=[ \t])", raw)):
+            raw = raw[: comment.start()]
+            end = self.at + len(raw)
+        word = raw.strip()
+        if not word or _SUM.fullmatch(word):
+            raise CannotMendError
+        # Commas part values, but for `1,000`, and where the whole is one.
+        if inside == "" and "," in word and not _THOUSANDS.fullmatch(word):
+            first = word.partition(",")[0]
+            raw = raw[: raw.index(",")]
+            word = first.strip()
+            end = self.at + len(raw)
+        parts = word.split()
+        if inside != "{" and len(parts) > 1 and not is_scalar(word) and all(map(is_scalar, parts)):
+            self.mistakes.append("missing-comma" if inside else "missing-brackets")
+            listed = ", ".join(parts)
+            self.out.append(listed if inside else f"[{listed}]")
+        else:
+            self.out.append(self._word(word))
+        self.out.append(raw[len(raw.rstrip()) :])
+        self.at = end
+
+    def _word(self, word: str) -> str:
+        if not word:
+            raise CannotMendError
+        if is_scalar(word):
+            return word
+        lower = word.lower()
+        if lower in _TRUTH:
+            self.mistakes.append("python-word")
+            return lower
+        if lower in _NOTHING:
+            self.mistakes.append("python-word")
+            return '"None"'
+        if number := _number(word):
+            self.mistakes.append("odd-number")
+            return number
+        if word.endswith(";"):
+            self.mistakes.append("stray-character")
+            return self._word(word[:-1].rstrip())
+        if word[-1] in "'\"" + TYPOGRAPHIC and not set(word[:-1]) & set("'\"" + TYPOGRAPHIC):
+            self.mistakes.append("unclosed")
+            return quoted(word[:-1])
+        if set(_VARIABLE.sub("", word)) & set("='\"[]{}" + TYPOGRAPHIC) or word[0] in "#,;:":
+            raise CannotMendError
+        self.mistakes.append("unquoted-text")
+        return quoted(word)
+
+    # ------------------------------------------------------------ characters
+
+    def _peek(self) -> str:
+        return self.text[self.at] if self.at < len(self.text) else ""
+
+    def _rest_of_line(self) -> str:
+        return self.text[self.at : self._line_end()]
+
+    def _line_end(self) -> int:
+        end = self.text.find("\n", self.at)
+        return len(self.text) if end < 0 else end
+
+    def _copy(self, count: int) -> None:
+        self.out.append(self.text[self.at : self.at + count])
+        self.at += count
+
+    def _skip(self, mistake: Mistake | None = None) -> None:
+        self.at += 1
+        if mistake:
+            self.mistakes.append(mistake)
+
+    def _blank(self, *, newlines: bool, in_table: bool = False) -> None:
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in BLANKS:
+                self._skip("stray-character")
+                self.out.append(BLANKS[char])
+            elif char in " \t" or (char == "\n" and newlines):
+                if char == "\n" and in_table:
+                    self.mistakes.append("inline-table")
+                    self.joined = True
+                self._copy(1)
+            elif char == "#" and newlines:
+                if in_table:
+                    raise CannotMendError  # the comment would swallow the rest of the joined line
+                self._copy(self._line_end() - self.at)
+            else:
+                return
+
+
+def _number(word: str) -> str:
+    """A number that TOML writes otherwise: `.5`, `5.`, `007`, `1,000`; "" for all else."""
+    word = word.translate(_MINUS)
+    if _THOUSANDS.fullmatch(word):
+        return word.replace(",", "")
+    if (parts := _BARE_POINT.fullmatch(word)) and (parts[2] or parts[3]):
+        word = f"{parts[1]}{parts[2] or '0'}.{parts[3] or '0'}{parts[4] or ''}"
+    if zeros := _LEADING_ZEROS.fullmatch(word):
+        word = f"{zeros[1]}{zeros[2]}"
+    return word if is_scalar(word) and word[:1].isdigit() | (word[:1] in "+-") else ""

@@ -1,0 +1,104 @@
+"""One look at all GPUs and their driver, in a child process: a broken driver can hang or crash whoever asks it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LOOK_S = 15.0
+
+# By version, because pynvml's name without one raises another kind of error with drivers before 510. A GPU that cannot
+# be read (one that fell off the bus) is left out, and so is not known.
+_ASK = """
+import json, pynvml
+pynvml.nvmlInit()
+def asked(call, *words):
+    try:
+        value = call(*words)
+    except pynvml.NVMLError:
+        return None
+    return value.decode() if isinstance(value, bytes) else value
+def processes(handle):
+    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
+        try:
+            return [[one.pid, one.usedGpuMemory or 0] for one in getattr(pynvml, name)(handle)]
+        except pynvml.NVMLError_FunctionNotFound:
+            continue
+        except pynvml.NVMLError:
+            return None
+    return None
+gpus = []
+for index in range(pynvml.nvmlDeviceGetCount()):
+    handle = asked(pynvml.nvmlDeviceGetHandleByIndex, index)
+    memory = handle and asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    if not memory:
+        continue
+    capability = asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    gpus.append([index, asked(pynvml.nvmlDeviceGetName, handle) or "", asked(pynvml.nvmlDeviceGetUUID, handle) or "",
+                 memory.total, memory.free, memory.used, list(capability) if capability else None, processes(handle)])
+print(json.dumps([asked(pynvml.nvmlSystemGetDriverVersion) or "",
+                  asked(pynvml.nvmlSystemGetCudaDriverVersion) or 0, gpus]))
+"""
+
+
+@dataclass(frozen=True)
+class GpuSurveyed:
+    """A GPU as NVML tells of it; memory in bytes. ``pids``: process and its bytes, None where they are hidden."""
+
+    index: int
+    name: str
+    uuid: str
+    total_bytes: int
+    free_bytes: int
+    used_bytes: int
+    capability: tuple[int, int] | None = None
+    pids: Sequence[tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True)
+class GpuSurvey:
+    """``cuda``: newest CUDA version that the driver runs, "" where it is not told.
+
+    ``problem``: a sentence, where the driver could not be asked; ``none``: because there is no driver here at all.
+    """
+
+    gpus: Sequence[GpuSurveyed] = field(default_factory=tuple)
+    driver: str = ""
+    cuda: str = ""
+    problem: str = ""
+    none: bool = False
+
+
+def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) -> GpuSurvey:
+    """Ask NVML once, at most ``timeout_s``. ``environ``: which libraries are found, as the one who asks finds them."""
+    words = [sys.executable, "-P", "-c", _ASK]  # the folder where somebody stands is none to import from
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False, env=environ)
+    except subprocess.TimeoutExpired:
+        return GpuSurvey(problem=f"The NVIDIA driver gave no answer in {timeout_s:g} s: GPUs are left out.")
+    except OSError as error:
+        return GpuSurvey(problem=f"The NVIDIA driver could not be asked ({error}): GPUs are left out.")
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        # A container without the `utility` capability has no such library either, but has the GPU's file.
+        none = "LibraryNotFound" in last or "DriverNotLoaded" in last
+        none = none and not any(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
+        return GpuSurvey(problem=f"No GPU was found ({last.split(': ', 1)[-1]}).", none=none)
+    try:
+        driver, cuda, found = json.loads(done.stdout)
+        gpus = [_gpu(one) for one in found]
+    except (ValueError, TypeError, IndexError):
+        return GpuSurvey(problem="The NVIDIA driver gave an answer that is not understood: GPUs are left out.")
+    return GpuSurvey(gpus, driver, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
+
+
+def _gpu(one: list[Any]) -> GpuSurveyed:
+    index, name, uuid, total, free, used, capability, pids = one
+    generation = (int(capability[0]), int(capability[1])) if capability else None
+    processes = None if pids is None else [(int(pid), int(held)) for pid, held in pids]
+    return GpuSurveyed(index, name, uuid, total, free, used, generation, processes)

@@ -1,0 +1,135 @@
+"""What is known of prime-rl's versions where none is installed."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from supervisor.preflight import eras
+from supervisor.preflight.schema import walk
+from tests.primerl.eras import ERAS
+
+CLONE = os.environ.get("PRIME_RL_GIT", "")
+
+
+def test_the_eras_are_in_the_order_of_time_and_speak_as_their_commits_did() -> None:
+    known = eras.known()
+    assert [era.day for era in known] == sorted(era.day for era in known)
+    assert [era.commit for era in known] == list(eras.COMMITS)
+    listed = [era for era in known if era.commit in ERAS]
+    assert len(listed) > 30
+    for era in listed:
+        assert (era.day, era.dialect) == (ERAS[era.commit].day, ERAS[era.commit].dialect), era.commit
+
+
+def test_each_way_to_speak_of_the_history_has_an_era() -> None:
+    spoken = {era.dialect for era in eras.known()}
+    assert {era.dialect for era in ERAS.values()} <= spoken
+
+
+def test_the_keys_of_an_era_are_not_certain_of_the_version_that_will_run() -> None:
+    for kind in eras.KINDS:
+        for era in eras.known():
+            schema = era.schemas[kind]
+            assert not schema.exact
+            assert era.commit in schema.source
+            assert len(list(walk(schema.top))) > 60
+
+
+@pytest.mark.parametrize(
+    ("day", "commit"),
+    [("2024-01-01", "ceb60c03f"), ("2025-09-01", "ceb60c03f"), ("2026-01-05", "e3dbf2ad8"), ("2026-01-06", "be0e3d131"),
+     ("2030-01-01", "559b44772")],
+)  # fmt: skip
+def test_the_era_of_a_day_is_the_newest_that_had_come(day: str, commit: str) -> None:
+    assert eras.nearest(date.fromisoformat(day)).commit == commit
+
+
+OF_JANUARY = """
+inference_gpu_ids = [0]
+trainer_gpu_ids = [1]
+[trainer.model.lora]
+rank = 8
+[orchestrator]
+rollouts_per_example = 8
+lora_name = "adapter"
+[orchestrator.buffer]
+online_difficulty_filtering = true
+[[orchestrator.env]]
+id = "somebody/some-env"
+[inference.model]
+enforce_eager = true
+"""
+
+
+def test_a_configuration_tells_its_time_by_its_keys() -> None:
+    era = eras.guess(tomllib.loads(OF_JANUARY))
+    assert era is not None
+    # trainer.model.lora came on 17 Dec 2025, and orchestrator.lora_name went on 7 Jan 2026.
+    assert date(2025, 12, 17) <= era.day <= date(2026, 1, 7)
+    assert era.dialect.gpus == "ids"
+
+
+NEWEST = [
+    (
+        "[deployment]\nnum_train_gpus = 1\n[wandb]\nname = 'a'\n[inference.model]\ndtype = 'a'",
+        "2026-02-24",
+        "2026-08-08",
+    ),
+    ("[monitors.wandb]\nproject = 'a'\n[[orchestrator.train.source]]\nratio = 1.0", "2026-08-15", "2026-08-21"),
+    ("trainer_gpus = 1\ninference_gpus = 1", "2025-09-01", "2025-09-20"),
+    ("[orchestrator]\ngroup_size = 8\nmax_async_level = 2", "2026-05-22", "2026-05-25"),
+    (
+        "[[orchestrator.env]]\nid = 'a'\n[orchestrator.buffer]\nonline_difficulty_filtering = true",
+        "2025-11-17",
+        "2026-06-01",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "since", "before"), NEWEST)
+def test_the_guess_is_the_newest_version_that_knows_all_keys(text: str, since: str, before: str) -> None:
+    era = eras.guess(tomllib.loads(text))
+    assert era is not None
+    assert date.fromisoformat(since) <= era.day <= date.fromisoformat(before)
+
+
+def test_one_slip_does_not_change_the_guess() -> None:
+    tree = tomllib.loads(OF_JANUARY)
+    era = eras.guess(tree)
+    tree["max_step"] = 10
+    assert eras.guess(tree) == era
+
+
+@pytest.mark.parametrize("tree", [{}, {"max_steps": 10}, {"a": 1, "b": {"c": 2}}, {"trainer": "x"}, {"": {"": []}}])
+def test_keys_that_say_nothing_give_no_guess(tree: dict[str, object]) -> None:
+    assert eras.guess(tree) is None
+
+
+def test_when_a_key_was_known() -> None:
+    assert eras.periods("inference_gpu_ids") == [(date(2025, 9, 20), date(2026, 2, 24))]
+    assert eras.periods("max_steps") == [(date(2025, 9, 1), None)]
+    assert eras.periods("clean")[0] == (date(2025, 9, 1), date(2026, 2, 24))
+    assert eras.periods("clean")[1][1] is None
+    assert eras.periods("no.such.key") == []
+
+
+def test_what_every_version_refuses() -> None:
+    assert eras.refused_by_all("orchestrator.sampling.top_p")
+    assert eras.refused_by_all("no_such_key")
+    assert eras.refused_by_all("trainer.model.ac", value="selective")
+    assert not eras.refused_by_all("orchestrator.group_size")
+    assert not eras.refused_by_all("trainer.optim.no_such_key")  # dropped until June 2026
+    assert not eras.refused_by_all("inference.vllm.max_num_seqs")  # taken since August 2026
+    assert not eras.refused_by_all("trainer.model.full_offload", value=True)  # a validator makes a table of it
+    assert not eras.refused_by_all("anything", "vf-rl")
+
+
+@pytest.mark.optin
+@pytest.mark.skipif(not CLONE, reason="PRIME_RL_GIT names no clone of PrimeIntellect-ai/prime-rl")
+def test_the_data_is_what_the_history_gives() -> None:
+    assert eras.DATA.read_text(encoding="utf-8") == eras.text_of(eras.history(Path(CLONE)))

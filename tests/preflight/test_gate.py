@@ -1,0 +1,78 @@
+"""Which errors stop a start, and what becomes of those that a person overrules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.config import RunFile
+from supervisor.preflight.examine import in_order
+from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping
+from supervisor.preflight.subject import Subject
+from supervisor.primerl.configs import Settings
+from supervisor.toml_positions import key_positions
+
+SLURM = Where("rl.toml", 3, "slurm")
+REFUSED = Finding("refused", "It has [slurm].", SLURM)
+BETTER = Finding("slurm", "[slurm] hands the run to a cluster.", SLURM)
+BATCH = Finding("batch-of-whole-groups", "7 is odd.", Where("rl.toml", 9, "orchestrator.batch_size"))
+NO_GPU = Finding("no-gpu", "There is none.")
+
+
+def subject(*found: Finding, overrule: list[str] | None = None) -> Subject:
+    text = '[run]\nid = "x"\n[check]\noverrule = []\n'
+    job = {"kind": "command", "plain": {"start": ["a"], "resume": ["b"]}}
+    run = RunFile.model_validate({"run": {"id": "x"}, "job": job, "check": {"overrule": overrule or []}})
+    return Subject(
+        "command",
+        Settings({}, ""),
+        run_file=run,
+        run_path=Path("run.toml"),
+        run_positions=key_positions(text),
+        found=found,
+    )
+
+
+def test_errors_stop_and_warnings_and_overruled_errors_do_not() -> None:
+    assert stopping([BATCH, NO_GPU], ()) == [BATCH]
+    assert stopping([BATCH, NO_GPU], {"batch-of-whole-groups"}) == []
+    assert not beaten(NO_GPU, {"no-gpu"}), "a warning need not be overruled"
+
+
+def test_what_passes_by_itself_is_no_error_of_a_start() -> None:
+    port, gpu = Finding("port-in-use", "8000."), Finding("gpu-busy", "70 GiB.", severity="error")
+    assert stopping([port, gpu, BATCH], ()) == [port, gpu, BATCH]
+    assert [one.weight for one in lasting([port, gpu, BATCH])] == ["warning", "warning", "error"]
+
+
+def test_what_cannot_be_started_cannot_be_overruled() -> None:
+    for name in UNYIELDING:
+        assert stopping([Finding(name, "x")], {name})
+
+
+def test_a_refusal_gives_way_to_what_says_more_at_its_place_and_comes_back_when_that_is_overruled() -> None:
+    told = subject(REFUSED)
+    found = in_order([REFUSED, BETTER, BATCH])
+    assert found == [BETTER, BATCH]
+    assert standing(found, told, ()) == found
+    assert standing(found, told, {"slurm"}) == [BETTER, REFUSED, BATCH]
+    assert stopping(standing(found, told, {"slurm"}), {"slurm"}) == [REFUSED, BATCH]
+    alone = in_order([REFUSED, BATCH])
+    assert standing(alone, told, ()) == alone == [REFUSED, BATCH]
+
+
+def test_a_refusal_without_a_place_gives_way_to_nothing() -> None:
+    nowhere = Finding("refused", "It cannot be.")
+    assert in_order([nowhere, Finding("gpu-missing", "GPU 3 is not there.")])[0] == nowhere
+
+
+def test_an_id_that_is_none_or_helps_nothing_is_told_where_it_stands() -> None:
+    assert overrule_mistakes(subject(overrule=["batch-of-whole-groups"])) == []
+    found = overrule_mistakes(subject(overrule=["batch-of-whole-group", "zzz", "refused"]))
+    assert {str(one.where) for one in found} == {"run.toml:4 check.overrule"}
+    near = "; did you mean batch-of-whole-groups?"
+    assert [one.sentence for one in found] == [
+        f"[check] overrule names batch-of-whole-group, and there is no such finding{near}",
+        "[check] overrule names zzz, and there is no such finding.",
+        "[check] overrule names refused, and overruling that does not help: such a run cannot be started.",
+    ]

@@ -1,0 +1,353 @@
+"""Keys and values that a version of prime-rl does not take: named with the line, the reason and what would be right.
+
+The versions are those of ``eras``, taken here for installed ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import RunFile
+from supervisor.preflight import eras, keys
+from supervisor.preflight.finding import Finding
+from supervisor.preflight.kinds import fits, wanted, written
+from supervisor.preflight.renames import gone, known_as, renames
+from supervisor.preflight.schema import Field, Schema
+from supervisor.preflight.subject import ConfigText, Subject
+from supervisor.preflight.toml_text import mended
+from supervisor.primerl.configs import Settings, merged
+from supervisor.toml_positions import key_positions
+
+FILE = Path("/run/rl.toml")
+JANUARY, JUNE, AUGUST = "be0e3d131", "38494ccb4", "559b44772"
+
+
+def _schema(commit: str, kind: str = "rl", *, exact: bool = True) -> Schema:
+    era = next(era for era in eras.known() if era.commit == commit)
+    return replace(era.schemas[kind], exact=exact)
+
+
+def _subject(text: str, commit: str = JANUARY, *, table: str = "", exact: bool = True, args: Sequence[str] = (),
+             kind: str = "rl") -> Subject:  # fmt: skip
+    data = mended(FILE, text).data or {}
+    file = ConfigText(FILE, table, text, data, key_positions(text))
+    tree = merged([(table, data)], args)
+    era = next(era for era in eras.known() if era.commit == commit)
+    schema = _schema(commit, kind, exact=exact)
+    return Subject(kind, Settings(tree, str(FILE)), (file,), tuple(args), dialect=era.dialect, schema=schema)  # type: ignore[arg-type]
+
+
+def _found(subject: Subject) -> list[Finding]:
+    return [
+        one for check in keys.CHECKS if check is not keys.missing_keys for one in check(subject)
+    ]  # what is missing in these few lines is not asked
+
+
+UNKNOWN = [
+    # version, text, words of the sentence, words of the remedy
+    ("8518c157c", "seq_len = 4096", "top level of", "Move it to [orchestrator]"),
+    (JANUARY, "[orchestrator.sampling]\ntop_p = 0.9", "stands in [orchestrator.eval.sampling]", "only evals"),
+    (JANUARY, '[orchestrator.buffer]\ntype = "online-difficulty"', "bad56a97e", "online_difficulty_filtering = true"),
+    (JANUARY, "[trainer.model.experimental.lora]\nrank = 8", "17 Dec 2025", "Write trainer.model.lora instead"),
+    ("8518c157c", "[trainer.model.lora]\nrank = 8", "17 Dec 2025", "Write trainer.model.experimental.lora instead"),
+    (JANUARY, "[inference.model]\nmax_num_seqs = 64", "max_num_seqs", "argument of vLLM"),
+    (JANUARY, "[inference]\nenable_prefix_caching = true", "between 24 Feb 2026 and 8 Aug 2026", "Take it out"),
+    (JUNE, "[inference.model]\nmax_num_seqs = 64", "inference.vllm_extra.max_num_seqs", "vllm_extra"),
+    (AUGUST, "[inference.model]\nname = 'a'\nmax_model_len = 4096", "inference.vllm", "name is called model"),
+    (AUGUST, "[inference]\ngpu_memory_utilization = 0.5", "inference.vllm.gpu_memory_utilization", "Write"),
+    (AUGUST, "[orchestrator]\nmax_async_level = 2", "e792f9cf8 of 25 May 2026", "max_off_policy_steps"),
+    (AUGUST, "[orchestrator]\nrollouts_per_example = 8", "orchestrator.group_size", "group_size"),
+    (JANUARY, "[orchestrator]\ngroup_size = 8", "22 May 2026", "Write orchestrator.rollouts_per_example instead"),
+    (AUGUST, "[wandb]\nproject = 'a'", "9975d8868", "Write monitors.wandb instead"),
+    (JANUARY, "[monitors.wandb]\nproject = 'a'", "monitors.wandb is wandb", "Write wandb"),
+    (AUGUST, "[orchestrator.client]\nbase_url = 'a'", "27 Jun 2026", "Write orchestrator.model.client instead"),
+    (AUGUST, "[[orchestrator.env]]\nid = 'a'", "orchestrator.train.source", "taskset"),
+    (AUGUST, "[orchestrator.sampling]\nmax_tokens = 10", "orchestrator.train.sampling", "Write"),
+    (AUGUST, "[orchestrator.train.sampling]\nmax_tokens = 10", "30 Jul 2026", "max_completion_tokens"),
+    (JUNE, "inference_gpu_ids = [0]", "deployment.num_infer_gpus", "became their number"),
+    (
+        JANUARY,
+        "[deployment]\nnum_train_gpus = 1",
+        "deployment.num_train_gpus is trainer_gpu_ids",
+        "Write trainer_gpu_ids",
+    ),
+    (JUNE, "clean = true", "82652c739", "Take it out"),
+    (JANUARY, "[ckpt]\nkeep = 3", "ckpt.keep_last", "keep_last"),
+    (JANUARY, "max_step = 10", "did you mean max_steps?", "max_steps"),
+    (JANUARY, "[orchestrator]\nbatchsize = 10", "did you mean batch_size?", "batch_size"),
+    (JANUARY, "[no_such_thing]\nx = 1", "no_such_thing is not known", "Take it out"),
+    (JANUARY, "max-steps = 10", "is written with hyphens", "max_steps"),
+    (JANUARY, "[trainer.optim]\nlearning_rate = 1e-5", "dropped without a word", "known in"),
+    (JANUARY, "[trainer.optim]\nweight-decay = 0.0", "hyphens, which only the command line takes", "weight_decay"),
+    (JANUARY, "[[orchestrator.env]]\nid = 'a'\n[[orchestrator.env]]\nidd = 'b'", "did you mean id?", "id"),
+]
+
+
+@pytest.mark.parametrize(("commit", "text", "says", "helps"), UNKNOWN, ids=[f"{one[0]}-{one[1]}" for one in UNKNOWN])
+def test_an_unknown_key_is_named_with_the_name_or_place_that_is_known(
+    commit: str, text: str, says: str, helps: str
+) -> None:
+    (finding,) = _found(_subject("# a comment\n" + text, commit))
+    assert says in finding.sentence
+    assert helps in finding.remedy
+    # A table that is not known is named at its header, and all else at its own line, which is the last one here.
+    name = finding.where.key
+    table = any(line.strip("[]").split(".")[: name.count(".") + 1] == name.split(".") for line in text.split("\n"))
+    assert finding.where.line == (2 if table else 1 + len(text.split("\n")))
+    dropped = "dropped without a word" in finding.sentence
+    hyphens = "hyphens" in finding.sentence
+    assert finding.id == ("hyphens" if hyphens else "ignored-key" if dropped else "unknown-key")
+    assert finding.weight == ("warning" if dropped else "error")
+
+
+def test_of_a_version_that_is_not_installed_only_what_all_versions_refuse_is_certain() -> None:
+    (finding,) = _found(_subject("[orchestrator]\ngroup_size = 8", exact=False))
+    assert finding.weight == "warning"
+    assert "prime-rl be0e3d131 of 6 Jan 2026" in finding.sentence
+    for text in ("max_step = 10", "[orchestrator.sampling]\ntop_p = 0.9", "[trainer.model]\nac = 'selective'"):
+        (finding,) = _found(_subject(text, exact=False))
+        assert finding.weight == "error", text
+    # Two versions of December 2025 dropped the first without a word; what is right in one version is certain in none.
+    for text in ("[trainer.weight_broadcast]\nno_such_key = 1", "[[orchestrator.environment]]\nid = 'a'"):
+        assert [one.weight for one in _found(_subject(text, exact=False))] == ["warning"], text
+
+
+def test_a_key_that_came_or_went_about_that_time_is_no_mistake_of_a_version_that_is_near() -> None:
+    (finding,) = _found(_subject("[orchestrator]\nbatch-size = 8", exact=False))
+    assert (finding.id, finding.weight) == ("hyphens", "warning")
+    assert _found(_subject("[orchestrator.model.lora]\nrank = 8", exact=False)) == []  # came a day later (e75677fcb)
+    assert _found(_subject("[orchestrator.model.lora]\nrank = 8")) != []
+
+
+def test_the_line_is_that_of_the_key_also_in_the_second_table_of_a_list() -> None:
+    (finding,) = _found(_subject("[[orchestrator.env]]\nid = 'a'\n\n[[orchestrator.env]]\nid = 'b'\nidd = 'c'\n"))
+    assert (finding.where.line, finding.where.key) == (6, "orchestrator.env.idd")
+
+
+def test_a_file_for_one_part_is_read_below_that_part() -> None:
+    (finding,) = _found(_subject("batch_size = 1\nmax_step = 3\n", table="orchestrator"))
+    assert (finding.where.line, finding.where.key) == (2, "orchestrator.max_step")
+    assert finding.edits[0].lines == ("max_steps = 3",)
+
+
+def _of_two_types(*, ignores: bool) -> Schema:
+    number, text = Field(frozenset({"int"})), Field(frozenset({"str"}), choices=("constant", "linear"))
+    constant = Field(frozenset({"table"}), {"type": text}, ignores=ignores)
+    linear = Field(frozenset({"table"}), {"type": text, "warmup_steps": number}, ignores=ignores)
+    both = replace(linear, variants={"constant": constant, "linear": linear})
+    return Schema({"scheduler": both})
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+def test_a_key_that_its_table_has_only_with_another_type(ignores: bool) -> None:
+    text = 'scheduler.warmup_steps = 3\nscheduler.type = "constant"\n'
+    (finding,) = _found(replace(_subject(text), schema=_of_two_types(ignores=ignores)))
+    assert (finding.id, finding.where.line) == ("ignored-key" if ignores else "unknown-key", 1)
+    assert 'is not for type = "constant" of [scheduler]: it is for "linear"' in finding.sentence
+    for sound in (text.replace("constant", "linear"), text.split("\n")[0]):
+        assert _found(replace(_subject(sound), schema=_of_two_types(ignores=ignores))) == []
+
+
+def test_nothing_is_said_of_a_table_that_takes_anything() -> None:
+    text = "[[orchestrator.env]]\nid = 'a'\n[orchestrator.env.args]\nanything = { at = 'all' }\n"
+    assert _found(_subject(text)) == []
+    assert _found(_subject("[inference.vllm]\nmax_num_seqs = 4\nfoo_bar = 1\n", AUGUST)) == []
+
+
+def test_without_a_schema_nothing_is_said_of_keys() -> None:
+    assert _found(replace(_subject("max_step = 3\nac = 4"), schema=None)) == []
+
+
+VALUES = [
+    (JANUARY, "[trainer.model]\nac = 'selective'", "a table", "ac = { freq = 1 }"),
+    (JUNE, "[trainer.model]\nac = 'selective'", "a table", 'ac = { mode = "selective" }'),
+    (JANUARY, "[trainer.model]\ncompile = true", "a table", "compile = {}"),
+    (JANUARY, "[trainer.model]\ncompile = false", "a table", 'compile = "None"'),
+    (JANUARY, "[trainer.model]\nseq_len = 'long'", "a whole number", None),
+    (JANUARY, "[trainer.model]\nseq_len = 4096.5", "a whole number", None),
+    (JANUARY, "[orchestrator]\nbatch_size = [128]", "a whole number", "batch_size = 128"),
+    (JANUARY, "[trainer.model.lora]\ntarget_modules = 'q_proj'", "a list", 'target_modules = ["q_proj"]'),
+    (JANUARY, "[trainer.model.lora]\ntarget_modules = 'q, k'  # both", "a list", 'target_modules = ["q", "k"]  # both'),
+    (JANUARY, "[model]\nname = 8", "text", 'name = "8"'),
+    (JANUARY, "inference_gpu_ids = 0", "a list", "inference_gpu_ids = [0]"),
+    (JANUARY, "ckpt = 5", "a table", None),
+    (JANUARY, "[orchestrator.env]\nid = 'a'", "a list of tables", "[[orchestrator.env]]"),
+    (JANUARY, "trainer = 3", "a table", None),
+    (JANUARY, "[trainer.optim]\ntype = 'adam'", '"sgd", "adamw" and "muon"', 'type = "adamw"'),
+    (JANUARY, "[trainer.model]\nattn = 'flash-attention-2'", "flash_attention_2", 'attn = "flash_attention_2"'),
+    (JANUARY, "[trainer.scheduler]\ntype = 'zigzag'", '"constant"', None),
+]
+
+
+@pytest.mark.parametrize(("commit", "text", "says", "becomes"), VALUES, ids=[f"{one[0]}-{one[1]}" for one in VALUES])
+def test_a_value_of_another_kind(commit: str, text: str, says: str, becomes: str | None) -> None:
+    (finding,) = [one for one in _found(_subject(text, commit)) if one.id.startswith("wrong")]
+    assert finding.id == ("wrong-choice" if "is none of" in finding.sentence else "wrong-kind")
+    assert says in finding.sentence
+    assert finding.weight == "error"
+    assert [line for edit in finding.edits for line in edit.lines] == ([] if becomes is None else [becomes])
+    assert finding.where.line == (1 if "\n" not in text or says == "a list of tables" else 2)
+
+
+SOUND_VALUES = [
+    "[trainer.optim]\nlr = '1e-5'",  # pydantic reads a number in text
+    "[trainer.model]\nseq_len = 4096.0",
+    "[trainer.model]\nseq_len = '4096'",
+    "[trainer.model]\nac = 'None'",
+    "[trainer.model]\nac = {}",
+    "max_steps = 'None'",
+    "clean = 'no'",
+    "clean = 0",
+    "[trainer.weight_broadcast]\nport = 'any'",  # the default transport drops it
+    "[inference]\ngpu_memory_utilization = 1",
+]
+
+
+@pytest.mark.parametrize("text", SOUND_VALUES)
+def test_what_pydantic_converts_is_no_mistake(text: str) -> None:
+    assert _found(_subject(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "value", "fitting"),
+    [
+        ("int", True, True), ("int", 3.0, True), ("int", 3.5, False), ("int", "3", True), ("int", "3.0", True),
+        ("int", "three", False), ("int", [], False), ("int", {}, False), ("float", 3, True), ("float", "inf", True),
+        ("float", "x", False), ("bool", 1, True), ("bool", 2, False), ("bool", "Yes", True), ("bool", "maybe", False),
+        ("str", 3, False), ("str", True, False), ("list", "a", False), ("table", [], False), ("any", {}, True),
+        ("int none", "None", True), ("int", "None", True), ("list", [1], True), ("int", float("nan"), False),
+    ],
+)  # fmt: skip
+def test_the_conversions_are_those_of_pydantic(kinds: str, value: object, fitting: bool) -> None:
+    """Compared with pydantic 2.14 itself, but for "None", of which each class of prime-rl decides."""
+    assert fits(Field(frozenset(kinds.split())), value) is fitting
+
+
+def test_what_is_wanted_is_said_in_words() -> None:
+    assert wanted(Field(frozenset({"int", "none"}))) == 'a whole number or "None"'
+    assert wanted(Field(frozenset({"int", "float"}))) == "a number"
+    assert wanted(Field(frozenset({"int", "str"}), choices=("auto",))) == 'a whole number or "auto"'
+    assert written("x", Field(frozenset({"table"}), {"y": Field(frozenset({"str"}), required=True)})) is None
+
+
+# ---------------------------------------------------------------- flags, and what is missing
+
+
+def _run_file(
+    text: str, tmp_path: Path, args: Sequence[str] = (), config: str = "rl.toml"
+) -> tuple[RunFile, Path, str]:
+    run = f'[run]\nid = "a"\n\n[job]\nkind = "rl"\ndir = "{tmp_path}"\nconfig = {json.dumps(config)}\nargs = [\n'
+    run += "".join(f"  {json.dumps(word)},\n" for word in args) + "]\n"
+    path = tmp_path / "run.toml"
+    path.write_text(run)
+    job = {"kind": "rl", "dir": tmp_path, "config": [config], "args": list(args)}
+    return RunFile.model_validate({"run": {"id": "a"}, "job": job}), path, run
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["--max-steps", "3"], 0),
+        (["--no-clean"], 0),
+        (["--ckpt"], 0),
+        (["--trainer.model.ac.freq", "1"], 0),
+        (["--ckpt.keep", "3"], 9),
+        (["--max-steps", "3", "--orchestrator.batchsize=4"], 11),
+    ],
+)
+def test_a_flag_that_is_not_known(args: list[str], line: int, tmp_path: Path) -> None:
+    run, path, text = _run_file("", tmp_path, args)
+    subject = replace(_subject("", args=args), run_file=run, run_path=path, run_positions=key_positions(text))
+    found = [one for one in _found(subject) if one.id == "unknown-flag"]
+    assert [one.where.line for one in found] == ([line] if line else [])
+    assert all(one.where.file == str(path) and one.weight == "error" for one in found)
+
+
+@pytest.mark.parametrize(
+    ("commit", "args", "config", "line"),
+    [
+        (JANUARY, ["@rl.toml"], "rl.toml", 9),
+        (AUGUST, ["@rl.toml"], "rl.toml", 9),
+        (JANUARY, ["--trainer", "@t.toml"], "rl.toml", 10),
+        (AUGUST, ["--trainer", "@t.toml"], "rl.toml", 0),
+        (AUGUST, ["@", "more.toml"], "rl.toml", 0),
+        (AUGUST, [], "@rl.toml", 7),
+        (AUGUST, [], "@ rl.toml", 7),
+    ],
+)
+def test_an_at_sign_without_its_space(commit: str, args: list[str], config: str, line: int, tmp_path: Path) -> None:
+    run, path, text = _run_file("", tmp_path, args, config)
+    subject = replace(_subject("", commit, args=args), run_file=run, run_path=path, run_positions=key_positions(text))
+    found = [one for one in _found(subject) if one.id == "at-sign"]
+    assert [(one.where.file, one.where.line) for one in found] == ([(str(path), line)] if line else [])
+
+
+def test_a_key_that_has_no_default_is_wanted_where_its_table_stands() -> None:
+    text = "[trainer.heartbeat]\n\n[orchestrator]\nbatch_size = 1\n"
+    (finding,) = keys.missing_keys(_subject(text))
+    assert (finding.id, finding.where.line, finding.where.key) == ("missing-key", 1, "trainer.heartbeat.url")
+    (finding,) = keys.missing_keys(_subject("[trainer]\nmax_steps = 1\n"))
+    assert finding.weight == "warning"  # a flag of the launcher may fill it
+    assert finding.sentence == "orchestrator is not set, and the installed prime-rl wants it."
+    assert list(keys.missing_keys(_subject("[trainer]\n", exact=False))) == []
+    alone = _subject("enforce_eager = true\n", table="inference")
+    assert list(keys.missing_keys(alone)) == []  # the others have files of their own
+    run = RunFile.model_validate({"run": {"id": "x"}, "job": {"dir": ".", "config": "infer.toml"}})
+    found = list(keys.missing_keys(replace(alone, run_file=run)))
+    assert {one.where.key for one in found} == {"trainer", "orchestrator"}  # which the run file does not name
+    assert {one.weight for one in found} == {"error"}
+    assert list(keys.missing_keys(_subject("[trainer]\n", args=["--orchestrator", "@", "o.toml"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "key"),
+    [
+        ("[slurm]\npartition = 'a'", "slurm", "slurm"),
+        ("[deployment]\ntype = 'multi_node'", "multi-node", "deployment.type"),
+        ("[inference.deployment]\ntype = 'disaggregated'", "multi-node", "inference.deployment.type"),
+        ("[trainer]\nmax_concurrent_runs = 4", "multi-run", "trainer.max_concurrent_runs"),
+    ],
+)
+def test_runs_of_more_than_this_pod(text: str, rule: str, key: str) -> None:
+    found = list(keys.other_machines(_subject(text, JUNE)))
+    assert [(one.id, one.where.key, one.weight) for one in found] == [(rule, key, "error")]
+    assert found[0].where.line == (1 if key == "slurm" else 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["[deployment]\ntype = 'single_node'", "[trainer]\nmax_concurrent_runs = 1", "slurm = 'None'"]
+)
+def test_runs_of_this_pod_alone(text: str) -> None:
+    assert list(keys.other_machines(_subject(text, JUNE))) == []
+
+
+# ---------------------------------------------------------------- the table of names
+
+
+def test_each_change_of_name_is_true_of_the_versions_before_and_after_it() -> None:
+    known = eras.known()
+    for one in renames():
+        old = [era.day for era in known if era.schemas["rl"].get(one.old)]
+        new = [era.day for era in known if one.new and era.schemas["rl"].get(one.new)]
+        assert old, one
+        assert min(old) <= one.day, one
+        assert not one.new or (new and max(new) >= one.day), one
+        if not one.new:
+            assert max(old) <= one.day or one.old == "clean", one
+
+
+def test_names_are_followed_through_several_changes_and_both_ways() -> None:
+    january, august = _schema(JANUARY), _schema(AUGUST)
+    assert known_as("orchestrator.environment", january).path == "orchestrator.env"  # type: ignore[union-attr]
+    assert known_as("orchestrator.environment", august).path == "orchestrator.train.source"  # type: ignore[union-attr]
+    assert known_as("orchestrator.train.source", january).path == "orchestrator.env"  # type: ignore[union-attr]
+    assert known_as("inference.parallel.tp", august).path == "inference.vllm.tensor_parallel_size"  # type: ignore[union-attr]
+    assert known_as("trainer.wandb.project", august).path == "trainer.monitors.wandb.project"  # type: ignore[union-attr]
+    assert known_as("wandb.project", _schema(AUGUST, "sft"), "sft").path == "monitors.wandb.project"  # type: ignore[union-attr]
+    assert known_as("no.such.thing", august) is None
+    assert gone("orchestrator.async_level").commit == "e792f9cf8"  # type: ignore[union-attr]
