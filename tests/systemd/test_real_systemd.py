@@ -349,6 +349,7 @@ def test_a_user_without_root_has_it_under_a_manager_of_their_own(box: Box) -> No
         code, said = someone(f"{PROGRAM} install --run /srv/mine.toml --now")
         assert (code, "done: systemctl --user enable --now rl-supervisor@mine" in said) == (0, True), said
         until("/opt/rl-supervisor/bin/supervisorctl status mine", "STARTING")
+        until("pgrep -u someone -x sleep", "\n")  # the check comes first
         job = box.do("pgrep", "-u", "someone", "-x", "sleep")
         daemon = someone("systemctl --user show --value -p MainPID rl-supervisor@mine")[1]
         box.do("kill", "-KILL", daemon.strip())
