@@ -47,7 +47,7 @@ PROVIDERS = {
         ),
         "runpodctl stop pod $RUNPOD_POD_ID",
     ),
-    # pypi.org/project/prime: `prime pods create`, `prime pods terminate`; the machines are those of other providers.
+    # The page of the package `prime`: `prime pods create`, `prime pods terminate`; the machines are others'.
     "prime": Provider(
         "Prime Intellect",
         None,
