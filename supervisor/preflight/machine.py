@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from supervisor.preflight.checking import Check
 from supervisor.preflight.estimate_inputs import one_machine
 from supervisor.preflight.finding import Finding, Severity, Where
+from supervisor.preflight.reading import ANY_LORA, ANY_MODEL
 from supervisor.preflight.site import Gpu, GpuProcess, Volume
 from supervisor.preflight.subject import Subject
 
@@ -28,8 +29,6 @@ UTILIZATION_KEYS = (
     *("inference.gpu_memory_utilization", "inference.vllm.gpu_memory_utilization"),
     *("inference.args.gpu_memory_utilization", "inference.args.gpu-memory-utilization"),
 )
-LORA_KEYS = ("trainer.model.lora", "trainer.model.experimental.lora", "model.lora", "model.experimental.lora")
-MODEL_KEYS = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name", "model")
 _ON = {"1", "on", "yes", "true"}  # huggingface_hub, constants.py
 _LOCAL = (".", "/", "~", "outputs/", "models/", "checkpoints/", "weights/")
 
@@ -142,7 +141,7 @@ def driver(subject: Subject) -> Iterator[Finding]:
 def variables(subject: Subject) -> Iterator[Finding]:
     """Environment variables that stop a run, or that do nothing although somebody relies on them."""
     environ, versions = subject.site.environ, subject.site.versions
-    name = subject.settings.get(*MODEL_KEYS)
+    name = subject.settings.get(*ANY_MODEL)
     local = isinstance(name, str) and (name.startswith(_LOCAL) or name.count("/") != 1)
     cached = isinstance(name, str) and name in subject.site.hf_models
     offline = next((one for one in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _on(environ.get(one))), "")
@@ -151,7 +150,7 @@ def variables(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "offline-without-model",
             f"{offline}={environ[offline]} forbids downloads, and {name} is not in {subject.site.hf_cache}.",
-            subject.where(*MODEL_KEYS) if subject.texts else Where(),
+            subject.where(*ANY_MODEL) if subject.texts else Where(),
         )
     hub = _version(versions.get("huggingface_hub", ""))
     if _on(environ.get("HF_HUB_ENABLE_HF_TRANSFER")) and hub and hub < (1, 0) and "hf_transfer" not in versions:
@@ -223,7 +222,7 @@ def offload_memory(subject: Subject) -> Iterator[Finding]:
     if model is None or not model.parameters or not memory or subject.site.elsewhere or not one_machine(subject):
         return
     settings = subject.settings
-    if any(settings.get(path) is not None for path in LORA_KEYS):
+    if any(settings.get(path) is not None for path in ANY_LORA):
         return  # most of it is then frozen, and how it is held differs by version
     prefix = "trainer.model" if subject.kind == "rl" else "model"
     half = settings.get(f"{prefix}.optimization_dtype") == "bfloat16"

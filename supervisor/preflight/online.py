@@ -31,6 +31,7 @@ from supervisor.errors import SupervisorError
 from supervisor.jobs.downloads import token_file
 from supervisor.preflight import disk_space, installed, look, resume
 from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.reading import ANY_MODEL
 from supervisor.preflight.subject import Subject
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
@@ -38,7 +39,6 @@ from supervisor.storage.bucket import HasBucket
 
 HUB = "https://huggingface.co"
 HUB_S = 10.0
-MODEL = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name", "model")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 LATEST_FACTS = 400
 PROBE, PROBE_BYTES, PROBE_STREAMS = "preflight-probe", 4 << 20, 4
@@ -66,7 +66,7 @@ def findings(subject: Subject, environ: Mapping[str, str] = os.environ, *, measu
 
 def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Is the model there, and may the job have it? One small request, and one more for a gated model."""
-    name = subject.settings.get(*MODEL)
+    name = subject.settings.get(*ANY_MODEL)
     if subject.kind == "command" or not isinstance(name, str) or not _NAME.match(name) or name.startswith(_LOCAL):
         return
     folder = subject.run_file.job.dir if subject.run_file else None
@@ -77,7 +77,7 @@ def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
     )
     if given.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return  # what that means is said without asking
-    place = subject.where(*MODEL)
+    place = subject.where(*ANY_MODEL)
     base = (given.get("HF_ENDPOINT") or HUB).rstrip("/")
     token = token_of(given, folder or Path.cwd())
     try:

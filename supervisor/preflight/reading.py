@@ -14,7 +14,11 @@ from supervisor.preflight.subject import Subject
 
 LORA = ("trainer.model.lora", "trainer.model.experimental.lora")
 """Where the adapter is configured; until 2025-12-17 (e25953539) under `experimental`."""
-
+_LORA_OF_SFT = tuple(path.removeprefix("trainer.") for path in LORA)
+ANY_LORA = (*LORA, *_LORA_OF_SFT)
+"""The same for `rl` and `sft`."""
+ANY_MODEL = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name", "model")
+"""Where any of the trainers' configurations names its model."""
 
 TENSOR = ("inference.vllm.tensor_parallel_size", "inference.parallel.tp")  # d1046b876, 2026-08-08
 DATA = ("inference.vllm.data_parallel_size", "inference.parallel.dp")
@@ -64,7 +68,7 @@ def switched_on(subject: Subject, *paths: str) -> str:
 
 def lora(subject: Subject) -> str:
     """The path of the adapter's table, "" where none is trained."""
-    paths = LORA if subject.kind == "rl" else tuple(path.removeprefix("trainer.") for path in LORA)
+    paths = LORA if subject.kind == "rl" else _LORA_OF_SFT
     return next((path for path in paths if subject.settings.has(path)), "")
 
 

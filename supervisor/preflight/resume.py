@@ -23,6 +23,7 @@ from supervisor.errors import ConfigError
 from supervisor.preflight import installed
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding
+from supervisor.preflight.reading import ANY_LORA
 from supervisor.preflight.subject import Subject
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Settings
@@ -203,7 +204,6 @@ def other_layout(subject: Subject) -> Iterator[Finding]:
 
 # ---------------------------------------------------------------- would it train another thing?
 
-LORA = ("trainer.model.lora", "trainer.model.experimental.lora", "model.lora", "model.experimental.lora")
 MODEL = ("model.name", "trainer.model.name", "model")
 OPTIMIZER = ("trainer.optim.type", "optim.type")
 SKIPS_OPTIMIZER = ("ckpt.skip_optimizer", "trainer.ckpt.skip_optimizer")
@@ -269,8 +269,8 @@ def _model(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
 
 
 def _adapter(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
-    was, now = _table(old, LORA), _table(subject.settings, LORA)
-    place = subject.where(*LORA) if subject.texts else subject.file()
+    was, now = _table(old, ANY_LORA), _table(subject.settings, ANY_LORA)
+    place = subject.where(*ANY_LORA) if subject.texts else subject.file()
     if (was is None) != (now is None):
         verb = "trains a LoRA, and" if was is None else "trains all weights, and"
         other = "trained all weights" if was is None else "trained a LoRA"
@@ -285,7 +285,7 @@ def _adapter(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
         yield Finding(
             "resume-other-adapter",
             told,
-            subject.where(*(f"{one}.rank" for one in LORA)),
+            subject.where(*(f"{one}.rank" for one in ANY_LORA)),
             severity=None if known else "warning",
         )
     targets = was.get("target_modules"), now.get("target_modules")
@@ -299,14 +299,14 @@ def _adapter(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
         yield Finding(
             "resume-other-adapter",
             f"The LoRA's target_modules {told}, compared with {since}.",
-            subject.where(*(f"{one}.target_modules" for one in LORA)),
+            subject.where(*(f"{one}.target_modules" for one in ANY_LORA)),
             severity=None if added else "warning",
         )
     if was.get("alpha") != now.get("alpha"):
         yield Finding(
             "resume-other-scale",
             f"The LoRA's alpha is {_said(now.get('alpha'))}, and of {since} it was {_said(was.get('alpha'))}.",
-            subject.where(*(f"{one}.alpha" for one in LORA)),
+            subject.where(*(f"{one}.alpha" for one in ANY_LORA)),
         )
 
 
