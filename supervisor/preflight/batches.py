@@ -30,8 +30,16 @@ _ROLLOUTS = ("orchestrator.batch_size", "orchestrator.token_batch_size", *_GROUP
 _EXAMPLES = ("data.batch_size", "data.micro_batch_size", "data.seq_len")
 _CHECKPOINTS = (
     *("trainer.ckpt.interval", "trainer.ckpt.keep_last", "trainer.ckpt.keep"),
-    *("orchestrator.ckpt.keep_last", "orchestrator.ckpt.keep", "ckpt.keep_last", "ckpt.keep"),
+    *("orchestrator.ckpt.interval", "orchestrator.ckpt.keep_last", "orchestrator.ckpt.keep"),
 )
+_SHARED_CHECKPOINTS = ("ckpt.interval", "ckpt.keep_last", "ckpt.keep")
+"""What stands there is handed to trainer and orchestrator, which refuse it."""
+_NONE_COUNTS = date(2025, 11, 12)  # 385538edb: until then a shared 0 was taken for not set
+# prime-rl has no bounds for these (ceb60c03f to 559b44772), and with less than 1 nothing is left to train on.
+_LENGTHS = {
+    "rl": ("seq_len", "trainer.model.seq_len", "orchestrator.seq_len"),
+    "sft": ("model.seq_len",),
+}
 
 
 def _groups(subject: Subject) -> Iterator[Finding]:
@@ -94,12 +102,21 @@ def _oversampling(subject: Subject) -> Iterator[Finding]:
 
 def _below_one(subject: Subject) -> Iterator[Finding]:
     """Numbers that prime-rl wants to be 1 or more, in every era. The supervisor overrules those of checkpoints."""
-    own = () if subject.run_file is not None else _CHECKPOINTS
+    own = () if subject.run_file is not None else (*_CHECKPOINTS, *_SHARED_CHECKPOINTS)
     paths = {"rl": (*_ROLLOUTS, *own), "sft": (*_EXAMPLES, *(path.removeprefix("trainer.") for path in own))}
     for path in dict.fromkeys(paths.get(subject.kind, ())):
         found = number(subject, path)
         if found and found.value < 1:
-            yield Finding("below-one", f"{path} = {found.value}, and prime-rl wants 1 or more.", subject.where(path))
+            counts = True if found.value or path not in _SHARED_CHECKPOINTS else has(subject, _NONE_COUNTS)
+            severe: Severity | None = None if counts or subject.kind == "sft" else "warning"
+            told = f"{path} = {found.value}, and prime-rl wants 1 or more."
+            if counts is not False or subject.kind == "sft":
+                yield Finding("below-one", told, subject.where(path), severity=severe)
+    for path in _LENGTHS.get(subject.kind, ()):
+        found = number(subject, path)
+        if found and found.value < 1:
+            told = f"{path} = {found.value}: no token of an answer would be trained on."
+            yield Finding("below-one", told, subject.where(path), f"Set {path} to 1 or more.")
 
 
 def _no_steps(subject: Subject) -> Iterator[Finding]:

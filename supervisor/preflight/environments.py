@@ -103,7 +103,8 @@ def named(subject: Subject) -> list[Named]:
         _take(found, subject.settings.get("env"), ("env",), plugin=False)
     elif subject.kind == "rl":
         for path in LISTS:
-            value = subject.settings.get(".".join(path))
+            dotted = ".".join(path)
+            value = subject.settings.get(dotted) if subject.counts(dotted) else None
             for index, item in enumerate(value if isinstance(value, list) else []):
                 _of_item(found, item, (*path, index))
         _take(found, subject.settings.get("orchestrator.environment"), ("orchestrator", "environment"), plugin=False)

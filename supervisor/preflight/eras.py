@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight.kinds import fits
-from supervisor.preflight.schema import Field, Schema, walk
+from supervisor.preflight.kinds import beyond, fits
+from supervisor.preflight.schema import Bounds, Field, Schema, walk
 from supervisor.primerl.dialect import Dialect
 
 DATA = Path(__file__).with_name("eras.json")
@@ -191,7 +191,10 @@ def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
             takes_more = bool(facts.get("open") or facts.get("ignores"))
         if facts is None and takes_more:
             return False
-        if facts is not None and (value is None or fits(Field(frozenset(facts["kinds"].split())), value)):
+        if facts is None:
+            continue
+        field = Field(frozenset(facts["kinds"].split()), bounds=_bounds(facts))
+        if value is None or (fits(field, value) and not beyond(field, value)):
             return False
     return True
 
@@ -241,15 +244,24 @@ def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str
             required=bool(facts.get("required")),
             default=facts.get("default"),
             ignores=bool(facts.get("ignores")),
+            bounds=_bounds(facts),
+            elements=frozenset(facts.get("elements", "").split()),
         )
     return top
+
+
+def _bounds(facts: Mapping[str, Any]) -> Bounds:
+    return tuple(facts.get("bounds", {}).items())
 
 
 def _facts(field: Field) -> dict[str, Any]:
     facts = {"open": field.open, "required": field.required, "ignores": field.ignores}
     lists = {"choices": list(field.choices)} if field.choices else {}
     default = {} if field.default is None else {"default": field.default}
-    return {"kinds": " ".join(sorted(field.kinds))} | {key: 1 for key, said in facts.items() if said} | lists | default
+    numbers = {"bounds": dict(field.bounds)} if field.bounds else {}
+    elements = {"elements": " ".join(sorted(field.elements))} if field.elements else {}
+    flags = {key: 1 for key, said in facts.items() if said}
+    return {"kinds": " ".join(sorted(field.kinds))} | flags | lists | default | numbers | elements
 
 
 def history(clone: Path) -> dict[str, Any]:

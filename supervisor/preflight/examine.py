@@ -41,7 +41,11 @@ _MODULES = (
 
 
 REFUSED = "refused"
-_GIVES_WAY = {"unquoted-text": {"wrong-kind"}, "unknown-key": {"resume-by-hand", "weights-only"}}
+_GIVES_WAY = {
+    "unquoted-text": {"wrong-kind"},
+    "unknown-key": {"resume-by-hand", "weights-only"},
+    "out-of-bounds": {"below-one", "oversampling-below-one", "no-steps"},
+}
 """What need not be said beside an error of these at its very place: its remedy would lead to that, or past it."""
 LONGEST = 1000
 """Characters of a sentence: more is cut out of its middle."""

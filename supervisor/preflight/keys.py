@@ -9,18 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from supervisor.preflight import eras
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
-from supervisor.preflight.kinds import fits, shown, wanted, written
+from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
 from supervisor.preflight.renames import takes
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.primerl.configs import flags
 from supervisor.toml_positions import Key, Position
+
+_SUPERVISED = re.compile(r"(?:(?:trainer|orchestrator)\.)?ckpt\.(?:interval|keep|keep_last)")
+_LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")
+"""The supervisor says these itself at each start, the last step where the run file has one (primerl/command.py)."""
 
 
 def unknown_keys(subject: Subject) -> Iterator[Finding]:
@@ -39,6 +44,46 @@ def wrong_values(subject: Subject) -> Iterator[Finding]:
     for text in subject.texts:
         if text.data is not None:
             yield from _Reader(subject, subject.schema, text).wrong()
+
+
+def wrong_flags(subject: Subject) -> Iterator[Finding]:
+    """Numbers in [job] args that are none, or beyond what the trainer takes. How other kinds are read differs."""
+    schema = subject.schema
+    if schema is None or subject.kind not in ("rl", "sft"):
+        return
+    for name, value in flags(subject.args):
+        path = name.replace("-", "_")
+        field = schema.get(path)
+        if field is None or value is None or not field.kinds <= {"int", "float", "none"}:
+            continue
+        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
+        weight = severity(path, schema, subject.kind, value)
+        if not fits(field, value):
+            told = f"--{name} is given {shown(value)}, and {wanted(field)} is wanted there."
+            yield Finding("wrong-kind", told, where, f"Give --{name} {wanted(field)}.", weight)
+        elif bounds := beyond(field, value):
+            told = f"--{name} {value}, and prime-rl wants {bounds}."
+            yield Finding("out-of-bounds", told, where, f"Give --{name} {bounds}.", weight)
+
+
+def _overruled(subject: Subject, path: str) -> bool:
+    """Will prime-rl never see a file's value, because [job] args or the supervisor's own flags replace it?"""
+    run = subject.run_file
+    if path in subject.flags:
+        return True
+    if run is None:
+        return False
+    return bool(_SUPERVISED.fullmatch(path)) or (path in _LAST_STEP and run.run.max_steps is not None)
+
+
+def old_names(subject: Subject) -> Iterator[Finding]:
+    """Tables that stand there under their old name and under their new one."""
+    for old, new in subject.dropped.items():
+        where, counts = subject.where(old), subject.where(new)
+        line = f" (line {counts.line})" if counts.line and counts.file == where.file else ""
+        told = f"{old} and {new} are both set: {new}{line} counts, and {old} is dropped."
+        remedy = f"Take {old} out; what of it is to count belongs into {new}."
+        yield Finding("old-name-dropped", told, where, remedy)
 
 
 def unknown_flags(subject: Subject) -> Iterator[Finding]:
@@ -107,7 +152,9 @@ def other_machines(subject: Subject) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     unknown_keys,
     wrong_values,
+    old_names,
     unknown_flags,
+    wrong_flags,
     missing_keys,
     at_signs,
     other_machines,
@@ -150,6 +197,8 @@ class _Reader:
             path = f"{above}.{name}" if above else name
             here = (*place, name)
             inside = field.below.get(name)
+            if path in self.subject.dropped:
+                continue  # nobody looks at what is in it
             if inside is not None:
                 for one, inner in _tables(value, here):
                     yield from self._unknown(one, inside.of(one), path, inner)
@@ -202,15 +251,22 @@ class _Reader:
         for key, value in table.items():
             name = str(key)
             inside = field.below.get(name)
-            if inside is None:
-                continue
             path = f"{above}.{name}" if above else name
+            if inside is None or path in self.subject.dropped or _overruled(self.subject, path):
+                continue
             here = (*place, name)
             if not fits(inside, value):
                 yield self._wrong_kind(path, value, inside, here)
                 continue
             if isinstance(value, str) and not _chosen(inside, value):
                 yield self._wrong_choice(path, value, inside, here)
+            elif bounds := beyond(inside, value):
+                told = f"{path} = {shown(value)}, and prime-rl wants {bounds}."
+                remedy = f"Set {path} to {bounds}."
+                weight = self._severity(path, value)
+                yield Finding("out-of-bounds", told, self._where(path, here), remedy, weight)
+            elif "any" not in inside.kinds and isinstance(value, float) and isnan(value):
+                yield Finding("not-a-number", f"{path} = nan.", self._where(path, here))
             for one, inner in _tables(value, here):
                 yield from self._wrong(one, inside.of(one), path, inner)
 

@@ -42,7 +42,7 @@ def first(subject: Subject, *paths: str) -> Set | None:
     """The first of ``paths`` that is set to something; None where all have their defaults."""
     for path in paths:
         value = subject.settings.get(path)
-        if value is not None:
+        if value is not None and subject.counts(path):
             return Set(path, value)
     return None
 
@@ -86,7 +86,7 @@ def elsewhere(subject: Subject) -> bool:
 def sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The environments that are trained in, each with its place in the tree."""
     for path in ("orchestrator.train.source", "orchestrator.train.env", "orchestrator.env", "orchestrator.environment"):
-        value = subject.settings.get(path)
+        value = subject.settings.get(path) if subject.counts(path) else None
         parts: tuple[str | int, ...] = tuple(path.split("."))
         if isinstance(value, list):
             yield from (((*parts, index), one) for index, one in enumerate(value))
