@@ -22,9 +22,9 @@ from supervisor.errors import ConfigError, SupervisorError
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
-from supervisor.preflight import installed
+from supervisor.preflight import installed, prompts
 from supervisor.preflight import volumes as volumes_of
-from supervisor.preflight.site import Gpu, GpuProcess, Site
+from supervisor.preflight.site import Gpu, GpuProcess, Refused, Site
 from supervisor.primerl import command
 from supervisor.sensors import gpu_survey
 from supervisor.sensors.cgroups import cgroup_of, number
@@ -159,6 +159,11 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
         container=container,
         job_lives=needs.state_dir is not None and lives(needs.state_dir),
     )
+
+
+def refused(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
+    """What engines of earlier attempts refused; nothing where their logs give no answer in time."""
+    return _Beside(partial(prompts.refused, state_dir, own)).told(time.monotonic() + FILES_S) or ()
 
 
 def _components(run_file: RunFile, job: Job | None) -> list[Component]:

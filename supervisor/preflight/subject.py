@@ -68,6 +68,8 @@ class Subject:
     """Every key that the trainer knows, of the installed version where there is one."""
     roots: Sequence[Path] = ()
     """Package folders of the installed prime-rl."""
+    engine_cuts: bool | None = None
+    """Does the installed engine end an answer where its context ends, instead of refusing the request?"""
     plan: GpuPlan = field(default_factory=GpuPlan)
     interval: int | None = None
     """Steps between two checkpoints as the run will be started; None: no checkpoint but the last."""
