@@ -153,15 +153,16 @@ def _engine_layout(subject: Subject) -> Iterator[Finding]:
     if not gpus or not subject.settings.has("inference") or _own_role(subject) or elsewhere(subject):
         return
     where = subject.where(*TENSOR) if number(subject, *TENSOR) else _gpus_at(subject, "inference")
+    weight = _if_counted(subject, "inference")
     if gpus % tensor:
         told = f"The engine has {_gpus(gpus)} and tensor parallelism of {tensor}, which does not divide {gpus}."
         remedy = f"Give it a multiple of {tensor} GPUs, or set {_path(subject, TENSOR)} to a divisor of {gpus}."
-        yield Finding("tensor-parallel-divides", told, where, remedy)
+        yield Finding("tensor-parallel-divides", told, where, remedy, weight)
     elif tensor * data != gpus and has(subject, date(2025, 10, 31)) is False:
         # Since 6e8d6ac28 the launcher sets dp itself, whatever the configuration says.
         told = f"The engine has {_gpus(gpus)}, and tp = {tensor} times dp = {data} uses {tensor * data}."
         remedy = f"Set inference.parallel.dp to {gpus // tensor}."
-        yield Finding("engine-uses-its-gpus", told, where, remedy)
+        yield Finding("engine-uses-its-gpus", told, where, remedy, weight)
     heads = subject.model.heads if subject.model else 0
     if heads and tensor > 1 and heads % tensor and subject.model:
         told = (
@@ -180,15 +181,16 @@ def _trainer_layout(subject: Subject) -> Iterator[Finding]:
     named = [
         f"{keys[name]} = {size}" for name, size in (("dp_replicate", replicas), ("cp", cp), ("tp", tp)) if size > 1
     ]
+    weight = _if_counted(subject, "trainer")
     if world % (replicas * cp * tp):
         told = f"The trainer has {_gpus(world)}, which {' times '.join(named)} does not divide."
         remedy = f"Set {' and '.join(part.partition(' ')[0] for part in named)} so that the product divides {world}."
         where = subject.where(*(keys[name] for name in ("cp", "tp", "dp_replicate")))
-        yield Finding("trainer-layout-divides", told, where, remedy)
+        yield Finding("trainer-layout-divides", told, where, remedy, weight)
     elif ep > 1 and (ep % cp or (world // (replicas * tp)) % ep):
         told = f"{keys['ep']} = {ep} does not fit {_gpus(world)}" + (f" with {', '.join(named)}." if named else ".")
         remedy = f"Let {keys['ep']} be a multiple of cp = {cp} and a divisor of {world // (replicas * tp)}."
-        yield Finding("expert-parallel-fits", told, subject.where(keys["ep"]), remedy)
+        yield Finding("expert-parallel-fits", told, subject.where(keys["ep"]), remedy, weight)
     sequence = number(subject, "data.seq_len")
     divisor = 2 * cp * tp
     if subject.kind == "sft" and sequence and sequence.value % divisor:
@@ -204,6 +206,19 @@ def _gpus_once(subject: Subject) -> Iterator[Finding]:
             told = f"GPU {', '.join(twice)} stands twice in the list of {part}."
             once = ", ".join(dict.fromkeys(asked))
             yield Finding("gpu-twice", told, _gpus_at(subject, part), f"Name each GPU once: {once}.")
+
+
+_COUNTS = {
+    "inference": ("inference_gpu_ids", "inference_gpus", "deployment.num_infer_gpus"),
+    "trainer": ("trainer_gpu_ids", "trainer_gpus", "deployment.num_train_gpus", "deployment.num_gpus"),
+}
+"""Where a configuration says how many GPUs a part has."""
+
+
+def _if_counted(subject: Subject, part: str) -> Severity | None:
+    """Without a run file, GPUs that no file counts are those of a command line, of which nothing is known."""
+    counted = subject.run_file is not None or any(subject.settings.has(path) for path in _COUNTS[part])
+    return None if counted else "warning"
 
 
 def _gpus_at(subject: Subject, part: str) -> Where:

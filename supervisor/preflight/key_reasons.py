@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 
 from supervisor.preflight import eras
@@ -28,8 +28,13 @@ def severity(path: str, schema: Schema, kind: str, value: object = None) -> Seve
     return "error" if schema.exact or eras.refused_by_all(path, kind, value) else "warning"
 
 
-def explained(path: str, schema: Schema, kind: str, said: str, value: object = None) -> tuple[str, str, str]:
-    """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs."""
+def explained(
+    path: str, schema: Schema, kind: str, said: str, value: object = None, *, beside: Collection[str] = ()
+) -> tuple[str, str, str]:
+    """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs.
+
+    ``beside``: what else its table sets. Nobody who misspelt a name has written it rightly as well.
+    """
     version = "the installed prime-rl" if schema.exact else schema.source or "that prime-rl"
     above, _, name = path.rpartition(".")
     field = schema.get(above) if above else None
@@ -43,11 +48,14 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
         by = known.by
         told = f"{said} is not known to {version}: {meant} is {known.path} there ({by.commit}, {by.day:%-d %b %Y})."
         same_table = known.path.rpartition(".")[0] == above
+        if same_table and known.path.rpartition(".")[2] in beside:
+            return told, f"Take it out: {known.path} is set already.", ""
         note = f" {by.note}" if by.note else ""
         remedy = f"Write {known.path} instead.{note}"
         return told, remedy, known.path.rpartition(".")[2] if same_table and not note else ""
 
-    near = near_names(name, siblings, _VERY_NEAR)
+    meanable = [one for one in siblings if one not in beside]
+    near = near_names(name, meanable, _VERY_NEAR)
     if near:
         return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
 
@@ -58,6 +66,8 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
     places = [place for place in schema.places(name) if place != path]
     # Nobody who misplaced a setting meant the trial's data.
     places = [place for place in places if "fake" not in place.split(".")] or places
+    # What is meant for one part is not meant for another.
+    places = [place for place in places if above and place.startswith(f"{above.partition('.')[0]}.")] or places
     if places and len(places) <= MOST_PLACES:
         tables = [f"[{place.rpartition('.')[0]}]" if "." in place else "the top level" for place in places]
         told = f"{said} is not known {at} of {version}: {name} stands in {_joined(tables)}."
@@ -68,7 +78,7 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
         told = f"{said} is not known to {version}: prime-rl knew it {_period(times)}."
         return told, "Take it out, or use a version of that time.", ""
 
-    if near := near_names(name, siblings):
+    if near := near_names(name, meanable):
         return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
     told = f"{said} is not known {at} of {version}."
     if path.startswith("inference.") and path.count(".") < 3:

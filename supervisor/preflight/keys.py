@@ -203,7 +203,7 @@ class _Reader:
                 for one, inner in _tables(value, here):
                     yield from self._unknown(one, inside.of(one), path, inner)
             elif not field.open and not self._may_be_known(path):
-                yield self._stranger(path, value, field, here)
+                yield self._stranger(path, table, field, here)
 
     def _severity(self, path: str, value: object = None) -> Severity:
         return severity(path, self.schema, self.subject.kind, value)
@@ -212,7 +212,7 @@ class _Reader:
         """Where only a version that is near is known: a key that came or went about then is no mistake."""
         return not self.schema.exact and eras.near(path, self.schema, self.subject.kind)
 
-    def _stranger(self, path: str, value: object, field: Field, place: Key) -> Finding:
+    def _stranger(self, path: str, table: Mapping[str, Any], field: Field, place: Key) -> Finding:
         name, ignored = str(place[-1]), field.ignores
         plain = name.replace("-", "_")
         where = self._where(path, place)
@@ -230,7 +230,10 @@ class _Reader:
         if other is not None:  # the table takes it, but not of this type
             told, remedy, new = of_another_type(path, self.schema, field)
         else:
-            told, remedy, new = explained(path.replace("-", "_"), self.schema, self.subject.kind, path, value)
+            beside = {str(key).replace("-", "_") for key in table} - {plain}
+            told, remedy, new = explained(
+                path.replace("-", "_"), self.schema, self.subject.kind, path, table[name], beside=beside
+            )
         weight = self._severity(path)
         if ignored:
             told += " It is dropped without a word."

@@ -120,8 +120,10 @@ def _engine_port(subject: Subject) -> Iterator[Finding]:
     if settings.has(f"{client}.elastic"):
         return
     said = first(subject, f"{client}.base_url", f"{client}.port")
-    if said is None and (server is None or _others_answer(subject)):
-        return
+    if said is None and (server is None or not subject.knows("orchestrator") or _others_answer(subject)):
+        return  # the engine's file alone says nothing of what the orchestrator is told
+    if server is None and settings.has("inference.port"):
+        return  # it is told where that belongs, and is the engine's port then
     listens = server.value if server else DEFAULT_PORT
     asked = _port(said.value) if said else DEFAULT_PORT
     if asked is None or asked == listens:
