@@ -30,7 +30,6 @@ IN_EACH_RUN = {
     ("file", "first", "lost"),
     ("file", "restore", "lost"),
     ("file", "quarantine", "lost"),
-    ("b2", "prune", "kept"),
 }
 """The others are soaks."""
 
