@@ -27,6 +27,7 @@ AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last 
 OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
 SELDOM: Final = 10  # ordinary lines for each of them: then most requests, or rollouts, end well
 VERY_OFTEN: Final = 20  # the same where no times are told
+LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
 
 _ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
 _RANK: Final = {signature.name: place for place, signature in enumerate(SIGNATURES.signatures)}
@@ -174,7 +175,11 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         told.outcome, told.finish = "finished", finish
         told.survived = _in_time([*told.survived, *(_cause(kind, logs) for kind in kinds)])
         return told
-    mild = [kind for kind in kinds if kind.mild and (_stands_still(kind, logs) or (broken and kind.count > 1))]
+    mild = [
+        kind
+        for kind in kinds
+        if kind.mild and (_stands_still(kind, logs) or (broken and (kind.count > 1 or _ended_with(kind))))
+    ]
     candidates = [*hard, *mild, *ends]
     told.survived = _in_time(
         [*told.survived, *(_cause(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
@@ -296,6 +301,14 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     if last_t is None or not steps_t:
         return kind.count >= VERY_OFTEN
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
+
+
+def _ended_with(kind: _Kind) -> bool:
+    """Was a known error the exception after which its part did nothing more? Once is enough then."""
+    return any(
+        event.signature is not None and event.raised is not None and not log.merged and event.lives < LAST_WORDS
+        for log, event in kind.events
+    )
 
 
 def _loading(kind: _Kind, logs: Sequence[Log]) -> bool:
