@@ -7,8 +7,8 @@ import os
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from supervisor.config import RunFile
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.preflight import examine
+from supervisor.preflight.beside import Beside
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping
@@ -33,6 +34,12 @@ from supervisor.storage.base import Store
 
 EXIT_ERRORS = 1
 EXIT_WARNINGS = 3  # with --strict
+NETWORK_S = 120.0
+"""Also for a store with very many files, listed over a slow link; one that is silent is given up long before."""
+LONGEST_S, SLOWEST_S = 60.0, 1800.0
+"""After these a check by hand is given up, without and with the slow looks: something hangs that should not."""
+WAITS_S = 10.0
+"""To end what took too long."""
 
 
 @dataclass(frozen=True)
@@ -176,20 +183,36 @@ def _online(
     from supervisor.preflight import dry_run, environments, online  # they bring what a quick check need not
 
     unwanted = threading.Event()
-    looks: list[Callable[[], Sequence[Finding]]] = [
-        lambda: online.findings(subject, environ, measure=measure),
-        lambda: environments.slow_findings(subject, unwanted=unwanted),
-        lambda: dry_run.findings(subject, known=found, unwanted=unwanted),
+    looks: list[tuple[str, float, Callable[[], Sequence[Finding]]]] = [
+        ("The network", NETWORK_S, lambda: online.findings(subject, environ, measure=measure)),
+        (
+            "The job's environment",
+            environments.patience(subject),
+            lambda: environments.slow_findings(subject, unwanted=unwanted),
+        ),
+        (
+            "The dry run of prime-rl",
+            dry_run.TIMEOUT_S + WAITS_S,
+            lambda: dry_run.findings(subject, known=found, unwanted=unwanted),
+        ),
     ]
     run_file = subject.run_file
     if run_file is not None and run_file.store.url and not _store_library(subject):
         # The embedded default is made when the daemon starts.
-        looks.append(lambda: _reach(subject, run_file, environ, report))
-    with ThreadPoolExecutor(len(looks), "check-online") as pool:
-        try:
-            return [one for look in [pool.submit(look) for look in looks] for one in look.result()]
-        finally:
-            unwanted.set()  # interrupted, or one failed: what was started is ended, and not waited for
+        store = f"The store {run_file.store_url}"
+        looks.append((store, NETWORK_S, lambda: _reach(subject, run_file, environ, report)))
+    began = time.monotonic()
+    under_way = [(what, limit_s, Beside(look)) for what, limit_s, look in looks]
+    told: list[Finding] = []
+    try:
+        for what, limit_s, look in under_way:
+            try:
+                told += look.result(began + limit_s)
+            except TimeoutError:
+                told.append(Finding("no-answer", f"{what} gave no answer within {limit_s:g} s, and was given up."))
+    finally:
+        unwanted.set()  # interrupted, or one failed: what was started is ended, and not waited for
+    return told
 
 
 def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
@@ -297,13 +320,13 @@ def _reach(
     subject: Subject, run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
 ) -> Sequence[Finding]:
     """Look at the store, its key and who holds the run; what is found becomes findings and notes. Writes nothing."""
-    from supervisor.storage import open_store
+    from supervisor.preflight.online import opened
     from supervisor.storage.bucket import survey
 
     where = subject.run_where("store", "url")
     report["store_reachable"] = False
     try:
-        store = open_store(run_file.store_url, run_file.store.service, environ, region=run_file.store.region)
+        store = opened(run_file, environ)
         found = survey(store, run_file.run.id)
         report["notes"] += [note for note in found.notes if note not in found.ids]
         if not found.problems:

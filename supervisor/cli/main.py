@@ -319,7 +319,7 @@ def _attach(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from supervisor.cli import check
+    from supervisor.cli import check, patience
 
     if options.explain:
         return check.explain(options.explain)
@@ -335,7 +335,9 @@ def _check(options: argparse.Namespace) -> int:
         as_of=options.as_of,
         job_dir=options.job,
     )
-    return check.check(options.files, wish=wish)
+    slow = options.online or options.measure_upload
+    with patience.within(check.SLOWEST_S if slow else check.LONGEST_S, "The check"):
+        return check.check(options.files, wish=wish)
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -96,6 +96,8 @@ class Site:
     """Such as "vast", "runpod", "prime", ...; "" where nothing tells."""
     container: bool = False
     refused: Sequence[Refused] = ()
+    silent: Sequence[str] = ()
+    """Folders and files of which nothing could be seen in time: a network volume that is gone, for one."""
     job_lives: bool = False
     """An attempt of this very run is alive: its ports, GPUs and folders are its own business."""
 

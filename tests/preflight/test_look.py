@@ -91,6 +91,7 @@ def test_a_volume_that_gives_no_answer_costs_its_place_and_no_more(
     back.set()
     assert took < 5
     assert site.memory_bytes
+    assert site.silent, "what hangs is said"
     if held == "text_of":
         assert site.hf_login is None
         assert site.netrc_wandb, "what is not known is not complained of"
