@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
@@ -99,10 +100,32 @@ def load(path: Path) -> RunFile:
     """``read`` for the supervisor's own run file. Raises ConfigError also when others can write it (``trust``)."""
     from supervisor.config import RunFile
 
-    found, raw = _read(path, RunFile)
+    try:
+        found, raw = _read(path, RunFile)
+    except ConfigError:
+        if _of_the_trainer(path, RunFile):
+            line = shlex.quote(f"uv run rl @ {path}")
+            raise ConfigError(
+                f"{path} is no run file: it looks like the trainer's own configuration. Write a run file that names "
+                f"it, from the line that starts it: rl-supervisor init --from {line} -o my-run.toml"
+            ) from None
+        raise
     if complaint := trust.complaint(path, found.state_dir, raw):
         raise ConfigError(complaint)
     return found
+
+
+def _of_the_trainer(path: Path, model: type[BaseModel]) -> bool:
+    """Is it what most people name first? Complaining of each of its sections would hide the one thing to do."""
+    try:
+        data = parsed(_text(path, _bytes(path)))
+    except (ConfigError, ValueError, RecursionError):
+        return False
+    run = data.get("run")
+    ours = "job" in data or (isinstance(run, dict) and "id" in run)
+    strange = [name for name in data if name not in model.model_fields]
+    misspelt = [name for name in strange if difflib.get_close_matches(name, ("run", "job"), 1, 0.6)]
+    return not ours and not misspelt and any(isinstance(data[name], dict) for name in strange)
 
 
 # ---------------------------------------------------------------- the file itself

@@ -189,6 +189,16 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
             load(tmp_path / "bs4-qwen3.toml")
 
 
+def test_the_trainers_own_file_gets_one_sentence_with_the_command_that_makes_a_run_file(tmp_path: Path) -> None:
+    for text in ('max_steps = 10\n[model]\nname = "m"\n[ckpt]\n', '[run]\nname = "n"\n[trainer]\n'):
+        [sentence] = mistakes(tmp_path, text)
+        assert sentence.startswith("run.toml is no run file: it looks like the trainer's own configuration.")
+        assert sentence.endswith("rl-supervisor init --from 'uv run rl @ run.toml' -o my-run.toml")
+    # What is meant for us is told of what it lacks.
+    for text in ('[run]\nid = "n"\n[model]\n', '[run]\n[jobs]\ndir = "/x"\n', "[store]\n", ""):
+        assert any("[job] is missing" in sentence for sentence in mistakes(tmp_path, text))
+
+
 def test_a_date_is_no_setting(tmp_path: Path) -> None:
     assert mistakes(tmp_path, "[run]\nid = 2026-01-06\n") == [
         "run.toml line 2: [run] id is a date or a time, and no setting is one: put it in quotes if it is text."
