@@ -51,7 +51,8 @@ def _say(made: Fixes, found: Sequence[Finding]) -> None:
 def _put(made: Fixes) -> None:
     for patch in made.patches:
         kept = patching.write(patch)
-        _tell(f"{patch.file} is written; its former text is {kept}.")
+        link = f", a link to {patch.file.resolve()}," if patch.file.is_symlink() else ""
+        _tell(f"{patch.file}{link} is written; its former text is {kept}.")
 
 
 def _tell(sentence: str) -> None:
