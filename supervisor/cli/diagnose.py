@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from supervisor.cli import render
 from supervisor.cli.terminal import say
 from supervisor.diagnosis.causes import diagnose as judge
-from supervisor.diagnosis.places import Source, opened, sources
+from supervisor.diagnosis.places import Source, Sources, opened, sources
 from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
 from supervisor.diagnosis.telling import as_json, text
@@ -24,36 +25,37 @@ NAMED, UNREADABLE, NOTHING_KNOWN = 0, 1, 3
 
 def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     """Say it. 0: something is named; 3: nothing known was found, or the run is well; 1: nothing could be read."""
-    wanted = _wanted(paths)
+    places = _wanted(paths)
+    left_out = [place.left_out for place in places if place.left_out]
     logs: list[Log] = []
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer  # None: it was closed before the start
-    for source in wanted:
+    for source in itertools.chain.from_iterable(places):
         try:
             with opened(source, stdin) as stream:
                 logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
         except OSError as error:
             print(f"{source.name} cannot be read: {error.strerror or error}.", file=sys.stderr)
     if not logs:
-        print("There was nothing to read: no log, or only empty ones.", file=sys.stderr)
+        print(" ".join(["There was nothing to read: no log, or only empty ones.", *left_out]), file=sys.stderr)
         return UNREADABLE
     found = judge(logs)
     remember_environment()
     if json_wanted:
-        say(masked(json.dumps(as_json(found, logs), ensure_ascii=False, indent=1)))
+        say(masked(json.dumps(as_json(found, logs, left_out), ensure_ascii=False, indent=1)))
     else:
-        say("\n".join(render.safe(line) for line in masked(text(found, logs)).splitlines()))
+        say("\n".join(render.safe(line) for line in masked(text(found, logs, left_out)).splitlines()))
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 
-def _wanted(paths: Sequence[str]) -> list[Source]:
+def _wanted(paths: Sequence[str]) -> list[Sources]:
     if not paths:
         if sys.stdin is not None and not sys.stdin.isatty() and not _closed():
-            return [Source("stdin")]
-        return _of_this_machine()
-    found: list[Source] = []
+            return [Sources([Source("stdin")])]
+        return [_of_this_machine()]
+    found: list[Sources] = []
     for name in paths:
         if name == "-":
-            found.append(Source("stdin"))
+            found.append(Sources([Source("stdin")]))
             continue
         path = _state_dir(Path(name)) if name.endswith(".toml") else Path(name)
         try:
@@ -62,9 +64,10 @@ def _wanted(paths: Sequence[str]) -> list[Source]:
             raise UnreadableError(f"{path} cannot be read: {error.strerror}.") from None
         if not here:
             raise UnreadableError(
-                f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). Name the file."
+                f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). "
+                f"{here.left_out or 'Name the file.'}"
             )
-        found += here
+        found.append(here)
     return found
 
 
@@ -82,13 +85,20 @@ def _closed() -> bool:
         return True
 
 
-def _of_this_machine() -> list[Source]:
+def _of_this_machine() -> Sources:
     from supervisor.cli import which  # late: only here
+    from supervisor.cli.client import NotThereError
 
-    run = which.meant(None)
-    found = sources(run.state_dir) if run.state_dir is not None else []
+    try:
+        run = which.meant(None)
+    except NotThereError:
+        raise UnreadableError(
+            f"No run is known on this machine.{which.look().try_sudo()} Name its logs, a file or a folder: "
+            "rl-supervisor diagnose outputs/logs"
+        ) from None
+    found = sources(run.state_dir) if run.state_dir is not None else Sources()
     if not found:
-        raise UsageError("Name a log, a folder of logs or a bundle; or pipe a log in: rl-supervisor diagnose logs/")
+        raise UsageError(f"Nothing is logged here for {run.id} yet. Name a log or a folder of logs: rl-supervisor diagnose outputs/logs")
     return found
 
 

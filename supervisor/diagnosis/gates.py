@@ -7,6 +7,7 @@ from functools import cache
 from typing import Final
 
 from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.registry import reach
 from supervisor.signatures.words import any_of, part_of
 
 # Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
@@ -31,6 +32,8 @@ WORKS = re.compile(
     rb".{0,80}\(EngineCore(?:_DP|_)?(\d{0,4})\b[^()]{0,60}\).{0,20}INFO (?!.{0,60}shm_broadcast)|"
     rb".{0,160}Engine (\d{1,4}): .{0,120}generation throughput: (?!0\.0 )"
 )
+# Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
+BEFORE: Final = 1800
 _WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
 
 
@@ -49,6 +52,22 @@ def gate() -> re.Pattern[bytes]:
         "step:",
     }
     return re.compile(any_of(map(part_of, words)).encode())
+
+
+@cache
+def _near() -> int:
+    return BEFORE + reach(SIGNATURES.signatures)
+
+
+def end_of(raw: bytes) -> int:
+    """How far a line has to be looked at. What a model writes may be much longer than any error's beginning.
+
+    All of it counts where it is no plain text: progress bars and colours hide where a message begins, JSON holds more.
+    """
+    near = _near()
+    if len(raw) <= near or not raw.isascii() or b"\r" in raw or b"\x1b" in raw or b'{"' in raw[:BEFORE]:
+        return len(raw)
+    return near
 
 
 @cache

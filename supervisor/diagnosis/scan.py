@@ -135,7 +135,12 @@ class _Scan:
                         self._growing = []
                     if not wanted(raw, 0, WANTED_BYTES):
                         continue
-                elif not (gate(raw) or self._growing or not self._tracebacks.idle or self.log.ranks.wanted):
+                elif not (
+                    gate(raw, 0, gates.end_of(raw))
+                    or self._growing
+                    or not self._tracebacks.idle
+                    or self.log.ranks.wanted
+                ):
                     continue
                 self._number = number
                 for part in raw.split(b"\r") if b"\r" in raw else (raw,):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.diagnosis import places
 from supervisor.diagnosis.places import named, sources
 from supervisor.diagnosis.scan import BLOCK_BYTES, LINE_BYTES, scan
 
@@ -28,7 +29,7 @@ def test_a_folder_is_read_and_the_root_is_named(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr().out
     assert said.startswith("Root cause after step 1: cuda-oom\n")
     assert "trainer.log:2" in said
-    assert "Remedy: Make the sequence" in said
+    assert said.index("Remedy: Lower seq_len") < said.index("A restart may get past it; if it comes back")
     assert "Source: PyTorch" in said
 
 
@@ -118,7 +119,7 @@ def test_a_pipe_is_read_though_it_cannot_be_gone_back_in(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("diagnose <&-", 1, "No daemon runs on this machine."),
+        ("diagnose <&-", 1, "No run is known on this machine. Name its logs"),
         ("diagnose - <&-", 1, "There was nothing to read"),
         ("diagnose trainer.log >&-", 0, ""),
         ("diagnose trainer.log >/dev/full", 1, "Standard output cannot be written: No space left on device."),
@@ -217,6 +218,33 @@ def test_of_our_own_folders_every_attempt_is_read_with_its_pieces(tmp_path: Path
     found = {(one.attempt, one.role): len(one.pieces) for one in sources(tmp_path)}
     assert found == {("attempt 1", "launcher"): 2, ("attempt 1", "trainer"): 1, ("attempt 2", "launcher"): 1}
     assert {one.attempt for one in sources(first)} == {"attempt 1"}
+
+
+def test_what_of_a_folder_is_left_out_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "inference.log")
+    (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
+    assert main(["diagnose", str(tmp_path)]) == 1
+    assert "Left out of" in capsys.readouterr().err
+    for number in range(5):
+        log = tmp_path / f"attempt_{number}" / "trainer.log"
+        log.parent.mkdir()
+        log.write_text(STEP.format(n=number) + OOM)
+        os.utime(log, (1000 + number, 1000 + number))
+    monkeypatch.setattr(places, "MOST_FILES", 2)
+    assert main(["diagnose", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "Read: 2 logs" in said
+    assert (
+        f"Left out of {tmp_path}: gone.log (No such file or directory), inference.log (a pipe); 3 older logs, all but "
+        "the newest 2. Name a file, or a smaller folder, to have it read." in said
+    )
+    assert [one.name for one in sources(tmp_path)] == ["attempt_3/trainer.log", "attempt_4/trainer.log"]
+    assert main(["diagnose", "--json", str(tmp_path)]) == 0
+    assert len(json.loads(capsys.readouterr().out)["left_out"]) == 1
+    assert main(["diagnose", str(tmp_path / "attempt_4")]) == 0
+    assert "Left out" not in capsys.readouterr().out
 
 
 def test_folders_without_logs_are_passed_over_and_a_link_is_no_second_log(tmp_path: Path) -> None:
