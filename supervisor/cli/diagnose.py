@@ -98,7 +98,7 @@ def _of_this_machine() -> Sources:
         ) from None
     found = sources(run.state_dir) if run.state_dir is not None else Sources()
     if not found:
-        raise UsageError(f"Nothing is logged here for {run.id} yet. Name a log or a folder of logs: rl-supervisor diagnose outputs/logs")
+        raise UsageError(f"Nothing is logged here for {run.id} yet. Name its logs: rl-supervisor diagnose outputs/logs")
     return found
 
 
