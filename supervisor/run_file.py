@@ -46,6 +46,8 @@ def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
 
 def checked(path: Path, text: str, model: type[Model]) -> Model:
     """``read`` for a ``text`` that is at hand; ``path`` is for the sentences."""
+    if not text.strip():
+        raise ConfigError(f"{path} is empty: delete it, and write one with `rl-supervisor init -o {path}`.")
     try:
         data = parsed(text)
     except tomllib.TOMLDecodeError as error:

@@ -38,6 +38,8 @@ NETWORK_S = 120.0
 """Also for a store with very many files, listed over a slow link; one that is silent is given up long before."""
 LONGEST_S, SLOWEST_S = 60.0, 1800.0
 """After these a check by hand is given up, without and with the slow looks: something hangs that should not."""
+MANY = 5
+"""Findings that a terminal shows at once."""
 WAITS_S = 10.0
 """To end what took too long."""
 
@@ -81,7 +83,7 @@ def check(
     remember_environment(environ)
     look = _look(named, wish, environ)
     if wish.fix:
-        fixing.show(look.found, write=wish.write)
+        fixing.show(look.found, write=wish.write, command=_command(named, wish))
         if not wish.write:
             return _code(look, wish)
         look = _look(named, wish, environ)  # what is left, from the files as they are now
@@ -368,17 +370,19 @@ def _print(paths: Sequence[Path], look: _Look, wish: Wish) -> int:
     if wish.as_json:
         print(json.dumps(masked_all(look.report), indent=2, ensure_ascii=False))
     else:
-        print(masked("\n".join(_lines(look, wish))))
+        print(masked("\n".join(_lines(paths, look, wish))))
     return _code(look, wish)
 
 
-def _lines(look: _Look, wish: Wish) -> list[str]:
+def _lines(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
     report = look.report
     paint, columns = Paint.for_stdout(), findings.width()
     number = findings.count(look.found, look.overruled)
     minded = number if any(one.weight != "note" for one in look.found) else ""
     if not look.run_file:
         verdict = f"{report['file']}: {minded or 'nothing wrong was found'}."
+        if minded and not look.stopped:
+            verdict = f"{report['file']}: no errors, {minded}."
     elif report["ok"]:
         verdict = f"{report['file']} can be started{f': {minded}' if minded else ''}."
     else:
@@ -406,16 +410,29 @@ def _lines(look: _Look, wish: Wish) -> list[str]:
     gap = [""] if look.found and summary else []
     lines += [*gap, *summary]
     if look.stopped:
-        lines += ["", *_way_on(look)]
+        lines += ["", *_way_on(paths, look, wish)]
     return lines
 
 
-def _way_on(look: _Look) -> list[str]:
-    """What to type next."""
-    fixable = any(one.edits for one in look.found)
-    told = ["Explain one: rl-supervisor check --explain ID."]
-    if fixable:
-        told.append("Show what would mend it: rl-supervisor check --fix, with the same file.")
-    if look.run_file and any(beaten(one, {one.id}) for one in look.stopped):
-        told.append('To start all the same: [check] overrule = ["ID"] in the run file, or run --overrule ID.')
+def _command(paths: Sequence[Path], wish: Wish) -> str:
+    """The same check again, to be pasted."""
+    words = ["rl-supervisor", "check", *map(str, paths)]
+    words += ["--job", str(wish.job_dir)] if wish.job_dir else []
+    words += ["--as-of", str(wish.as_of)] if wish.as_of else []
+    return shlex.join(words)
+
+
+def _way_on(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
+    """What to type next. What scrolled away comes first, and what goes around the errors last."""
+    again, told = _command(paths, wish), []
+    if len(look.found) > MANY:
+        told.append(f"All in one line each:    {again} --brief")
+    if any(one.edits for one in look.found):
+        told.append(f"Show what would mend it: {again} --fix")
+    told.append(f"Explain one:             rl-supervisor check --explain {look.stopped[0].id}")
+    ids = list(dict.fromkeys(one.id for one in look.stopped))
+    if look.run_file and all(beaten(one, ids) for one in look.stopped):
+        words = " ".join(f"--overrule {name}" for name in ids)
+        told.append(f"Start all the same:      rl-supervisor run {shlex.quote(str(paths[0]))} {words}")
+        told.append(f"  or for good:           overrule = {json.dumps(ids)} in [check] of the run file")
     return told

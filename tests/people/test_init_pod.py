@@ -148,7 +148,7 @@ def test_a_launch_line_is_taken_checked_and_told(
     assert said.index("says:") < said.index("Next, in this order:")
     before = target.read_text()
     told = " ".join(before.replace("\n#", " ").split())
-    assert "prime-rl between 31 Dec 2025 and 24 Feb 2026 (gpu-ids, run_default), commit be0e3d131." in told
+    assert "prime-rl between 31 Dec 2025 and 24 Feb 2026, commit be0e3d131." in told
     assert main.main(["init", "-o", str(target), "--from", LINE]) == 1
     assert target.read_text() == before
 

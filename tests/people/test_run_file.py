@@ -195,8 +195,11 @@ def test_the_trainers_own_file_gets_one_sentence_with_the_command_that_makes_a_r
         assert sentence.startswith("run.toml is no run file: it looks like the trainer's own configuration.")
         assert sentence.endswith("rl-supervisor init --from 'uv run rl @ run.toml' -o my-run.toml")
     # What is meant for us is told of what it lacks.
-    for text in ('[run]\nid = "n"\n[model]\n', '[run]\n[jobs]\ndir = "/x"\n', "[store]\n", ""):
+    for text in ('[run]\nid = "n"\n[model]\n', '[run]\n[jobs]\ndir = "/x"\n', "[store]\n"):
         assert any("[job] is missing" in sentence for sentence in mistakes(tmp_path, text))
+    assert mistakes(tmp_path, "\n") == [
+        "run.toml is empty: delete it, and write one with `rl-supervisor init -o run.toml`."
+    ]
 
 
 def test_a_date_is_no_setting(tmp_path: Path) -> None:

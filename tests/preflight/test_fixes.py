@@ -164,7 +164,7 @@ def test_a_link_is_followed_and_stays_one(file: Path, tmp_path: Path, capsys: py
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "elsewhere" / "link.toml"
     link.symlink_to(file)
-    fixing.show([finding(link, (1, 1, "new = 1"))], write=True)
+    fixing.show([finding(link, (1, 1, "new = 1"))], write=True, command="check")
     told = capsys.readouterr().err
     assert f"{link}, a link to {file}, is written; its former text is {file}.orig." in told
     assert link.is_symlink()
