@@ -15,7 +15,7 @@ from supervisor.core.facts import Role
 from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
-from supervisor.diagnosis.seen import GAP_S, Event, Log, Place
+from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Link
 from supervisor.signatures.xids import SOURCE, seen_in
@@ -116,7 +116,9 @@ class _Kind:
     @property
     def mild(self) -> bool:
         signature = self.event.signature
-        return bool(signature and signature.mild) or all(event.weak for _, event in self.events)
+        if signature and signature.mild:
+            return not any(event.fatal for _, event in self.events)
+        return all(event.weak for _, event in self.events)
 
     @property
     def count(self) -> int:
@@ -158,11 +160,17 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         for event in log.events:
             if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
+            if event.closing:
+                continue  # an engine that is ended loses its own parts
             if _usual(log, event, logs):
                 event.weak = True
             else:
                 event.anew = None
             (over if _survived(log, event, logs) else present).append((log, event))
+    lived_with = {_where(event) for _, event in over if event.signature is None}
+    for log, event in present:
+        if event.signature is None and _where(event) in lived_with and log.lines - event.last.line > LAST_LINES:
+            event.weak = True
     kinds = _kinds(present)
     hard = [kind for kind in kinds if not kind.mild and kind.link != "end"]
     ends = [kind for kind in kinds if not kind.mild and kind.link == "end"]
@@ -238,6 +246,11 @@ def _of_others(log: Log, event: Event, logs: Iterable[Log]) -> bool:
 def _made_up(frame: Frame | None) -> bool:
     """Code that a model wrote and an environment ran."""
     return frame is not None and frame.path in ("<string>", "<stdin>", "<python>", "<code>")
+
+
+def _where(event: Event) -> tuple[str, str]:
+    """An exception and the line that raised it."""
+    return event.name, str(event.raised and (event.raised.place or event.raised.last))
 
 
 def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:

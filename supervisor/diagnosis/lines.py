@@ -13,6 +13,8 @@ from supervisor.core.facts import Role
 LONGEST: Final = 65536  # a JSON line carries its traceback
 DAY_S: Final = 86400.0
 
+# Ray says a line that several of its processes wrote once.
+_REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,400}$", re.S)
 ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _DATE = r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,]\d{1,9})?"
@@ -90,6 +92,8 @@ def parse(raw: bytes) -> Line:
     stamp: Stamp | None = None
     if found := _HEADS[0].match(text):  # most lines of a run
         return Line(found["level"], found["text"], _stamp(found))
+    if " across cluster]" in text:
+        text = _REPEATED.sub("", text)
     for outer in _OUTER:
         if found := outer.match(text):
             stamp = _stamp(found) or stamp

@@ -34,7 +34,7 @@ DETERMINISTIC = {
     "run-folder-used", "config-invalid", "environment-missing", "checkpoint-other-version", "model-length-too-long",
     "model-unknown", "module-missing", "key-missing", "model-not-found", "model-no-causal-lm", "model-type-unknown",
     "model-gated", "hub-not-found", "config-not-toml", "engine-model-unsupported", "engine-layout",
-    "checkpoint-other-shape",
+    "checkpoint-other-shape", "engine-batch-too-small",
 }  # fmt: skip
 
 
