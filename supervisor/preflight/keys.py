@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from supervisor.preflight import eras
+from supervisor.preflight import eras, job_args
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
 from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
-from supervisor.preflight.renames import takes
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
-from supervisor.primerl.configs import flags
 from supervisor.toml_positions import Key, Position
 
 _SUPERVISED = re.compile(r"(?:(?:trainer|orchestrator)\.)?ckpt\.(?:interval|keep|keep_last)")
@@ -30,40 +28,14 @@ _LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")
 
 def unknown_keys(subject: Subject) -> Iterator[Finding]:
     """Keys of the files that the trainer does not know."""
-    if subject.schema is None:
-        return
-    for text in subject.texts:
-        if text.data is not None:
-            yield from _Reader(subject, subject.schema, text).unknown()
+    for reader in _readers(subject):
+        yield from reader.unknown()
 
 
 def wrong_values(subject: Subject) -> Iterator[Finding]:
     """Values of a kind that the trainer does not take, and texts that are none of those that it takes."""
-    if subject.schema is None:
-        return
-    for text in subject.texts:
-        if text.data is not None:
-            yield from _Reader(subject, subject.schema, text).wrong()
-
-
-def wrong_flags(subject: Subject) -> Iterator[Finding]:
-    """Numbers in [job] args that are none, or beyond what the trainer takes. How other kinds are read differs."""
-    schema = subject.schema
-    if schema is None or subject.kind not in ("rl", "sft"):
-        return
-    for name, value in flags(subject.args):
-        path = name.replace("-", "_")
-        field = schema.get(path)
-        if field is None or value is None or not field.kinds <= {"int", "float", "none"}:
-            continue
-        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
-        weight = severity(path, schema, subject.kind, value)
-        if not fits(field, value):
-            told = f"--{name} is given {shown(value)}, and {wanted(field)} is wanted there."
-            yield Finding("wrong-kind", told, where, f"Give --{name} {wanted(field)}.", weight)
-        elif bounds := beyond(field, value):
-            told = f"--{name} {value}, and prime-rl wants {bounds}."
-            yield Finding("out-of-bounds", told, where, f"Give --{name} {bounds}.", weight)
+    for reader in _readers(subject):
+        yield from reader.wrong()
 
 
 def _overruled(subject: Subject, path: str) -> bool:
@@ -86,21 +58,6 @@ def old_names(subject: Subject) -> Iterator[Finding]:
         yield Finding("old-name-dropped", told, where, remedy)
 
 
-def unknown_flags(subject: Subject) -> Iterator[Finding]:
-    """Flags in [job] args that the trainer does not know."""
-    schema = subject.schema
-    if schema is None or subject.kind not in ("rl", "sft"):
-        return
-    for name, _ in flags(subject.args):
-        path = name.replace("-", "_")
-        stranger = _first_unknown(schema, path)
-        if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
-            continue
-        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
-        told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
-        yield Finding("unknown-flag", told, where, remedy, severity=severity(stranger, schema, subject.kind))
-
-
 def missing_keys(subject: Subject) -> Iterator[Finding]:
     """Keys that the trainer wants and nobody sets."""
     schema = subject.schema
@@ -109,28 +66,6 @@ def missing_keys(subject: Subject) -> Iterator[Finding]:
     if not subject.texts or any(text.data is None for text in subject.texts):
         return
     yield from _missing(subject, subject.settings.tree, schema.top, "")
-
-
-def at_signs(subject: Subject) -> Iterator[Finding]:
-    """`@file` in [job] config or args: the launcher wants a space between the two."""
-    for number, (before, word) in enumerate(zip(("", *subject.args), subject.args, strict=False)):
-        if not word.startswith("@") or len(word) < 2:
-            continue
-        # The later of prime-rl's two parsers takes `--trainer @file` also without the space; neither takes `@file`.
-        parser = subject.dialect.parser if subject.dialect else ""
-        if before.startswith("--") and parser != "pydantic-settings":
-            continue
-        where = Where(str(subject.run_path or ""), _line_of_element(subject, "args", number), "job.args")
-        told = f"[job] args has {word!r} in one word, which the launcher does not take for a configuration file."
-        yield Finding("at-sign", told, where, f'Write two words: "@", "{word[1:]}"; or name the file in [job] config.')
-    run = subject.run_file
-    for number, path in enumerate(run.job.config if run else ()):
-        name = str(path)
-        if name.startswith("@"):
-            line = _line_of_element(subject, "config", number)
-            told = f"[job] config names {name!r}: the supervisor puts the @ of the command line there by itself."
-            remedy = f'Write it as: config = "{name.lstrip("@ ")}"'
-            yield Finding("at-sign", told, Where(str(subject.run_path or ""), line, "job.config"), remedy)
 
 
 def other_machines(subject: Subject) -> Iterator[Finding]:
@@ -153,15 +88,19 @@ CHECKS: tuple[Check, ...] = (
     unknown_keys,
     wrong_values,
     old_names,
-    unknown_flags,
-    wrong_flags,
     missing_keys,
-    at_signs,
+    *job_args.CHECKS,
     other_machines,
 )
 
 
 # ---------------------------------------------------------------- one file
+
+
+def _readers(subject: Subject) -> Iterator[_Reader]:
+    schema = subject.schema
+    if schema is not None:
+        yield from (_Reader(subject, schema, text) for text in subject.texts if text.data is not None)
 
 
 @dataclass(frozen=True)
@@ -369,36 +308,6 @@ def _chosen(field: Field, value: str) -> bool:
 def _listed(choices: Sequence[str]) -> str:
     quotes = [f'"{choice}"' for choice in choices]
     return quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
-
-
-def _first_unknown(schema: Schema, path: str) -> str:
-    """The shortest part of a dotted path that is not known, "" where all of it is."""
-    parts = path.split(".")
-    for length in range(1, len(parts) + 1):
-        if parts[length - 1].isdigit():
-            continue
-        if not takes(schema, ".".join(parts[:length])) and not (length == 1 and schema.open):
-            return ".".join(parts[:length])
-    return ""
-
-
-def _without_no(path: str) -> Iterator[str]:
-    """`--no-clean` and `--trainer.no-x` switch something off."""
-    if path.startswith("no_"):
-        yield path[3:]
-    above, _, name = path.rpartition(".")
-    if above and name.startswith("no_"):
-        yield f"{above}.{name[3:]}"
-
-
-def _line_of_flag(subject: Subject, name: str) -> int:
-    number = next((at for at, word in enumerate(subject.args) if word.partition("=")[0] == f"--{name}"), 0)
-    return _line_of_element(subject, "args", number)
-
-
-def _line_of_element(subject: Subject, key: str, number: int) -> int:
-    place = subject.run_positions.get(("job", key, number))
-    return place.line if place else subject.run_line("job", key)
 
 
 def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Field], above: str) -> Iterator[Finding]:

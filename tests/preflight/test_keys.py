@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import RunFile
-from supervisor.preflight import eras, keys
+from supervisor.preflight import eras, job_args, keys
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.kinds import beyond, fits, wanted, written
 from supervisor.preflight.renames import gone, known_as, renames
@@ -300,7 +300,7 @@ def test_what_is_wanted_is_said_in_words() -> None:
 )
 def test_a_number_in_a_flag(args: list[str], rule: str, tmp_path: Path) -> None:
     subject = replace(_subject("[orchestrator]\nbatch_size = 0"), args=args)  # the file's own does not count any more
-    found = [one for check in (keys.wrong_values, keys.wrong_flags) for one in check(subject)]
+    found = [one for check in (keys.wrong_values, job_args.wrong_flags) for one in check(subject)]
     assert [one.id for one in found if one.where.key == "job.args"] == ([rule] if rule else [])
     assert [one for one in found if one.where.key != "job.args"] == [
         one for one in found if "--inference-gpu-ids" in args and one.where.key == "orchestrator.batch_size"
