@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor import __version__
 from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
-from supervisor.errors import ConfigError
+from supervisor.errors import EXIT_USAGE, ConfigError
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -19,15 +19,23 @@ OF_THE_STORE = ("restore", "verify", "logs", "report")
 """Commands that need no more than the store and its keys."""
 
 EPILOG = """\
+A run does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
+
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
 94 this pod is unfit.
-Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict).
+Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict); of diagnose: 3
+nothing known was found.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``rl-supervisor``."""
-    options = _parser().parse_args(sys.argv[1:] if argv is None else list(argv))
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    options = parser.parse_args(words)
     verb: Verb = options.verb
     return run_cli(lambda: verb(options), "rl-supervisor", contract=options.contract)
 
