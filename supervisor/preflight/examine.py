@@ -17,6 +17,7 @@ from supervisor.preflight import (
     resume,
     saving,
     sharing,
+    together,
     tracking,
 )
 from supervisor.preflight.checking import Check
@@ -30,6 +31,7 @@ _MODULES = (
     halves,
     lengths,
     batches,
+    together,
     sharing,
     model_support,
     estimates,

@@ -211,7 +211,7 @@ def _names(subject: Subject) -> Iterator[Finding]:
         return
     seen: set[str] = set()
     for place, source in sources(subject):
-        name = (source.get("name") or source.get("id")) if isinstance(source, Mapping) else None
+        name = (source.get("name") or _id_of(source)) if isinstance(source, Mapping) else None
         if not isinstance(name, str):
             continue
         shown = name.partition("@")[0]
@@ -221,6 +221,16 @@ def _names(subject: Subject) -> Iterator[Finding]:
             where = subject.where_exactly(place)
             yield Finding("environments-same-name", told, where, remedy, None if refused else "warning")
         seen.add(shown)
+
+
+def _id_of(source: Mapping[str, Any]) -> object:
+    """Since d135ed4c9 an environment is named by its task set, in a table of its own."""
+    inside = source.get("env")
+    for table in (source, inside if isinstance(inside, Mapping) else source):
+        tasks = table.get("taskset")
+        if found := table.get("id") or (tasks.get("id") if isinstance(tasks, Mapping) else None):
+            return found
+    return None
 
 
 CHECKS: tuple[Check, ...] = (
