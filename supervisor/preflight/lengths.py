@@ -44,9 +44,21 @@ def _max_tokens(subject: Subject) -> Iterator[Finding]:
     context = _context(subject)
     for paths in (_TRAINED, _EVALUATED):
         asked = number(subject, *paths)
+        if asked is not None and asked.value < 1:
+            yield _no_answer(subject, asked)
+            continue
         if context is None or asked is None:
             continue
         yield from _against_context(subject, asked, context)
+
+
+def _no_answer(subject: Subject, asked: Number) -> Finding:
+    told = f"{asked.path} = {asked.value}, and vLLM refuses a request for less than one token."
+    if not asked.value:
+        told = f"{asked.path} = 0: some versions of vLLM refuse it, others take it for not set."
+    weight: Severity | None = None if asked.value else "warning"
+    remedy = f"Set {asked.path} to what an answer may have, or take it out for as many as fit."
+    return Finding("below-one", told, subject.where(asked.path), remedy, weight)
 
 
 def _against_context(subject: Subject, asked: Number, context: Number) -> Iterator[Finding]:

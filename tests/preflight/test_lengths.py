@@ -160,6 +160,13 @@ def test_an_empty_configuration_is_left_alone(era: str | None) -> None:
     assert weights(lengths.CHECKS, of(era)) == {}
 
 
+@pytest.mark.parametrize(("asked", "weight"), [(-1, "error"), (0, "warning")])
+def test_an_answer_of_no_tokens(asked: int, weight: str) -> None:
+    for era in (JANUARY, NEWEST, None):
+        (one,) = [one for one in found(lengths.CHECKS, of(era, config(asked, 4096))) if one.id == "below-one"]
+        assert (one.weight, one.where.key) == (weight, "orchestrator.sampling.max_tokens")
+
+
 # ---------------------------------------------------------------- how long a prompt is
 
 
