@@ -19,7 +19,7 @@ OF_THE_STORE = ("restore", "verify", "logs", "report")
 """Commands that need no more than the store and its keys."""
 
 EPILOG = """\
-A run does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
+It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
 
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
 94 this pod is unfit.
