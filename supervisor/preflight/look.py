@@ -33,6 +33,8 @@ GPUS_S = 5.0
 """Patience with the GPU driver; a machine without one answers in a tenth of a second."""
 FILES_S = 2.0
 """Patience with volumes and caches, of which one may be a network's that is gone."""
+SILENT_S = 5.0
+"""After this one that has not even said whether a file is there does hang. Many small files may take longer."""
 UNLIMITED = 1 << 62
 CAP_SYS_RESOURCE = 24  # linux/capability.h
 LATEST_ATTEMPTS = 3
@@ -121,6 +123,7 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     models = Beside(partial(volumes_of.cached_models, cache))
     persistent = Beside(partial(volumes_of.given, mounts if container else ()))
     packages = Beside(partial(_packages, needs))
+    there = Beside(needs.python.exists if needs.python is not None else bool)
     wandb_login = Beside(partial(has_wandb_login, needs.environ))
     hf_login = Beside(partial(has_hf_login, needs.environ, needs.cwd))
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
@@ -132,9 +135,12 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     versions, (torch, torch_cuda) = packages.told(until) or ({}, ("", ""))
     told = surveyed.told(time.monotonic() + GPUS_S + 1) if surveyed else None
     told = told or gpu_survey.GpuSurvey(problem="not asked")
+    late = until - FILES_S + SILENT_S
+    there.told(late)
+    for one in volumes.values():
+        one.told(late)
     silent = {str(needs.folders[name]): None for name, one in volumes.items() if one.hangs}
-    silent |= {str(cache): None} if models.hangs else {}
-    silent |= {str(needs.python): None} if packages.hangs else {}
+    silent |= {str(needs.python): None} if there.hangs else {}
     return Site(
         gpus=_gpus(told, ours) if not told.problem or told.none else None,
         driver=told.driver,
