@@ -351,6 +351,10 @@ def _with_trainer(
     roots: list[Path] = []
     if folder is not None:
         where = subject.run_where("job", "dir") if run is not None else Where(str(folder))
+        said = f"[job] dir = {folder}" if run is not None else f"--job {folder}"
+        remedy = (
+            "" if run is not None else "Name a checkout of prime-rl with --job DIR: the folder that holds src/prime_rl."
+        )
         python = command.interpreter(run) if run is not None else folder / ".venv" / "bin" / "python"
         if folder.is_dir():
             roots = find_roots(folder.expanduser().absolute(), python)
@@ -359,10 +363,11 @@ def _with_trainer(
                 how = "installed"
             except UnknownDialectError as error:
                 known = "prime-rl-unknown" if roots else "prime-rl-not-found"
-                found.append(Finding(known, str(error), where))
+                told = str(error) if roots or run is not None else f"{said}: there is no prime-rl in this folder."
+                found.append(Finding(known, told, where, remedy))
         else:
-            told = f"[job] dir = {folder}: there is no such folder, and prime-rl should be in it."
-            found.append(Finding("prime-rl-not-found", told, where))
+            told = f"{said}: there is no such folder, and prime-rl should be in it."
+            found.append(Finding("prime-rl-not-found", told, where, remedy))
     keys = schema.read(roots, subject.kind) if roots and dialect is not None else None
     era: eras.Era | None = None
     if as_of is not None:  # a person's word: it may be the version that will be installed

@@ -187,6 +187,16 @@ def test_a_configuration_of_prime_rl_is_checked_as_such(here: Path, capsys: pyte
     assert ", as of the day that was named" in out
 
 
+def test_a_folder_without_prime_rl_is_told_in_the_words_of_the_command_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("nowhere", "."):
+        _, out, _ = told(capsys, "rl.toml", "--job", folder)
+        finding = out[out.index("error  prime-rl-not-found") :]
+        assert f"  --job {folder}: there is no " in finding
+        assert "  Do:  Name a checkout of prime-rl with --job DIR" in finding
+
+
 def test_the_three_files_are_checked_together(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "t.toml").write_text("[optim]\nlr = 1e-5\n[ckpt]\ninterval = 5\n")
     (here / "o.toml").write_text("batch_size = 15\nrollouts_per_example = 4\n")
