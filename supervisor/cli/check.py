@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import env_file
-from supervisor.cli import findings, fixing
+from supervisor.cli import findings, fixing, patience
 from supervisor.cli.render import Paint
 from supervisor.config import RunFile
 from supervisor.errors import SupervisorError, UsageError
@@ -58,6 +58,8 @@ class Wish:
     overrule: Sequence[str] = ()
     as_of: date | None = None
     job_dir: Path | None = None
+    limited: bool = False
+    """The program is nothing but this check, and ends where a look hangs."""
 
 
 def check(
@@ -81,12 +83,12 @@ def check(
     if wish.write and not wish.fix:
         raise UsageError("--write applies what --fix shows: say --fix --write.")
     remember_environment(environ)
-    look = _look(named, wish, environ)
+    look = _looked(named, wish, environ)
     if wish.fix:
         fixing.show(look.found, write=wish.write, command=_command(named, wish))
         if not wish.write:
             return _code(look, wish)
-        look = _look(named, wish, environ)  # what is left, from the files as they are now
+        look = _looked(named, wish, environ)  # what is left, from the files as they are now
     return _print(named, look, wish)
 
 
@@ -134,6 +136,14 @@ class _Look:
     @property
     def stopped(self) -> list[Finding]:
         return stopping(self.found, self.overruled)
+
+
+def _looked(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
+    if not wish.limited:
+        return _look(paths, wish, environ)
+    # What is printed afterwards may wait for a person who reads it page by page.
+    with patience.within(SLOWEST_S if wish.online or wish.measure else LONGEST_S, "The check"):
+        return _look(paths, wish, environ)
 
 
 def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
@@ -185,15 +195,16 @@ def _online(
     from supervisor.preflight import dry_run, environments, online  # they bring what a quick check need not
 
     unwanted = threading.Event()
+    environment, trial = programs = ("The job's environment", "The dry run of prime-rl")
     looks: list[tuple[str, float, Callable[[], Sequence[Finding]]]] = [
         ("The network", NETWORK_S, lambda: online.findings(subject, environ, measure=measure)),
         (
-            "The job's environment",
+            environment,
             environments.patience(subject),
             lambda: environments.slow_findings(subject, unwanted=unwanted),
         ),
         (
-            "The dry run of prime-rl",
+            trial,
             dry_run.TIMEOUT_S + WAITS_S,
             lambda: dry_run.findings(subject, known=found, unwanted=unwanted),
         ),
@@ -213,7 +224,10 @@ def _online(
             except TimeoutError:
                 told.append(Finding("no-answer", f"{what} gave no answer within {limit_s:g} s, and was given up."))
     finally:
-        unwanted.set()  # interrupted, or one failed: what was started is ended, and not waited for
+        unwanted.set()  # interrupted, or one failed or is late
+        for what, _, look in under_way:
+            if what in programs:  # each ends what it has started, which would outlive us
+                look.wait(time.monotonic() + WAITS_S)
     return told
 
 

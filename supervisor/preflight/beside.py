@@ -26,12 +26,16 @@ class Beside(Generic[T]):
 
         Raises TimeoutError, and whatever the look raised.
         """
-        self._thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        self.wait(until)
         if self._failed is not None:
             raise self._failed
         if not self._seen:
             raise TimeoutError
         return self._seen[0]
+
+    def wait(self, until: float | None) -> None:
+        """Until it has come back, or until then."""
+        self._thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
     def told(self, until: float) -> T | None:
         """The same; None where it failed with an OSError or gave no answer."""

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli import check, patience
+from supervisor.cli import check
+from supervisor.cli.main import main
 from supervisor.config import RunFile
-from supervisor.preflight import beside, dry_run, environments, online
+from supervisor.preflight import dry_run, environments, online
 from supervisor.preflight.beside import Beside, side_by_side
 from supervisor.preflight.finding import Finding
 from supervisor.storage.base import StoreError
@@ -68,6 +70,8 @@ def test_a_slow_look_that_hangs_is_named_and_the_others_count(monkeypatch: pytes
     monkeypatch.setattr(environments, "slow_findings", hangs)
     monkeypatch.setattr(environments, "patience", lambda _: 0.0)
     monkeypatch.setattr(dry_run, "findings", lambda *_, **__: ())
+    monkeypatch.setattr(check, "WAITS_S", 0.0)
+    monkeypatch.setattr(dry_run, "TIMEOUT_S", 30.0)
     found = check._online(subject("max_steps = 3"), (), {}, {}, measure=False)
     back.set()
     assert found[0] is seen
@@ -120,8 +124,24 @@ def test_the_program_ends_while_something_hangs(
     assert ended.stderr.startswith(complains.format(fifo=fifo))
 
 
-def test_a_command_that_ends_in_time_is_left_alone() -> None:
-    with patience.within(0.0 + 30, "The check"):
-        pass
-    assert patience.waits_for(None) == ""
-    assert beside.Beside(lambda: 1).result(None) == 1
+def test_a_check_by_hand_ends_where_a_file_hangs_and_not_while_somebody_reads_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    under_way: list[bool] = []
+
+    @contextmanager
+    def within(limit_s: float, _: str) -> Iterator[None]:
+        limits.append(limit_s)
+        under_way.append(True)
+        yield
+        under_way.clear()
+
+    monkeypatch.setattr(check.patience, "within", within)
+    monkeypatch.setattr(check, "_print", lambda *_: len(under_way))
+    config = tmp_path / "rl.toml"
+    config.write_text("max_steps = 3\n[trainer]\n[orchestrator]\n")
+    assert main(["check", str(config)]) == 0
+    assert limits == [check.LONGEST_S]
+    check.check(config, environ={})
+    assert limits == [check.LONGEST_S], "within another program it ends nothing"
