@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,11 +58,16 @@ def _wanted(paths: Sequence[str]) -> list[Sources]:
         if name == "-":
             found.append(Sources([Source("stdin")]))
             continue
-        path = _state_dir(Path(name)) if name.endswith(".toml") else Path(name)
+        of_a_run = name.endswith(".toml")
+        path = _state_dir(Path(name)) if of_a_run else Path(name)
         try:
             here = sources(path)
         except OSError as error:
+            if of_a_run and isinstance(error, FileNotFoundError):
+                raise _never_started(name) from None
             raise UnreadableError(f"{path} cannot be read: {error.strerror}.") from None
+        if not here and of_a_run:
+            raise _never_started(name)
         if not here:
             raise UnreadableError(
                 f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). "
@@ -75,6 +81,13 @@ class UnreadableError(SupervisorError):
     """What was named cannot be read."""
 
     exit_code = UNREADABLE
+
+
+def _never_started(run_file: str) -> UnreadableError:
+    return UnreadableError(
+        f"The job of {run_file} has no logs here: it was never started. What is in its way: "
+        f"rl-supervisor check {shlex.quote(run_file)}"
+    )
 
 
 def _closed() -> bool:

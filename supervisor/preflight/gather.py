@@ -403,11 +403,13 @@ def _engine_cuts(roots: Sequence[Path]) -> bool | None:
 
 
 def _guessed(subject: Subject, era: eras.Era | None) -> Finding:
-    missing = "No prime-rl is installed here" if subject.run_file is None else "No prime-rl was found"
+    missing, remedy = "No prime-rl is installed here", ""
+    if subject.run_file is not None:
+        missing, remedy = "No prime-rl was found", "Set [job] dir in the run file to its checkout."
     told = f"{missing}, and the keys fit none of its versions better than another: less can be said."
     if era is not None:
         told = f"{missing}, so this is checked as for {era.dialect.name}, the newest that the keys fit."
-    return Finding("prime-rl-guessed", told, Where(str(subject.texts[0].path)) if subject.texts else Where())
+    return Finding("prime-rl-guessed", told, Where(str(subject.texts[0].path)) if subject.texts else Where(), remedy)
 
 
 # ---------------------------------------------------------------- the job

@@ -69,6 +69,15 @@ def test_what_cannot_be_read_ends_with_1_and_odd_usage_with_2(
     assert ended.value.code == 2
 
 
+def test_a_run_that_never_started_is_sent_to_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(f'[run]\nid = "night"\nstate_dir = "{tmp_path}/state"\n[job]\ndir = "/x"\nconfig = "a.toml"\n')
+    for _ in range(2):
+        assert main(["diagnose", str(run_file)]) == 1
+        assert f"it was never started. What is in its way: rl-supervisor check {run_file}" in capsys.readouterr().err
+        (tmp_path / "state").mkdir(exist_ok=True)
+
+
 def test_standard_input_and_compressed_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "supervisor.cli.main", "diagnose", "-"]
     code = "import sys; from supervisor.cli.main import main; sys.exit(main())"
