@@ -196,7 +196,7 @@ def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
             return False
         if facts is None:
             continue
-        field = Field(frozenset(facts["kinds"].split()), bounds=_bounds(facts))
+        field = Field(frozenset(facts["kinds"].split()), bounds=_bounds(facts), elements=_elements(facts))
         if value is None or (fits(field, value) and not beyond(field, value)):
             return False
     return True
@@ -248,9 +248,13 @@ def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str
             default=facts.get("default"),
             ignores=bool(facts.get("ignores")),
             bounds=_bounds(facts),
-            elements=frozenset(facts.get("elements", "").split()),
+            elements=_elements(facts),
         )
     return top
+
+
+def _elements(facts: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(facts.get("elements", "").split())
 
 
 def _bounds(facts: Mapping[str, Any]) -> Bounds:
