@@ -153,7 +153,7 @@ class _Reader:
 
     def _stranger(self, path: str, table: Mapping[str, Any], field: Field, place: Key) -> Finding:
         name, ignored = str(place[-1]), field.ignores
-        plain = name.replace("-", "_")
+        plain = name.removeprefix("--").replace("-", "_")
         where = self._where(path, place)
         if plain in field.below and plain != name:
             told = f"{path} is written with hyphens, which only the command line takes: in a file it is {plain}."

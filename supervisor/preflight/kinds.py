@@ -148,8 +148,9 @@ def written(value: object, field: Field) -> str | None:
     if "table" in kinds and not kinds & {"str", "int", "float", "bool"}:
         return _as_table(value, field)
     if "list" in kinds and not field.below and not kinds & {"str", "int", "float", "bool"}:
-        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
-        return f"[{', '.join(_toml(part) for part in parts)}]"
+        parts = [part.strip() for part in value.strip("[] ").split(",")] if isinstance(value, str) else [value]
+        numbers = field.elements == {"int"} and all(_INT.fullmatch(part) for part in parts if isinstance(part, str))
+        return f"[{', '.join(str(part) if numbers else _toml(part) for part in parts)}]"
     if "str" in kinds and not isinstance(value, str):
         return _toml(str(value)) if not isinstance(value, bool) else None
     return None

@@ -82,7 +82,7 @@ UNKNOWN = [
     (JANUARY, "[orchestrator]\nbatchsize = 10", "did you mean batch_size?", "batch_size"),
     (JANUARY, "[no_such_thing]\nx = 1", "no_such_thing is not known", "Take it out"),
     (JANUARY, "max-steps = 10", "is written with hyphens", "max_steps"),
-    (JANUARY, "[trainer.optim]\nlearning_rate = 1e-5", "dropped without a word", "known in"),
+    (JANUARY, "[trainer.optim]\nlearning_rate = 1e-5", "dropped without a word", "Write it as: lr"),
     (JANUARY, "[trainer.optim]\nweight-decay = 0.0", "hyphens, which only the command line takes", "weight_decay"),
     (JANUARY, "[[orchestrator.env]]\nid = 'a'\n[[orchestrator.env]]\nidd = 'b'", "did you mean id?", "id"),
 ]
