@@ -53,7 +53,7 @@ def _one(told: Diagnosis) -> list[str]:
     lines += [f"  it began as: {root.began}"] if root.began else []
     for note in root.notes:
         lines += _wrapped(note, "  ")
-    lines += ["", *_wrapped(f"Remedy: {root.remedy}", "  "), f"  {KINDS[root.kind]}"]
+    lines += ["", *_wrapped(f"Remedy: {root.remedy}", "  "), f"  {KINDS[root.kind if told.named else 'unknown']}"]
     lines += _wrapped(f"Source: {root.source}", "  ") if root.source else []
     if told.cascade:
         lines += ["", "What came with it or followed:"]

@@ -69,6 +69,16 @@ def test_what_cannot_be_read_ends_with_1_and_odd_usage_with_2(
     assert ended.value.code == 2
 
 
+def test_where_only_an_end_is_seen_nothing_is_said_of_a_restart_and_the_folder_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rl.log").write_text("02:06:16   ERROR Error: Trainer failed with exit code 1\n")
+    assert main(["diagnose", str(tmp_path / "rl.log")]) == 3
+    said = capsys.readouterr().out
+    assert "give diagnose the whole folder: rl-supervisor diagnose outputs/logs." in " ".join(said.split())
+    assert "Whether a restart cures it is not known." in said
+
+
 def test_a_run_that_never_started_is_sent_to_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_file = tmp_path / "run.toml"
     run_file.write_text(f'[run]\nid = "night"\nstate_dir = "{tmp_path}/state"\n[job]\ndir = "/x"\nconfig = "a.toml"\n')
