@@ -38,10 +38,13 @@ class Beside(Generic[T]):
         self._thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
     def told(self, until: float) -> T | None:
-        """The same; None where it failed with an OSError or gave no answer."""
+        """The same; None where it failed or gave no answer: what the files of a pod say may be anything."""
         try:
             return self.result(until)
-        except OSError:  # TimeoutError is one
+        except (
+            OSError,
+            ValueError,
+        ):  # TimeoutError is an OSError, a name with a NUL or bytes that are no text the other
             return None
 
     @property

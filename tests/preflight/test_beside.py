@@ -56,6 +56,7 @@ def test_one_that_hangs_or_fails_tells_nothing() -> None:
     back.set()
     assert hangs.result(None) is True
     assert Beside(fails).told(time.monotonic() + 10) is None
+    assert Beside(Path("a\0b").stat).told(time.monotonic() + 10) is None
 
 
 def test_a_slow_look_that_hangs_is_named_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
