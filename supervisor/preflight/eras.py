@@ -219,6 +219,12 @@ def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
     return found
 
 
+def homes(name: str, kind: str = "rl") -> Sequence[str]:
+    """Every dotted path at which any era knows a key of this name."""
+    table = _data()[kind] if kind in KINDS else {}
+    return [path for path in table if path == name or path.endswith(f".{name}")]
+
+
 # ---------------------------------------------------------------- the file
 
 # A path has a list of [first era, last era, facts]; facts are left out where they are what most keys have.

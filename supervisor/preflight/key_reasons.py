@@ -15,6 +15,7 @@ MOST_PLACES = 4
 """A name that is known at more places than these is too common to say which of them was meant."""
 _NEAR = 0.75
 _VERY_NEAR = 0.85
+_FEW_HOMES = 2
 _CUT = 4
 """Letters that a name and its short form have in common at least."""
 
@@ -116,6 +117,11 @@ def explained(
     times = eras.periods(path, kind) if kind in eras.KINDS else ()
     if times:
         told = f"{said} is not known to {version}: prime-rl knew it {_period(times)}."
+        return told, "Take it out, or use a version of that time.", ""
+
+    once = [one for one in eras.homes(name, kind) if one != path]
+    if once and not places and len({one.rpartition(".")[0] for one in once}) <= _FEW_HOMES:
+        told = f"{said} is not known {at} of {version}: prime-rl knew {once[0]} {_period(eras.periods(once[0], kind))}."
         return told, "Take it out, or use a version of that time.", ""
 
     if near := near_names(name, meanable) or _longer_names(name, meanable):
