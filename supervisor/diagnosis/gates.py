@@ -13,11 +13,14 @@ from supervisor.signatures.words import any_of, part_of
 # Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
 _COLOURS = rb"(?:\x1b\[[0-9;]*+m)*+"
 _HEAD = (
-    _COLOURS + rb"(?:\d{4}-\d\d-\d\dT\S{8,40}+ (?:std(?:out|err) F )?+)?+(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
-    rb"(?:\([^()\n]{1,60}+\))?+"
+    _COLOURS + rb"(?:(?:\[?+\d{4}-\d\d-\d\d[T ]\S{8,40}+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+    rb"(?:std(?:out|err) F |[^\s:]{1,100}+ [^\s:\[\]]{1,60}+(?:\[\d{1,9}+\])?+: )?+)?+"
+    rb"(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
+    rb"(?:\([^()\n]{1,60}+\)"
     + _COLOURS
     + rb" ?+"
     + _COLOURS
+    + rb"){0,2}+ ?+"
     + rb"(?:\d\d:\d\d:\d\d)?+"
     + _COLOURS
     + rb" *+"

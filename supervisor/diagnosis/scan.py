@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import Raised, Tracebacks, nearer
-from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse
+from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
 from supervisor.primerl.logs import SIGNATURES, parse_line
@@ -53,6 +53,7 @@ _TOLD_TO_END = re.compile(
 )
 _LOST: Final = ("engine-dead", "engine-waiting-ended")
 _OF_CORE = re.compile(r"\((?:EngineCore|Worker|VllmWorker|RayWorker)")
+BEGUN: Final = 50  # lines that show of what kind a log is
 RECENT_LINES: Final = 50  # ordinary ones that are kept
 DEATH_S: Final = 120.0  # within which an engine's end follows from an exception of it
 _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
@@ -131,11 +132,15 @@ class _Scan:
             gates.news().search,
         )
         keep = self._recent.append
+        around: re.Pattern[bytes] | None = None
         for parts in blocks(stream, self.log):
             if self._number == 0:
+                around = wrapper(parts[:BEGUN])
                 self._guess_role(parts)
+            if around is not None:
+                parts = [raw[found.end() :] if (found := around.match(raw)) else raw for raw in parts]
             if parts and self._stamp is None:
-                self._look_at_times(parts[:50])
+                self._look_at_times(parts[:BEGUN])
             number = self._number
             for raw in parts:
                 number += 1
