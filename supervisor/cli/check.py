@@ -132,6 +132,8 @@ class _Look:
     found: list[Finding]
     overruled: frozenset[str]
     run_file: bool
+    yields: bool = False
+    """Would a start follow if all its errors were overruled?"""
 
     @property
     def stopped(self) -> list[Finding]:
@@ -175,8 +177,11 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
         _describe_configs(subject, report)
     if wish.online or wish.measure:
         found += _online(subject, found, environ, report, measure=wish.measure)
-    found = standing(in_order(found), subject, overruled)
+    looked = found
+    found = standing(in_order(looked), subject, overruled)
     look = _Look(report, found, overruled, ours)
+    all_of_them = overruled | {one.id for one in look.stopped}
+    look.yields = ours and not stopping(standing(in_order(looked), subject, all_of_them), all_of_them)
     report["ok"] = not look.stopped
     report["problems"] = [_problem(one) for one in look.stopped]
     report["findings"] = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in look.found]
@@ -445,7 +450,7 @@ def _way_on(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
         told.append(f"Show what would mend it: {again} --fix")
     told.append(f"Explain one:             rl-supervisor check --explain {look.stopped[0].id}")
     ids = list(dict.fromkeys(one.id for one in look.stopped))
-    if look.run_file and all(beaten(one, ids) for one in look.stopped):
+    if look.yields:
         words = " ".join(f"--overrule {name}" for name in ids)
         told.append(f"Start all the same:      rl-supervisor run {shlex.quote(str(paths[0]))} {words}")
         told.append(f"  or for good:           overrule = {json.dumps(ids)} in [check] of the run file")

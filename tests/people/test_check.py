@@ -84,15 +84,21 @@ def test_each_error_is_said_with_its_place_its_reason_and_what_to_do_and_the_sum
     ]
     assert lines.index(f"error  {GROUPS}") > at
     assert lines.index("  run        demo") > lines.index(f"error  {GROUPS}")
-    assert lines[-4:] == [
+    assert lines[-2:] == [
         "Show what would mend it: rl-supervisor check run.toml --fix",
         f"Explain one:             rl-supervisor check --explain {QUOTES}",
-        f"Start all the same:      rl-supervisor run run.toml --overrule {QUOTES} --overrule {GROUPS}",
-        f'  or for good:           overrule = ["{QUOTES}", "{GROUPS}"] in [check] of the run file',
-    ]
+    ], "nothing starts from what is no TOML, whatever is overruled"
 
 
 def test_what_to_type_next_can_be_pasted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "rl.toml").write_text(CONFIG.replace("= Qwen/Qwen3-0.6B", '= "Qwen/Qwen3-0.6B"'))
+    _, out, _ = told(capsys, "run.toml")
+    assert out.splitlines()[-2:] == [
+        f"Start all the same:      rl-supervisor run run.toml --overrule {GROUPS}",
+        f'  or for good:           overrule = ["{GROUPS}"] in [check] of the run file',
+    ]
+    (here / "rl.toml").write_text(CONFIG.replace("= Qwen/Qwen3-0.6B", '= "Qwen/Qwen3-0.6B"') + "[slurm]\n")
+    assert "Start all the same" not in told(capsys, "run.toml")[1], "the supervisor starts no such run"
     (here / "my rl.toml").write_text(CONFIG)
     _, out, _ = told(capsys, "my rl.toml", "--as-of", "2026-01-06")
     assert "rl-supervisor check 'my rl.toml' --as-of 2026-01-06 --fix\n" in out

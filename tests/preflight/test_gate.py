@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 from supervisor.config import RunFile
+from supervisor.preflight import gate
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping
@@ -48,6 +50,12 @@ def test_what_passes_by_itself_is_no_error_of_a_start() -> None:
 def test_what_cannot_be_started_cannot_be_overruled() -> None:
     for name in UNYIELDING:
         assert stopping([Finding(name, "x")], {name})
+
+
+def test_a_file_that_cannot_be_read_is_never_called_one_that_can_be_started() -> None:
+    path = Path(gate.__file__).parent / "rules" / "text.toml"
+    assert {rule["id"] for rule in tomllib.loads(path.read_text())["rule"]} == gate.NO_TOML
+    assert not beaten(Finding("unquoted-text", "x."), {"unquoted-text"})
 
 
 def test_a_refusal_gives_way_to_what_says_more_at_its_place_and_comes_back_when_that_is_overruled() -> None:
