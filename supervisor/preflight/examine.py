@@ -45,7 +45,8 @@ _MODULES = (
 REFUSED = "refused"
 _GIVES_WAY = {
     "unquoted-text": {"wrong-kind"},
-    "unknown-key": {"resume-by-hand", "weights-only", "other-files"},
+    "unknown-key": {"resume-by-hand", "weights-only"},
+    "other-files": {"unknown-key"},
     "out-of-bounds": {"below-one", "oversampling-below-one", "no-steps"},
 }
 """What need not be said beside an error of these at its very place: its remedy would lead to that, or past it."""
