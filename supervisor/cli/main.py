@@ -128,9 +128,12 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
-    about = "say what went wrong, the root first, from logs, a folder of them, a bundle of evidence, or stdin"
+    about = "say what went wrong and what helps, the root cause first, from logs, a folder of them, or stdin"
     diagnose = verb("diagnose", about, _diagnose)
-    what = "logs, folders, a bundle, RUN.toml, or - for stdin; default: the run of this machine"
+    what = (
+        "logs, folders of logs, the evidence of an incident (STATE/incidents/...), RUN.toml, or - for stdin; "
+        "default: the run of this machine"
+    )
     diagnose.add_argument("paths", nargs="*", metavar="LOGS|BUNDLE|-", help=what)
     diagnose.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
