@@ -55,26 +55,33 @@ def _wanted(paths: Sequence[str]) -> list[Sources]:
         return [_of_this_machine()]
     found: list[Sources] = []
     for name in paths:
-        if name == "-":
-            found.append(Sources([Source("stdin")]))
-            continue
-        of_a_run = name.endswith(".toml")
-        path = _state_dir(Path(name)) if of_a_run else Path(name)
         try:
-            here = sources(path)
-        except OSError as error:
-            if of_a_run and isinstance(error, FileNotFoundError):
-                raise _never_started(name) from None
-            raise UnreadableError(f"{path} cannot be read: {error.strerror}.") from None
-        if not here and of_a_run:
-            raise _never_started(name)
-        if not here:
-            raise UnreadableError(
-                f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). "
-                f"{here.left_out or 'Name the file.'}"
-            )
-        found.append(here)
+            found.append(Sources([Source("stdin")]) if name == "-" else _of(name))
+        except UnreadableError as error:
+            if len(paths) == 1:
+                raise
+            print(render.safe(str(error)), file=sys.stderr)  # one log that went away hides none of the others
     return found
+
+
+def _of(name: str) -> Sources:
+    """The logs of a file, a folder or a run file. Raises UnreadableError where there are none."""
+    of_a_run = name.endswith(".toml")
+    path = _state_dir(Path(name)) if of_a_run else Path(name)
+    try:
+        here = sources(path)
+    except OSError as error:
+        if of_a_run and isinstance(error, FileNotFoundError):
+            raise _never_started(name) from None
+        raise UnreadableError(f"{path} cannot be read: {error.strerror}.") from None
+    if not here and of_a_run:
+        raise _never_started(name)
+    if not here:
+        raise UnreadableError(
+            f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). "
+            f"{here.left_out or 'Name the file.'}"
+        )
+    return here
 
 
 class UnreadableError(SupervisorError):

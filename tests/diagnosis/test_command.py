@@ -69,6 +69,17 @@ def test_what_cannot_be_read_ends_with_1_and_odd_usage_with_2(
     assert ended.value.code == 2
 
 
+def test_of_several_logs_one_that_cannot_be_read_is_told_and_the_others_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trainer.log").write_text(OOM)
+    assert main(["diagnose", str(tmp_path / "gone.log"), str(tmp_path / "trainer.log")]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"{tmp_path}/gone.log cannot be read: No such file or directory.\n"
+    assert said.out.startswith("Root cause: cuda-oom")
+    assert main(["diagnose", str(tmp_path / "gone.log"), str(tmp_path / "lost.log")]) == 1
+
+
 def test_where_only_an_end_is_seen_nothing_is_said_of_a_restart_and_the_folder_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
