@@ -297,7 +297,7 @@ class _Scan:
             return
         if (signature := self._match(line, message)) is not None:
             self._seen(signature, line, message)
-        elif line.level in ("ERROR", "CRITICAL", "FATAL") and not in_traceback:
+        elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
             self._step("job", self.log.steps.get("job", Steps()).count + 1)
@@ -319,6 +319,7 @@ class _Scan:
         for start_role, pattern in _STARTS.items():
             if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
                 self.log.starts += 1
+                self.log.complaint = None
                 self.log.ranks.size(message)
                 self._open.clear()
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"

@@ -88,3 +88,20 @@ def test_where_it_is_the_last_thing_that_is_said_it_is_named_all_the_same() -> N
     found = told(*step, *raised, *step * 5, *raised)
     assert found.root is not None
     assert found.root.text == "ValueError: no answer"
+
+
+def test_what_an_earlier_start_in_the_same_log_complained_of_is_not_told_of_the_last_one() -> None:
+    lines = [
+        "(APIServer pid=1) INFO 01-06 02:05:01 [api_server.py:1839] vLLM API server version 0.28.0",
+        "(EngineCore pid=2) ERROR 01-06 02:05:03 [core.py:718] no Segmentation fault, but something else",
+        "(APIServer pid=3) INFO 01-06 02:06:01 [api_server.py:1839] vLLM API server version 0.28.0",
+    ]
+    again = ["(EngineCore pid=4) ERROR 01-06 02:06:02 [core.py:718] Traceback (most recent call last):"]
+    first, second, headed = (
+        scan(io.BytesIO("\n".join(some).encode()), "inference.log", "inference")[0].complaint
+        for some in (lines[:2], lines, lines + again)
+    )
+    assert first is not None
+    assert first[0] == "no Segmentation fault, but something else"
+    assert second is None
+    assert headed is None
