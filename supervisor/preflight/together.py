@@ -148,6 +148,15 @@ def _adapters(subject: Subject) -> Iterator[Finding]:
         yield Finding(_REFUSED, told, subject.where(rank.path), f"Set it to {LARGEST_RANK} or less.", weight)
 
 
+def _adapter_apart(subject: Subject) -> Iterator[Finding]:
+    """3f2ba06c3 gathered the adapter on the first rank alone, which waits for the others; 8518c157c on all."""
+    apart = of_trainer(subject, "weights.save_adapter_separately")
+    weight = _weight(subject, date(2025, 10, 8), date(2025, 11, 18))
+    if weight and subject.settings.get(apart) is True and lora(subject) and len(subject.plan.trainer) > 1:
+        told = f"{apart} is on, and the trainer has {len(subject.plan.trainer)} GPUs."
+        yield Finding("adapter-apart-hangs", told, subject.where(apart), f"Take {apart} out.", weight)
+
+
 def _broadcast_to_copies(subject: Subject) -> Iterator[Finding]:
     """nccl_and_dp of the engine, until 3ac5c2054. What the launcher itself makes of the GPUs was not compared."""
     copies = number(subject, *DATA)
@@ -206,6 +215,7 @@ CHECKS: Sequence[Check] = (
     _buffer,
     _teacher,
     _adapters,
+    _adapter_apart,
     _broadcast_to_copies,
     _examples,
 )
