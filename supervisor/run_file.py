@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from supervisor import trust
+from supervisor import homes, trust
 from supervisor.errors import ConfigError
 from supervisor.toml_keys import MOST_PARTS, long_key_line
 from supervisor.toml_positions import Key, Position, key_positions
@@ -167,6 +167,10 @@ def _text(path: Path, data: bytes) -> str:
 
 
 def _neighbours(path: Path) -> str:
+    if path.name == str(path):  # the run's name alone, as other commands and systemd take it
+        for folder in homes.run_file_dirs():
+            if os.path.isfile(installed := folder / f"{path.name.removesuffix('.toml')}.toml"):  # noqa: PTH113 (never raises)
+                return f" (did you mean {installed}?)"
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml"]
     except OSError:

@@ -189,6 +189,14 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
             load(tmp_path / "bs4-qwen3.toml")
 
 
+def test_the_name_of_a_run_is_answered_with_its_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_SUPERVISOR_ETC", str(tmp_path))
+    (tmp_path / "night.toml").write_text(GOOD)
+    for named in ("night", "night.toml"):
+        with pytest.raises(ConfigError, match=rf"^{named} does not exist \(did you mean {tmp_path}/night.toml\?\)"):
+            load(Path(named))
+
+
 def test_the_trainers_own_file_gets_one_sentence_with_the_command_that_makes_a_run_file(tmp_path: Path) -> None:
     for text in ('max_steps = 10\n[model]\nname = "m"\n[ckpt]\n', '[run]\nname = "n"\n[trainer]\n'):
         [sentence] = mistakes(tmp_path, text)
