@@ -7,6 +7,7 @@ before a failed part, that before what followed, and that before the end.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, get_args
@@ -45,6 +46,19 @@ ENDED: Final = "ended-from-outside"
 _WAITING: Final = ("Inference server was not reached", "Inference server is not ready")
 _TELLING: Final = (ENDED, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
+PART_ENDED: Final = "component-failed"
+_BY_SIGNAL = re.compile(r".{0,120} failed with exit code -(\d{1,2})\b")
+_CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
+_SIGNALS: Final = {
+    9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
+    15: "SIGTERM: somebody, or the provider, ended it",
+    2: "SIGINT: somebody pressed Ctrl-C",
+    1: "SIGHUP: its terminal was closed",
+    4: f"SIGILL: {_CRASHED}",
+    6: f"SIGABRT: {_CRASHED}",
+    7: f"SIGBUS: {_CRASHED}",
+    11: f"SIGSEGV: {_CRASHED}",
+}
 
 
 @dataclass
@@ -469,6 +483,8 @@ def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
     """What the logs tell of the root beside its own line."""
     assert told.root is not None  # noqa: S101 - for the type checker
     names = {root.name, *(one.name for one in told.cascade)}
+    if root.name == PART_ENDED and (ended := _BY_SIGNAL.match(root.event.text)) and int(ended[1]) in _SIGNALS:
+        told.root.notes.append(f"Exit code -{ended[1]} is {_SIGNALS[int(ended[1])]}.")
     if names & _COLLECTIVE:
         for role in ("trainer", "inference", "job", None):
             ranks = Ranks()

@@ -24,6 +24,7 @@ _GROUP = re.compile(r"\s{0,12}(?:[|+]-{0,4}[+ ]?[- \d]{0,30}){1,4}(?=\S)")
 
 _LIBRARY: Final = re.compile(
     r"^<|/lib/python\d|/prime_rl/|/prime-rl/src/|/(?:prime-rl|verifiers|vllm)/(?!environments/)[\w/]{0,200}\.py$|/torchrun$"
+    r"|/bin/[\w.-]{1,60}$"  # a package's command
     r"|/\.cache/|\.(?:pyx|px[di]|cuh?|cc|cpp|h)$"  # made at run time, or compiled code that names its source
 )
 _PACKAGE: Final = re.compile(r"/(?:site|dist)-packages/([\w.-]{1,80})")
