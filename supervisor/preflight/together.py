@@ -148,6 +148,38 @@ def _adapters(subject: Subject) -> Iterator[Finding]:
         yield Finding(_REFUSED, told, subject.where(rank.path), f"Set it to {LARGEST_RANK} or less.", weight)
 
 
+def _no_evals(subject: Subject) -> Iterator[Finding]:
+    """validate_non_empty_envs of the orchestrator's evals (f6563ff0e)."""
+    table = subject.settings.get("orchestrator.eval")
+    weight = _weight(subject, date(2026, 6, 1))
+    if subject.kind == "rl" and weight and isinstance(table, dict) and not (table.get("env") or table.get("source")):
+        newest = subject.schema is None or subject.schema.get("orchestrator.eval.source") is not None
+        name = "source" if newest else "env"
+        told = "[orchestrator.eval] is there, and names nothing to evaluate."
+        remedy = f"Write a table [[orchestrator.eval.{name}]], or take [orchestrator.eval] out."
+        yield Finding(_REFUSED, told, subject.where("orchestrator.eval"), remedy, weight)
+
+
+def _folders(subject: Subject) -> Iterator[Finding]:
+    """The folders of the parts are derived from the run's own, and may not be named (e26b50503)."""
+    weight = _weight(subject, date(2026, 8, 13))
+    if subject.run_file is None and any(text.table for text in subject.texts):
+        return  # a part may be started by itself
+    for path in ("trainer.output_dir", "orchestrator.output_dir") if subject.kind == "rl" and weight else ():
+        if found := first(subject, path):
+            told = f'{path} = "{found.value}", and each part writes into the folder of the run.'
+            yield Finding(_REFUSED, told, subject.where(path), f"Take {path} out.", weight)
+
+
+def _strange_code(subject: Subject) -> Iterator[Finding]:
+    """trust_remote_code_only_with_hf of the trainer's model (d6e156d17)."""
+    code, kind = of_trainer(subject, "model.trust_remote_code"), of_trainer(subject, "model.impl")
+    weight, chosen = _weight(subject, date(2025, 9, 23)), subject.settings.get(kind)
+    if weight and subject.settings.get(code) is True and chosen in ("custom", "liger_kernel"):
+        told = f'{code} is on, and {kind} = "{chosen}" is prime-rl\'s own code for the model.'
+        yield Finding(_REFUSED, told, subject.where(code), f'Set {kind} = "hf", or take {code} out.', weight)
+
+
 def _adapter_apart(subject: Subject) -> Iterator[Finding]:
     """3f2ba06c3 gathered the adapter on the first rank alone, which waits for the others; 8518c157c on all."""
     apart = of_trainer(subject, "weights.save_adapter_separately")
@@ -216,6 +248,9 @@ CHECKS: Sequence[Check] = (
     _teacher,
     _adapters,
     _adapter_apart,
+    _no_evals,
+    _folders,
+    _strange_code,
     _broadcast_to_copies,
     _examples,
 )
