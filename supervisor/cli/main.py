@@ -18,6 +18,9 @@ Verb = Callable[[argparse.Namespace], int]
 OF_THE_STORE = ("restore", "verify", "logs", "report")
 """Commands that need no more than the store and its keys."""
 
+OWN = ("upgrade-check", "start-check")
+"""What a daemon asks."""
+
 EPILOG = """\
 It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
 
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
-    options = parser.parse_args(words)
+    options = (_own_parser() if words[0] in OWN else parser).parse_args(words)
     verb: Verb = options.verb
     return run_cli(lambda: verb(options), "rl-supervisor", contract=options.contract)
 
@@ -172,13 +175,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
     verb("version", "print the version", _version)
-    # Asked by a daemon that may be of another version (supervisor.upgrade); no command for people.
+    return parser
+
+
+def _own_parser() -> argparse.ArgumentParser:
+    """Of what a daemon asks: a person who mistypes a command is not shown these."""
+    parser = argparse.ArgumentParser("rl-supervisor")
+    verbs = parser.add_subparsers(required=True)
+    # The daemon may be of another version (supervisor.upgrade).
     trial = verbs.add_parser("upgrade-check")
     trial.set_defaults(verb=_upgrade_check, contract=False)
     trial.add_argument("run_file", type=Path)
     trial.add_argument("folder", type=Path)
     trial.add_argument("started", choices=("run", "onstart"))
-    # Asked by the daemon before it starts a job (supervisor.start_check).
+    # Before it starts a job (supervisor.start_check).
     before = verbs.add_parser("start-check")
     before.set_defaults(verb=_start_check, contract=False)
     before.add_argument("run_file", type=Path)

@@ -226,6 +226,8 @@ def test_version_and_wrong_usage() -> None:
         answer = rl(*words)
         assert answer.returncode == 2
         assert "Traceback" not in answer.stderr
+    mistyped = rl("chek").stderr
+    assert "'check'" in mistyped and "start-check" not in mistyped
     assert "rl-supervisor diagnose LOGS" in rl().stderr, "who knows no command yet is shown them all"
 
 
