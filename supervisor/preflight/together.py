@@ -157,6 +157,7 @@ def _no_evals(subject: Subject) -> Iterator[Finding]:
         name = "source" if newest else "env"
         told = "[orchestrator.eval] is there, and names nothing to evaluate."
         remedy = f"Write a table [[orchestrator.eval.{name}]], or take [orchestrator.eval] out."
+        weight = "warning" if subject.run_file is None else weight  # it may be one file of several
         yield Finding(_REFUSED, told, subject.where("orchestrator.eval"), remedy, weight)
 
 
