@@ -16,7 +16,9 @@ _FRAME = re.compile(
 _RICH = re.compile(r"\s{0,4}\u2502\s(?P<path>\S{1,300}\.py):(?P<line>\d{1,7}) in (?P<function>\S{1,200})\s")
 # A bare "Error: ..." is what a program prints: Python writes the module before the name of such a class.
 _EXCEPTION = re.compile(
-    r"(?P<type>(?!Error(?::|$))(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z_]\w{0,80}|socket\.timeout)(?::(?: (?P<message>.*))?)?$",
+    r"(?P<type>(?!Error(?::|$))(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z_]\w{0,80}|"
+    r"(?:[a-z_]\w{0,40}\.){1,4}(?:\w{0,20}error|timeout))"  # socket.gaierror, zlib.error
+    r"(?::(?: (?P<message>.*))?)?$",
     re.S,
 )
 _CHAINS = ("During handling of the above exception", "The above exception was the direct cause")

@@ -105,3 +105,13 @@ def test_what_an_earlier_start_in_the_same_log_complained_of_is_not_told_of_the_
     assert first[0] == "no Segmentation fault, but something else"
     assert second is None
     assert headed is None
+
+
+def test_an_exception_of_a_module_in_small_letters_ends_its_traceback() -> None:
+    found = told(
+        "Traceback (most recent call last):",
+        '  File "/venv/lib/python3.12/socket.py", line 974, in getaddrinfo',
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    )
+    assert found.root is not None
+    assert found.root.name == "name-not-resolved"
