@@ -190,7 +190,9 @@ class _Repair:
             self._mend(at, at, [line.replace("//", "#", 1)], "stray-character", "a comment of TOML begins with #")
             return at + 1
         if not key:
-            self._cannot(at, at, "This line is neither a key with a value nor a section header")
+            merge = re.match(r"(?:<{7}|={7}|>{7})(?:\s|$)", line)
+            told = "This line is neither a key with a value nor a section header"
+            self._cannot(at, at, "This is a mark that git leaves where a merge had conflicts" if merge else told)
             return at + 1
         separator = _SEPARATOR.match(line, key.end())
         if separator is None:
