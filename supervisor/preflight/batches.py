@@ -184,7 +184,8 @@ def _trainer_layout(subject: Subject) -> Iterator[Finding]:
     weight = _if_counted(subject, "trainer")
     if world % (replicas * cp * tp):
         told = f"The trainer has {_gpus(world)}, which {' times '.join(named)} does not divide."
-        remedy = f"Set {' and '.join(part.partition(' ')[0] for part in named)} so that dp_replicate times cp times tp divides {world}."
+        set_anew = " and ".join(part.partition(" ")[0] for part in named)
+        remedy = f"Set {set_anew} so that dp_replicate times cp times tp divides {world}."
         where = subject.where(*(keys[name] for name in ("cp", "tp", "dp_replicate")))
         yield Finding("trainer-layout-divides", told, where, remedy, weight)
     elif ep > 1 and (ep % cp or (world // (replicas * tp)) % ep):
