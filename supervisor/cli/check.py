@@ -25,7 +25,7 @@ from supervisor.preflight import examine
 from supervisor.preflight.beside import Beside
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping
+from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping, yielding
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
 from supervisor.secrets import masked, masked_all, remember_environment
@@ -114,10 +114,11 @@ def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Ma
     run_file = RunFile.model_validate_json(settings)
     subject, _ = gather_run(path, environ=environ, run_file=run_file)
     overruled = frozenset([*overrule, *run_file.check.overrule])
-    looked = lasting([*examine(subject), *overrule_mistakes(subject)])
-    found = standing(in_order(looked), subject, overruled)
+    looked = in_order(lasting([*examine(subject), *overrule_mistakes(subject)]))
+    found = standing(looked, subject, overruled)
     told = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in found]
-    print(json.dumps(masked_all({"findings": told}), ensure_ascii=False))
+    says = {"findings": told, "yields": yielding(looked, subject, overruled)}
+    print(json.dumps(masked_all(says), ensure_ascii=False))
     return 0
 
 
@@ -177,11 +178,10 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
         _describe_configs(subject, report)
     if wish.online or wish.measure:
         found += _online(subject, found, environ, report, measure=wish.measure)
-    looked = found
-    found = standing(in_order(looked), subject, overruled)
+    looked = in_order(found)
+    found = standing(looked, subject, overruled)
     look = _Look(report, found, overruled, ours)
-    all_of_them = overruled | {one.id for one in look.stopped}
-    look.yields = ours and not stopping(standing(in_order(looked), subject, all_of_them), all_of_them)
+    look.yields = ours and yielding(looked, subject, overruled)
     report["ok"] = not look.stopped
     report["problems"] = [_problem(one) for one in look.stopped]
     report["findings"] = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in look.found]

@@ -34,6 +34,12 @@ def standing(found: Sequence[Finding], subject: Subject, overruled: Collection[s
     return ordered([*found, *(one for one in yielded if one.where not in places)])
 
 
+def yielding(found: Sequence[Finding], subject: Subject, overruled: Collection[str]) -> bool:
+    """Would a start follow if all errors of ``found`` were overruled?"""
+    wanted = {*overruled, *(one.id for one in stopping(found, overruled))}
+    return not stopping(standing(found, subject, wanted), wanted)
+
+
 def stopping(found: Sequence[Finding], overruled: Collection[str]) -> list[Finding]:
     """The errors that stop a start."""
     return [one for one in found if one.weight == "error" and not beaten(one, overruled)]

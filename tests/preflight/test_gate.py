@@ -9,7 +9,7 @@ from supervisor.config import RunFile
 from supervisor.preflight import gate
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding, Where
-from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping
+from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping, yielding
 from supervisor.preflight.subject import Subject
 from supervisor.primerl.configs import Settings
 from supervisor.toml_positions import key_positions
@@ -72,6 +72,12 @@ def test_a_refusal_gives_way_to_what_says_more_at_its_place_and_comes_back_when_
 def test_a_refusal_without_a_place_gives_way_to_nothing() -> None:
     nowhere = Finding("refused", "It cannot be.")
     assert in_order([nowhere, Finding("gpu-missing", "GPU 3 is not there.")])[0] == nowhere
+
+
+def test_a_run_that_is_refused_whatever_is_overruled_does_not_yield() -> None:
+    assert yielding([BATCH, NO_GPU], subject(), ())
+    assert not yielding([BETTER], subject(REFUSED), ())
+    assert not yielding([BETTER, BATCH], subject(REFUSED), {"slurm"})
 
 
 def test_an_id_that_is_none_or_helps_nothing_is_told_where_it_stands() -> None:
