@@ -102,6 +102,11 @@ def explained(
 
     if (went := gone(path, kind)) is not None and went.day <= _day(schema):
         told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
+        known_in = eras.periods(path, kind) if kind in eras.KINDS else ()
+        if schema.exact and known_in and known_in[0][0] > eras.known()[0].day:
+            # It came later than the oldest version: what is installed may be from before that as well.
+            while_known = f"from {known_in[0][0]:%-d %b %Y} until {went.commit} of {went.day:%-d %b %Y}"
+            told = f"{said} is not known to {version}: prime-rl knew it {while_known}."
         return told, f"Take it out. {went.note}".strip(), ""
 
     places = [place for place in schema.places(name) if place != path]

@@ -77,6 +77,7 @@ UNKNOWN = [
         "Write trainer_gpu_ids",
     ),
     (JUNE, "clean = true", "82652c739", "Take it out"),
+    (JANUARY, "clean_output_dir = true", "knew it from 24 Feb 2026 until e26b50503", "Take it out"),
     (JANUARY, "[ckpt]\nkeep = 3", "ckpt.keep_last", "keep_last"),
     (JANUARY, "max_step = 10", "did you mean max_steps?", "max_steps"),
     (JANUARY, "[orchestrator]\nbatchsize = 10", "did you mean batch_size?", "batch_size"),
