@@ -6,6 +6,7 @@ known to a given version, and whether that is the right one is the business of `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import date
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ ANY_MODEL = ("model.name", "trainer.model.name", "orchestrator.model.name", "inf
 
 TENSOR = ("inference.vllm.tensor_parallel_size", "inference.parallel.tp")  # d1046b876, 2026-08-08
 DATA = ("inference.vllm.data_parallel_size", "inference.parallel.dp")
+
+_DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class Set(NamedTuple):
@@ -48,11 +51,16 @@ def first(subject: Subject, *paths: str) -> Set | None:
 
 
 def number(subject: Subject, *paths: str) -> Number | None:
-    """The first of ``paths`` that is set, if it is a whole number."""
+    """The first of ``paths`` that is set, if it is a whole number, or what pydantic makes one of: "10" and 10.0."""
     found = first(subject, *paths)
-    if found is None or not isinstance(found.value, int) or isinstance(found.value, bool):
+    if found is None or isinstance(found.value, bool):
         return None
-    return Number(found.path, found.value)
+    value = found.value
+    if (isinstance(value, str) and _DIGITS.fullmatch(value.strip())) or (
+        isinstance(value, float) and value.is_integer()
+    ):
+        value = int(value)
+    return Number(found.path, value) if isinstance(value, int) else None
 
 
 def degree(subject: Subject, *paths: str) -> int:
