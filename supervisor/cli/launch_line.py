@@ -79,6 +79,7 @@ class _Finder:
         self.exported: dict[str, Word] = {}
         self.all_exported = False
         self.venv: Path | None = None
+        self.venv_below = False
         self.depth = 0
         self.others: list[_Other] = []
         self.prepared: list[_Other] = []
@@ -164,6 +165,7 @@ class _Finder:
         path = words[1].text
         if path.endswith("bin/activate") and not words[1].unknown:
             self.venv = Path(_normal((self.folder or Path("/")) / path)).parent.parent
+            self.venv_below = not Path(path).is_absolute()
         elif not re.search(
             r"(?:^|/)(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|conda\.sh|uv/env|\.local/bin/env)$", path
         ):
@@ -328,6 +330,7 @@ class _Finder:
             env=env,
             folder=self.folder,
             venv=self.venv,
+            venv_below=self.venv_below,
             project=(self.folder or Path("/")) / project if project else None,
             plain=plain and length == 1 and "/" not in words[0].text,
             processes=processes,
@@ -388,6 +391,7 @@ class _Finder:
                 env=env,
                 folder=self.folder,
                 venv=self.venv,
+                venv_below=self.venv_below,
                 rank=rank,
             )
             engine = name in ENGINES or component_of(name, words) == "inference"

@@ -692,6 +692,12 @@ def test_a_line_that_is_not_typed_where_prime_rl_is_runs_there(checkout: Path) -
     taken = take("uv run rl @ configs/a.toml", checkout.parent, job_dir=checkout)
     assert (taken.run.job.dir, taken.get("job.config")) == (checkout, "configs/a.toml")
     assert f"The line is taken to run in {checkout}, where prime-rl is." in taken.said
+    for line, python in (
+        ("source .venv/bin/activate && uv run rl @ configs/a.toml", None),  # the job's own, and there is none here
+        ("source ../mine/bin/activate; rl @ configs/a.toml", checkout.parent / "mine/bin/python"),
+        ("source /srv/mine/bin/activate; rl @ configs/a.toml", Path("/srv/mine/bin/python")),
+    ):
+        assert take(line, checkout.parent, job_dir=checkout).run.job.python == python
     (checkout.parent / "b.toml").write_text("[inference]\n")  # but a file that lies here is the one that is meant
     taken = take("uv run rl @ b.toml", checkout.parent, job_dir=checkout)
     assert taken.get("job.config") == str(checkout.parent / "b.toml")
