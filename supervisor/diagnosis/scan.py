@@ -77,7 +77,9 @@ def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
             if len(rest) > LINE_BYTES:
                 rest = rest[:LINE_BYTES]
             yield parts
-    except (EOFError, zlib.error):
+    except (EOFError, zlib.error) as error:
+        if not log.bytes:
+            raise OSError("it is compressed, and damaged from its start on") from error
         log.trouble = "its compressed end is missing or damaged"
     if rest:
         yield [rest]

@@ -175,6 +175,10 @@ def test_a_compressed_file_that_ends_early_is_read_as_far_as_it_goes(
     assert main(["diagnose", str(tmp_path)]) == 0
     assert "Not all of trainer.log.gz could be read" in capsys.readouterr().out
 
+    (tmp_path / "trainer.log.gz").write_bytes(whole[:12])  # not one byte can be unpacked
+    assert main(["diagnose", str(tmp_path)]) == 1
+    assert "trainer.log.gz cannot be read: it is compressed, and damaged from its start on." in capsys.readouterr().err
+
 
 def test_secrets_are_masked_and_control_characters_are_no_control(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
