@@ -41,10 +41,11 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
         return UNREADABLE
     found = judge(logs)
     remember_environment()
+    reason = places[-1].reason
     if json_wanted:
         say(masked(json.dumps(as_json(found, logs, left_out), ensure_ascii=False, indent=1)))
     else:
-        say("\n".join(render.safe(line) for line in masked(text(found, logs, left_out)).splitlines()))
+        say("\n".join(render.safe(line) for line in masked(text(found, logs, left_out, reason)).splitlines()))
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 

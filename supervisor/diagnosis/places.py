@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import stat
@@ -72,6 +73,7 @@ class Sources(list[Source]):
     """The logs of one place."""
 
     left_out = ""  # what was passed over there, in a sentence
+    reason = ""  # why the evidence was collected, as the supervisor saw it from outside
 
 
 def sources(path: Path) -> Sources:
@@ -83,12 +85,14 @@ def sources(path: Path) -> Sources:
             role, kernel = named(f"{path.parent.name}/{path.name}")
         return Sources([Source(str(path), (path,), role, kernel=kernel)])
     if (path / BUNDLE).is_file():
-        return Sources(_bundle(path))
+        found = Sources(_bundle(path))
+        found.reason = _reason(path / BUNDLE)
+        return found
     attempt = path if path.parent.name == "attempts" and path.name.isdigit() else None
     if attempt is not None or (path / "attempts").is_dir():
-        found = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
-        if found:
-            return Sources(found)
+        ours = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
+        if ours:
+            return Sources(ours)
     return _walked(path)
 
 
@@ -119,6 +123,15 @@ def _bundle(folder: Path) -> list[Source]:
         elif file.name == "kernel.txt":
             found.append(Source(file.name, (file,), None, kernel=True))
     return found
+
+
+def _reason(bundle: Path) -> str:
+    try:
+        said = json.loads(bundle.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return ""  # its logs are read all the same
+    reason = said.get("reason") if isinstance(said, dict) else None
+    return reason if isinstance(reason, str) else ""
 
 
 def _walked(root: Path) -> Sources:

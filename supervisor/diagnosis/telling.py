@@ -20,11 +20,14 @@ KINDS: Final = {
 }
 
 
-def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = ()) -> str:
-    """The last attempt whole, those before it in a line each, and what was read and what was not."""
+def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = (), reason: str = "") -> str:
+    """The last attempt whole, those before it in a line each, and what was read and what was not.
+
+    ``reason``: what is known of its end without its logs.
+    """
     lines: list[str] = []
     *earlier, last = found
-    lines += _one(last)
+    lines += _one(last, reason)
     told = [one for one in earlier if one.root is not None or one.outcome == "finished"]
     if told:
         lines += ["", "Earlier attempts:"]
@@ -34,14 +37,15 @@ def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str
     return "\n".join([*lines, *left_out])
 
 
-def _one(told: Diagnosis) -> list[str]:
+def _one(told: Diagnosis, reason: str) -> list[str]:
     where = f"{told.attempt}: " if told.attempt else ""
     step = f" after step {told.step}" if told.step is not None else ""
     if told.outcome == "finished":
         lines = [f"{where}The run finished{step} ({told.finish}). Nothing needs to be done."]
         return lines + _others("On the way it met, and survived:", told.survived)
     if told.root is None:
-        lines = [f"{where}Nothing here says that anything failed{step}."]
+        lines = [f"{where}Nothing here says {'why it failed' if reason else 'that anything failed'}{step}."]
+        lines += _wrapped(f"What was seen from outside: {reason}", "  ") if reason else []
         lines += _wrapped(_no_reason(told), "  ")
         return lines + _others("On the way it met, and survived:", told.survived)
     root = told.root

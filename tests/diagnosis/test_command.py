@@ -180,6 +180,28 @@ def test_a_compressed_file_that_ends_early_is_read_as_far_as_it_goes(
     assert "trainer.log.gz cannot be read: it is compressed, and damaged from its start on." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("odd", ["", "[]", '{"reason": 1}'])
+def test_of_a_bundle_whose_logs_are_silent_it_is_said_what_was_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: str
+) -> None:
+    (tmp_path / "launcher.log").write_text("launched\nboom\n")
+    (tmp_path / places.BUNDLE).write_text(odd)
+    assert main(["diagnose", str(tmp_path)]) == 3
+    assert capsys.readouterr().out.startswith("Nothing here says that anything failed.\n")
+
+    (tmp_path / places.BUNDLE).write_text(
+        json.dumps({"reason": "The job ended with exit code 1 before its first step."})
+    )
+    assert main(["diagnose", str(tmp_path)]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("Nothing here says why it failed.\n")
+    assert "seen from outside: The job ended with exit code 1 before its first step." in said
+
+    (tmp_path / "trainer.log").write_text(OOM)
+    assert main(["diagnose", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("Root cause: cuda-oom")
+
+
 def test_secrets_are_masked_and_control_characters_are_no_control(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
