@@ -45,6 +45,7 @@ _MODULES = (
 REFUSED = "refused"
 _GIVES_WAY = {
     "unquoted-text": {"wrong-kind"},
+    "missing-brackets": {"wrong-kind"},
     "unknown-key": {"resume-by-hand", "weights-only"},
     "other-files": {"unknown-key"},
     "out-of-bounds": {"below-one", "oversampling-below-one", "no-steps"},

@@ -223,6 +223,8 @@ class _Reader:
             edits = self._doubled(place)
         elif isinstance(value, list) and value and isinstance(value[0], str) and "id" in field.below:
             remedy = f'Write a table for each: [[{path}]] with id = "{value[0]}" below it.'
+        elif isinstance(value, list) and len(value) == 2 and "float" in field.kinds:
+            remedy = "Write one number. If the comma is meant for a decimal sign: TOML wants a point there."
         elif (new := written(value, field)) is not None:
             remedy = f"Write it as: {name} = {new}"
             edits = self._replaced(place, f"{name} = {new}")
