@@ -55,12 +55,12 @@ def _place(one: Finding) -> str:
 
 
 def _short(file: str) -> str:
-    """The path from here, where that is the shorter way to say it."""
+    """The path from here, for what lies below."""
     try:
         near = os.path.relpath(file)
     except (OSError, ValueError):  # no working directory any more
         return file
-    return near if len(near) < len(file) and not near.startswith("../..") else file
+    return near if len(near) < len(file) and not near.startswith("..") else file
 
 
 def _wrapped(text: str, indent: str, columns: int | None, *, hang: str | None = None) -> list[str]:
