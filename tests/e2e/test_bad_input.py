@@ -164,6 +164,7 @@ def test_a_state_folder_that_cannot_be_written(new_pod: NewPod) -> None:
     assert len(text.strip().splitlines()) == 1
 
 
+@pytest.mark.soak
 def test_a_full_disk_silences_nobody_and_costs_the_job_nothing(new_pod: NewPod) -> None:
     """Writes of the daemon fail (journal and log included, as on a full disk); the job's own do not."""
     pod = new_pod(max_steps=60)

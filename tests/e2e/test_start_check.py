@@ -77,6 +77,7 @@ def test_an_error_stops_the_first_start_with_93_until_it_is_mended_or_overruled_
     assert pod.said_so("check", "It is overruled.")
 
 
+@pytest.mark.soak
 def test_a_run_that_has_trained_starts_again_whatever_the_check_says_of_it(new_pod: NewPod) -> None:
     pod = new_pod(settings={"check": {"overrule": [ID]}})
     spoil(pod)
