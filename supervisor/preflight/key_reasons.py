@@ -86,7 +86,8 @@ def explained(
             return told, f"Take it out: {known.path} is set already.", ""
         note = f" {by.note}" if by.note else ""
         remedy = f"Write {known.path} instead.{note}"
-        return told, remedy, known.path.rpartition(".")[2] if same_table and not note else ""
+        only_the_name = same_table and not note and meant == "it"
+        return told, remedy, known.path.rpartition(".")[2] if only_the_name else ""
 
     meanable = [one for one in siblings if one not in beside]
     if other := next((one for one in _foreign(name, kind) if schema.get(one) is not None), ""):

@@ -17,6 +17,7 @@ from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
 from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
+from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.toml_positions import Key, Position
@@ -184,7 +185,7 @@ class _Reader:
             where,
             remedy,
             severity=None if ignored else weight,
-            edits=self._renamed(place, name, new) if new else (),
+            edits=self._renamed(place, name, new) if new else self._moved(table[name], path, place),
         )
 
     # ------------------------------------------------------------ wrong values
@@ -262,6 +263,27 @@ class _Reader:
             return ()
         number, line, column = found
         return (Edit(self.text.path, number, number, (line[:column] + new + line[column + len(name) :],)),)
+
+    def _moved(self, value: object, path: str, place: Key) -> tuple[Edit, ...]:
+        """The header of a table that has another name in this version, where nothing else has to be changed."""
+        known = known_as(path, self.schema, self.subject.kind)
+        if known is None and isinstance(value, Mapping) and len(value) == 1:
+            [(name, inner)] = value.items()
+            return self._moved(inner, f"{path}.{name}", (*place, str(name))) if isinstance(inner, Mapping) else ()
+        found = self._line(place)
+        if known is None or known.by.note or found is None or not isinstance(value, Mapping):
+            return ()
+        number, line, _ = found
+        above = f"{self.text.table}." if self.text.table else ""
+        header = f"[{path.removeprefix(above)}]"
+        if line.partition("#")[0].strip() != header or not known.path.startswith(above):
+            return ()
+        if self.subject.settings.has(known.path) or any(
+            True for inner in value.values() for _ in _tables(inner, place)
+        ):
+            return ()
+        new = line.replace(header, f"[{known.path.removeprefix(above)}]", 1)
+        return (Edit(self.text.path, number, number, (new,)),)
 
     def _replaced(self, place: Key, pair: str) -> tuple[Edit, ...]:
         """The whole of `key = value`, where it has a line for itself."""
