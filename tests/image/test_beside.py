@@ -172,7 +172,7 @@ def test_without_a_run_file_the_door_is_open_as_well(container: Container) -> No
 def test_a_sigterm_is_heard_whenever_it_comes(tmp_path: Path) -> None:
     """From the first moment that process 1 can hear it until the provider's script alone is left."""
     dice = random.Random(1)
-    for at in range(200):
+    for at in range(100):
         (tmp_path / str(at)).mkdir()
         container = Container(tmp_path / str(at))
         if at % 2:  # a run that ends by itself, just then
