@@ -6,8 +6,9 @@ python docs/diagnosis.py --write   put them into docs/diagnosis.md
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+from pages import main
 
 from supervisor import signatures
 from supervisor.primerl.logs import SIGNATURES
@@ -15,7 +16,6 @@ from supervisor.signatures import Signature
 from supervisor.signatures.xids import WHAT_TO_DO, xids
 
 PAGE = Path(__file__).with_name("diagnosis.md")
-BEGIN, END = "<!-- signatures: written by docs/diagnosis.py -->", "<!-- end of signatures -->"
 FILES = (
     ("What prime-rl and verifiers say", Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"),
     ("What vLLM says", signatures.VLLM),
@@ -53,17 +53,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def replaced(page: str) -> str:
-    """The page with the present tables between its two marks. Raises ValueError when a mark is missing."""
-    before, _, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"docs/diagnosis.md lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+def parts() -> dict[str, str]:
+    """What stands between which marks of the page."""
+    return {"signatures": tables()}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(replaced(PAGE.read_text()))
-    else:
-        sys.stdout.write(tables() + "\n")
+    main(PAGE, parts())

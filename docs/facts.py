@@ -10,16 +10,16 @@ import ast
 import inspect
 import json
 import re
-import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
+
+from pages import main
 
 from supervisor.core import facts, goodput, records
 from supervisor.core.codec import encode
 
 PAGE = Path(__file__).with_name("replay.md")
-BEGIN, END = "<!-- facts: written by docs/facts.py -->", "<!-- end of facts -->"
 NOT_SEEN = (facts.Fact, facts.Observation)
 
 
@@ -84,17 +84,10 @@ def _one_line(text: str) -> str:
     return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
 
 
-def replaced(page: str) -> str:
-    """The page with the present tables between its two marks. Raises ValueError when a mark is missing."""
-    before, _, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"{PAGE.name} lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+def parts() -> dict[str, str]:
+    """What stands between which marks of the page."""
+    return {"facts": "\n" + tables()}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(replaced(PAGE.read_text()))
-    else:
-        sys.stdout.write(tables() + "\n")
+    main(PAGE, parts())

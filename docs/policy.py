@@ -6,14 +6,13 @@ python docs/policy.py --write   put it into docs/decisions.md
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
+
+from pages import main
 
 from supervisor.core.table import TABLE
 
 PAGE = Path(__file__).with_name("decisions.md")
-BEGIN, END = "<!-- policy: written by docs/policy.py -->", "<!-- end of policy -->"
 PLACES = {"any": "", "start": "before an attempt's first step", "run": "after it"}
 
 
@@ -33,17 +32,10 @@ def _history(name: str) -> str:
     return "" if name == "any" else name
 
 
-def with_table(page: str) -> str:
-    """The page with the table as it is now."""
-    return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n{table()}\n{END}", page, flags=re.S)
-
-
-def main() -> None:
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(with_table(PAGE.read_text()))
-    else:
-        print(table())  # noqa: T201
+def parts() -> dict[str, str]:
+    """What stands between which marks of the page."""
+    return {"policy": table()}
 
 
 if __name__ == "__main__":
-    main()
+    main(PAGE, parts())

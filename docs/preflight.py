@@ -6,10 +6,11 @@ python docs/preflight.py --write   put them into docs/preflight.md
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from pages import main
 
 from supervisor.preflight import disk_estimate
 from supervisor.preflight import memory_estimate as memory
@@ -19,8 +20,6 @@ from supervisor.preflight.memory_estimate import GIB, EngineSetup, Interval, Lor
 from supervisor.preflight.models import ModelFacts, facts_of
 
 PAGE = Path(__file__).with_name("preflight.md")
-BEGIN, END = "<!-- estimates: written by docs/preflight.py -->", "<!-- end of estimates -->"
-FINDINGS = "<!-- findings: written by docs/preflight.py -->", "<!-- end of findings -->"
 
 H100 = 79.65 * GIB  # what NVML says: 81,559 MiB, which people write as "81 GB"
 H100_TORCH = 79.18 * GIB  # what a CUDA program can have of it, and what vLLM takes its utilization of
@@ -221,19 +220,10 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def replaced(page: str) -> str:
-    """The page with the present tables between their marks. Raises ValueError when a mark is missing."""
-    for (begin, end), text in (((BEGIN, END), tables()), (FINDINGS, findings())):
-        before, _, rest = page.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            raise ValueError(f"docs/preflight.md lacks {begin} or {end}")
-        page = f"{before}{begin}\n{text}\n{end}{after}"
-    return page
+def parts() -> dict[str, str]:
+    """What stands between which marks of the page."""
+    return {"estimates": tables(), "findings": findings()}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(replaced(PAGE.read_text()))
-    else:
-        sys.stdout.write(tables() + "\n" + findings() + "\n")
+    main(PAGE, parts())

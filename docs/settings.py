@@ -7,18 +7,17 @@ python docs/settings.py --write   put it into docs/settings.md
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
+from pages import main
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from supervisor.config import RunFile
 
 PAGE = Path(__file__).with_name("settings.md")
-BEGIN, END = "<!-- settings: written by docs/settings.py -->", "<!-- end of settings -->"
 
 
 def tables() -> str:
@@ -59,17 +58,10 @@ def _text(text: str | None) -> str:
     return " ".join((text or "").split()).replace(" Required.", "").replace("|", "\\|")
 
 
-def replaced(page: str) -> str:
-    """The page with the present tables between its two marks. Raises ValueError when a mark is missing."""
-    before, _, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"docs/settings.md lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+def parts() -> dict[str, str]:
+    """What stands between which marks of the page."""
+    return {"settings": tables()}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(replaced(PAGE.read_text()))
-    else:
-        sys.stdout.write(tables() + "\n")
+    main(PAGE, parts())

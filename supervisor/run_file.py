@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from supervisor import trust
+from supervisor import homes, trust
 from supervisor.errors import ConfigError
 from supervisor.toml_keys import MOST_PARTS, long_key_line
 from supervisor.toml_positions import Key, Position, key_positions
@@ -45,6 +46,8 @@ def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
 
 def checked(path: Path, text: str, model: type[Model]) -> Model:
     """``read`` for a ``text`` that is at hand; ``path`` is for the sentences."""
+    if not text.strip():
+        raise ConfigError(f"{path} is empty: delete it, and write one with `rl-supervisor init -o {path}`.")
     try:
         data = parsed(text)
     except tomllib.TOMLDecodeError as error:
@@ -99,10 +102,32 @@ def load(path: Path) -> RunFile:
     """``read`` for the supervisor's own run file. Raises ConfigError also when others can write it (``trust``)."""
     from supervisor.config import RunFile
 
-    found, raw = _read(path, RunFile)
+    try:
+        found, raw = _read(path, RunFile)
+    except ConfigError:
+        if _of_the_trainer(path, RunFile):
+            line = shlex.quote(f"uv run rl @ {path}")
+            raise ConfigError(
+                f"{path} is no run file: it looks like the trainer's own configuration. Write a run file that names "
+                f"it, from the line that starts it: rl-supervisor init --from {line} -o my-run.toml"
+            ) from None
+        raise
     if complaint := trust.complaint(path, found.state_dir, raw):
         raise ConfigError(complaint)
     return found
+
+
+def _of_the_trainer(path: Path, model: type[BaseModel]) -> bool:
+    """Is it what most people name first? Complaining of each of its sections would hide the one thing to do."""
+    try:
+        data = parsed(_text(path, _bytes(path)))
+    except (ConfigError, ValueError, RecursionError):
+        return False
+    run = data.get("run")
+    ours = "job" in data or (isinstance(run, dict) and "id" in run)
+    strange = [name for name in data if name not in model.model_fields]
+    misspelt = [name for name in strange if difflib.get_close_matches(name, ("run", "job"), 1, 0.6)]
+    return not ours and not misspelt and any(isinstance(data[name], dict) for name in strange)
 
 
 # ---------------------------------------------------------------- the file itself
@@ -142,6 +167,10 @@ def _text(path: Path, data: bytes) -> str:
 
 
 def _neighbours(path: Path) -> str:
+    if path.name == str(path):  # the run's name alone, as other commands and systemd take it
+        for folder in homes.run_file_dirs():
+            if os.path.isfile(installed := folder / f"{path.name.removesuffix('.toml')}.toml"):  # noqa: PTH113 (never raises)
+                return f" (did you mean {installed}?)"
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml"]
     except OSError:

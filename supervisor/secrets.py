@@ -31,7 +31,8 @@ _SHAPES = (
     (re.compile(r"\bK0[0-9]{2}[A-Za-z0-9+/]{27}(?![A-Za-z0-9+/])"), MASK),
     (re.compile(r"\b0[0-9]{2}[0-9a-f]{12}0[0-9]{9}\b"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),  # Amazon's access key ids
-    (re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_)[A-Za-z0-9_-]{16,}"), MASK),
+    (re.compile(r"\b(?:sk-|ghp_|github_pat_)[A-Za-z0-9_-]{16,}"), MASK),
+    (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), MASK),  # no underscore: hf_raise_for_status is a function
     (re.compile(r"(?i)\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~-]{12,}"), r"\1 " + MASK),
     (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"), MASK),
     # Every repetition is bounded: this also runs over log lines of many megabytes.

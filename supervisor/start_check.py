@@ -63,7 +63,7 @@ class StartCheck:
         with self._lock:  # the inference server of its own is started at the same moment
             if self._passed:
                 return
-            found = self._look(unwanted)
+            found, yields = self._look(unwanted)
             if unwanted.is_set():
                 return  # nothing is started, and nobody has seen what was found
             errors = [one for one in found if one["severity"] == "error" and not one["overruled"]]
@@ -71,7 +71,7 @@ class StartCheck:
             if errors and not excuse:
                 for one in errors if len(errors) > 1 else ():
                     self._post(Remark("check", _told(one), "warning"))
-                raise ConfigError(_refusal(errors, self._path))
+                raise ConfigError(_refusal(errors, self._path, yields=yields))
             self._say(found, f"The run starts all the same: {excuse}.")
             self._passed = True
 
@@ -79,7 +79,9 @@ class StartCheck:
         """Only tell what is found: the run is observed."""
         with self._lock:
             if not self._passed:
-                self._say(self._look(threading.Event()), "It would stop a start of this run, which is only observed.")
+                self._say(
+                    self._look(threading.Event())[0], "It would stop a start of this run, which is only observed."
+                )
                 self._passed = True
 
     def _excuse(self, job: Job, step: int | None, snapshot: int | None) -> str:
@@ -113,18 +115,20 @@ class StartCheck:
 
     # ------------------------------------------------------------ the child
 
-    def _look(self, unwanted: threading.Event) -> list[dict[str, Any]]:
+    def _look(self, unwanted: threading.Event) -> tuple[list[dict[str, Any]], bool]:
+        """What is found, and whether a start would follow if a person overruled all errors of it."""
         settings = self._run_file().model_dump_json(exclude_unset=True).encode()
         try:
             said, complaint, code = self._ask(settings, unwanted)
         except OSError as error:  # no room for a temporary file, no memory for a child
             return self._without(f"could not be begun ({error.strerror})")
         if unwanted.is_set():
-            return []
+            return [], False
         if code is None:
             return self._without(f"took longer than {LIMIT_S:.0f} s")
         try:
-            return [{name: one[name] for name in _SAYS} for one in json.loads(said)["findings"]]
+            told = json.loads(said)
+            return [{name: one[name] for name in _SAYS} for one in told["findings"]], bool(told.get("yields", True))
         except (ValueError, KeyError, TypeError, RecursionError):
             last = complaint.decode(errors="replace").strip().splitlines()
             return self._without(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
@@ -147,12 +151,12 @@ class StartCheck:
             complaint.seek(0)
             return said.read(), complaint.read()[-2000:], code
 
-    def _without(self, how: str) -> list[dict[str, Any]]:
+    def _without(self, how: str) -> tuple[list[dict[str, Any]], bool]:
         told = (
             f"The check before the start {how}, so the run starts without it. By hand: rl-supervisor check {self._path}"
         )
         self._post(Remark("check", told, "warning"))
-        return []
+        return [], True
 
 
 def _told(one: Mapping[str, Any]) -> str:
@@ -161,7 +165,7 @@ def _told(one: Mapping[str, Any]) -> str:
     return f"[{one['id']}] {f'{place}: ' if place else ''}{one['sentence']} {one['remedy']}"
 
 
-def _refusal(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
+def _refusal(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -> str:
     """One sentence for the log, the status and whoever is told: a lone error whole, of several their names."""
     ids = list(dict.fromkeys(one["id"] for one in errors))
     words = " ".join(f"--overrule {name}" for name in ids)
@@ -170,6 +174,7 @@ def _refusal(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
         told = f"1 error. {_told(errors[0])}"
     else:
         told = f"{len(errors)} errors: {', '.join(ids)}. Each is said above, and by rl-supervisor check {path}."
-    return (
-        f"rl-supervisor check finds {told} To start all the same: {words}, or [check] overrule = [{listed}] in {path}."
-    )
+    told = f"rl-supervisor check finds {told}"
+    if yields:
+        told += f" To start all the same: {words}, or [check] overrule = [{listed}] in {path}."
+    return told

@@ -136,6 +136,7 @@ def service(flawed: str) -> Iterator[str]:
         server.server_close()
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(find_spec("pip_audit") is None, reason="pip-audit is not installed here")
 def test_the_real_program_is_understood_with_a_flaw_without_one_and_with_no_service() -> None:
     def run(url: str) -> tuple[int, str]:

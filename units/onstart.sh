@@ -35,7 +35,9 @@ set -uo pipefail
 shopt -s execfail # a program that cannot be started is tried again
 umask 022         # whatever the caller's is: nobody else may change what is installed and written here
 
-say() { printf '%s rl-supervisor onstart: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2; }
+# A signal that comes while bash is in a $( ) is lost now and then (5.2: "trap: line 2: unexpected EOF"), so where a trap is
+# set there is none, here neither.
+say() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T rl-supervisor onstart: %s\n' -1 "$*" >&2; }
 need_person() {
   say "$*"
   exit 93
@@ -139,15 +141,19 @@ write_run_file() {
   fi
 }
 
-# Prints the program; installs it in an environment of its own when it is nowhere. Fails when that may work later.
-program() {
+# Sets daemon to the program; installs it in an environment of its own when it is nowhere. Fails when that may work later.
+find_daemon() {
+  daemon=$venv/bin/rl-supervisor
+  [[ -x $daemon ]] && return 0
+  daemon=rl-supervisor
+  type -P "$daemon" >/dev/null && return 0
+  daemon=$venv/bin/rl-supervisor
+  (install_package) 9>&- # need_person inside ends only the ( )
+}
+
+install_package() {
   local python
   umask 022
-  if [[ -x $venv/bin/rl-supervisor ]]; then
-    echo "$venv/bin/rl-supervisor"
-    return 0
-  fi
-  command -v rl-supervisor && return 0
   [[ -n ${RL_SUPERVISOR_PACKAGE:-} ]] ||
     need_person "rl-supervisor is not installed: set RL_SUPERVISOR_PACKAGE to where pip finds it (a git URL, a wheel)"
   say "installing $RL_SUPERVISOR_PACKAGE in $venv"
@@ -165,7 +171,6 @@ program() {
       "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$RL_SUPERVISOR_PACKAGE" >&2 || return 1
   fi
   [[ -x $venv/bin/rl-supervisor ]] || need_person "$RL_SUPERVISOR_PACKAGE was installed and brought no rl-supervisor"
-  echo "$venv/bin/rl-supervisor"
 }
 
 # Waits in a way that SIGTERM ends at once.
@@ -185,11 +190,13 @@ on_signal() {
 # Becomes the daemon's parent, with the same pid and the lock; comes back only when that cannot be. Until it is installed,
 # that is tried again with back-off: the network of a fresh pod may need its time.
 supervise() {
-  local wait_s=${RL_SUPERVISOR_BACKOFF:-5} code daemon
+  local waits code daemon
+  read -ra waits < <(awk -v s="${RL_SUPERVISOR_BACKOFF:-5}" \
+    'BEGIN { for (s = s < 0.1 ? 0.1 : s; s < 300; s *= 2) printf "%s ", s; print 300 }')
   waiting='' stopping=''
   trap on_signal TERM INT
   while :; do
-    daemon=$(program 9>&-) # need_person inside ends only the $( ): its code is looked at below
+    find_daemon
     code=$?
     [[ $code -eq 93 ]] && return 93
     if [[ $code -eq 0 && -z $stopping ]]; then
@@ -198,9 +205,9 @@ supervise() {
       code=75
     fi
     if [[ -z $stopping ]]; then
-      say "rl-supervisor could not be installed or started ($code); again in $wait_s s"
-      pause "$wait_s"
-      wait_s=$(awk -v s="$wait_s" 'BEGIN { s *= 2; print (s > 300 ? 300 : s < 0.1 ? 0.1 : s) }')
+      say "rl-supervisor could not be installed or started ($code); again in ${waits[0]} s"
+      pause "${waits[0]}"
+      if [[ ${#waits[@]} -gt 1 ]]; then waits=("${waits[@]:1}"); fi
     fi
     if [[ -n $stopping ]]; then
       say "stopped"
@@ -211,7 +218,7 @@ supervise() {
 
 # The daemon first; COMMAND only when there is no daemon any more.
 on_stop() {
-  interrupted=1 stopping=1
+  stopping=1
   if [[ -n $run ]]; then
     kill -TERM "$run" 2>/dev/null
   elif [[ -n $command ]]; then
@@ -219,28 +226,31 @@ on_stop() {
   fi
 }
 
+# Waits for a child by looking again and again: a `wait` that begins as a signal comes may sleep on.
+until_ended() {
+  while [[ -d /proc/$1 ]]; do read -rt 0.2 -u "$silent"; done
+}
+
 # Process 1 in the provider's place: the daemon and COMMAND side by side, each in a process group of its own.
 beside() {
-  local name=$1 code
+  local name=$1 code silent
   shift
-  run='' command='' interrupted='' stopping=''
+  exec {silent}<> <(:) # nothing ever comes out of it
+  run='' command='' stopping=''
   trap on_stop TERM INT
   set -m # else they would ignore Ctrl-C, and with them whoever logs in
-  "$@" &
+  "$@" {silent}>&- &
   command=$!
-  bash "${BASH_SOURCE[0]}" --foreground ${name:+"$name"} &
+  bash "${BASH_SOURCE[0]}" --foreground ${name:+"$name"} {silent}>&- &
   run=$!
   if [[ -n $stopping ]]; then kill -TERM "$run"; fi # it came before there was a daemon to tell
-  while :; do
-    interrupted=''
-    wait "$run"
-    code=$?
-    [[ -n $interrupted ]] || break
-  done
+  until_ended "$run"
+  wait "$run" # returns at once
+  code=$?
   run=''
   if [[ -z $stopping ]]; then
     say "the supervision of ${name:-the run} has ended with $code; $1 goes on"
-    wait "$command"
+    until_ended "$command"
   fi
   kill -TERM -- "-$command" 2>/dev/null
   return "$code"

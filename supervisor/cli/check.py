@@ -7,8 +7,8 @@ import os
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.util import find_spec
@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import env_file
-from supervisor.cli import findings, fixing
+from supervisor.cli import findings, fixing, patience
 from supervisor.cli.render import Paint
 from supervisor.config import RunFile
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.preflight import examine
+from supervisor.preflight.beside import Beside
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping
+from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping, yielding
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
 from supervisor.secrets import masked, masked_all, remember_environment
@@ -33,6 +34,14 @@ from supervisor.storage.base import Store
 
 EXIT_ERRORS = 1
 EXIT_WARNINGS = 3  # with --strict
+NETWORK_S = 120.0
+"""Also for a store with very many files, listed over a slow link; one that is silent is given up long before."""
+LONGEST_S, SLOWEST_S = 60.0, 1800.0
+"""After these a check by hand is given up, without and with the slow looks: something hangs that should not."""
+MANY = 5
+"""Findings that a terminal shows at once."""
+WAITS_S = 10.0
+"""To end what took too long."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,8 @@ class Wish:
     overrule: Sequence[str] = ()
     as_of: date | None = None
     job_dir: Path | None = None
+    limited: bool = False
+    """The program is nothing but this check, and ends where a look hangs."""
 
 
 def check(
@@ -72,12 +83,12 @@ def check(
     if wish.write and not wish.fix:
         raise UsageError("--write applies what --fix shows: say --fix --write.")
     remember_environment(environ)
-    look = _look(named, wish, environ)
+    look = _looked(named, wish, environ)
     if wish.fix:
-        fixing.show(look.found, write=wish.write)
+        fixing.show(look.found, write=wish.write, command=_command(named, wish))
         if not wish.write:
             return _code(look, wish)
-        look = _look(named, wish, environ)  # what is left, from the files as they are now
+        look = _looked(named, wish, environ)  # what is left, from the files as they are now
     return _print(named, look, wish)
 
 
@@ -103,10 +114,11 @@ def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Ma
     run_file = RunFile.model_validate_json(settings)
     subject, _ = gather_run(path, environ=environ, run_file=run_file)
     overruled = frozenset([*overrule, *run_file.check.overrule])
-    looked = lasting([*examine(subject), *overrule_mistakes(subject)])
-    found = standing(in_order(looked), subject, overruled)
+    looked = in_order(lasting([*examine(subject), *overrule_mistakes(subject)]))
+    found = standing(looked, subject, overruled)
     told = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in found]
-    print(json.dumps(masked_all({"findings": told}), ensure_ascii=False))
+    says = {"findings": told, "yields": yielding(looked, subject, overruled)}
+    print(json.dumps(masked_all(says), ensure_ascii=False))
     return 0
 
 
@@ -121,10 +133,20 @@ class _Look:
     found: list[Finding]
     overruled: frozenset[str]
     run_file: bool
+    yields: bool = False
+    """Would a start follow if all its errors were overruled?"""
 
     @property
     def stopped(self) -> list[Finding]:
         return stopping(self.found, self.overruled)
+
+
+def _looked(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
+    if not wish.limited:
+        return _look(paths, wish, environ)
+    # What is printed afterwards may wait for a person who reads it page by page.
+    with patience.within(SLOWEST_S if wish.online or wish.measure else LONGEST_S, "The check"):
+        return _look(paths, wish, environ)
 
 
 def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
@@ -156,8 +178,10 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
         _describe_configs(subject, report)
     if wish.online or wish.measure:
         found += _online(subject, found, environ, report, measure=wish.measure)
-    found = standing(in_order(found), subject, overruled)
+    looked = in_order(found)
+    found = standing(looked, subject, overruled)
     look = _Look(report, found, overruled, ours)
+    look.yields = ours and yielding(looked, subject, overruled)
     report["ok"] = not look.stopped
     report["problems"] = [_problem(one) for one in look.stopped]
     report["findings"] = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in look.found]
@@ -176,20 +200,40 @@ def _online(
     from supervisor.preflight import dry_run, environments, online  # they bring what a quick check need not
 
     unwanted = threading.Event()
-    looks: list[Callable[[], Sequence[Finding]]] = [
-        lambda: online.findings(subject, environ, measure=measure),
-        lambda: environments.slow_findings(subject, unwanted=unwanted),
-        lambda: dry_run.findings(subject, known=found, unwanted=unwanted),
+    environment, trial = programs = ("The job's environment", "The dry run of prime-rl")
+    looks: list[tuple[str, float, Callable[[], Sequence[Finding]]]] = [
+        ("The network", NETWORK_S, lambda: online.findings(subject, environ, measure=measure)),
+        (
+            environment,
+            environments.patience(subject),
+            lambda: environments.slow_findings(subject, unwanted=unwanted),
+        ),
+        (
+            trial,
+            dry_run.TIMEOUT_S + WAITS_S,
+            lambda: dry_run.findings(subject, known=found, unwanted=unwanted),
+        ),
     ]
     run_file = subject.run_file
     if run_file is not None and run_file.store.url and not _store_library(subject):
         # The embedded default is made when the daemon starts.
-        looks.append(lambda: _reach(subject, run_file, environ, report))
-    with ThreadPoolExecutor(len(looks), "check-online") as pool:
-        try:
-            return [one for look in [pool.submit(look) for look in looks] for one in look.result()]
-        finally:
-            unwanted.set()  # interrupted, or one failed: what was started is ended, and not waited for
+        store = f"The store {run_file.store_url}"
+        looks.append((store, NETWORK_S, lambda: _reach(subject, run_file, environ, report)))
+    began = time.monotonic()
+    under_way = [(what, limit_s, Beside(look)) for what, limit_s, look in looks]
+    told: list[Finding] = []
+    try:
+        for what, limit_s, look in under_way:
+            try:
+                told += look.result(began + limit_s)
+            except TimeoutError:
+                told.append(Finding("no-answer", f"{what} gave no answer within {limit_s:g} s, and was given up."))
+    finally:
+        unwanted.set()  # interrupted, or one failed or is late
+        for what, _, look in under_way:
+            if what in programs:  # each ends what it has started, which would outlive us
+                look.wait(time.monotonic() + WAITS_S)
+    return told
 
 
 def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
@@ -297,13 +341,13 @@ def _reach(
     subject: Subject, run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
 ) -> Sequence[Finding]:
     """Look at the store, its key and who holds the run; what is found becomes findings and notes. Writes nothing."""
-    from supervisor.storage import open_store
+    from supervisor.preflight.online import opened
     from supervisor.storage.bucket import survey
 
     where = subject.run_where("store", "url")
     report["store_reachable"] = False
     try:
-        store = open_store(run_file.store_url, run_file.store.service, environ, region=run_file.store.region)
+        store = opened(run_file, environ)
         found = survey(store, run_file.run.id)
         report["notes"] += [note for note in found.notes if note not in found.ids]
         if not found.problems:
@@ -345,17 +389,19 @@ def _print(paths: Sequence[Path], look: _Look, wish: Wish) -> int:
     if wish.as_json:
         print(json.dumps(masked_all(look.report), indent=2, ensure_ascii=False))
     else:
-        print(masked("\n".join(_lines(look, wish))))
+        print(masked("\n".join(_lines(paths, look, wish))))
     return _code(look, wish)
 
 
-def _lines(look: _Look, wish: Wish) -> list[str]:
+def _lines(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
     report = look.report
     paint, columns = Paint.for_stdout(), findings.width()
     number = findings.count(look.found, look.overruled)
     minded = number if any(one.weight != "note" for one in look.found) else ""
     if not look.run_file:
         verdict = f"{report['file']}: {minded or 'nothing wrong was found'}."
+        if minded and not look.stopped:
+            verdict = f"{report['file']}: no errors, {minded}."
     elif report["ok"]:
         verdict = f"{report['file']} can be started{f': {minded}' if minded else ''}."
     else:
@@ -383,16 +429,29 @@ def _lines(look: _Look, wish: Wish) -> list[str]:
     gap = [""] if look.found and summary else []
     lines += [*gap, *summary]
     if look.stopped:
-        lines += ["", *_way_on(look)]
+        lines += ["", *_way_on(paths, look, wish)]
     return lines
 
 
-def _way_on(look: _Look) -> list[str]:
-    """What to type next."""
-    fixable = any(one.edits for one in look.found)
-    told = ["Explain one: rl-supervisor check --explain ID."]
-    if fixable:
-        told.append("Show what would mend it: rl-supervisor check --fix, with the same file.")
-    if look.run_file and any(beaten(one, {one.id}) for one in look.stopped):
-        told.append('To start all the same: [check] overrule = ["ID"] in the run file, or run --overrule ID.')
+def _command(paths: Sequence[Path], wish: Wish) -> str:
+    """The same check again, to be pasted."""
+    words = ["rl-supervisor", "check", *map(str, paths)]
+    words += ["--job", str(wish.job_dir)] if wish.job_dir else []
+    words += ["--as-of", str(wish.as_of)] if wish.as_of else []
+    return shlex.join(words)
+
+
+def _way_on(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
+    """What to type next. What scrolled away comes first, and what goes around the errors last."""
+    again, told = _command(paths, wish), []
+    if len(look.found) > MANY:
+        told.append(f"All in one line each:    {again} --brief")
+    if any(one.edits for one in look.found):
+        told.append(f"Show what would mend it: {again} --fix")
+    told.append(f"Explain one:             rl-supervisor check --explain {look.stopped[0].id}")
+    ids = list(dict.fromkeys(one.id for one in look.stopped))
+    if look.yields:
+        words = " ".join(f"--overrule {name}" for name in ids)
+        told.append(f"Start all the same:      rl-supervisor run {shlex.quote(str(paths[0]))} {words}")
+        told.append(f"  or for good:           overrule = {json.dumps(ids)} in [check] of the run file")
     return told

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 from supervisor.cli import render
 from supervisor.cli.terminal import say
 from supervisor.diagnosis.causes import diagnose as judge
-from supervisor.diagnosis.places import Source, opened, sources
+from supervisor.diagnosis.places import Source, Sources, opened, sources
 from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
 from supervisor.diagnosis.telling import as_json, text
@@ -24,54 +26,76 @@ NAMED, UNREADABLE, NOTHING_KNOWN = 0, 1, 3
 
 def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     """Say it. 0: something is named; 3: nothing known was found, or the run is well; 1: nothing could be read."""
-    wanted = _wanted(paths)
+    places = _wanted(paths)
+    left_out = [place.left_out for place in places if place.left_out]
     logs: list[Log] = []
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer  # None: it was closed before the start
-    for source in wanted:
+    for source in itertools.chain.from_iterable(places):
         try:
             with opened(source, stdin) as stream:
                 logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
         except OSError as error:
             print(f"{source.name} cannot be read: {error.strerror or error}.", file=sys.stderr)
     if not logs:
-        print("There was nothing to read: no log, or only empty ones.", file=sys.stderr)
+        print(" ".join(["There was nothing to read: no log, or only empty ones.", *left_out]), file=sys.stderr)
         return UNREADABLE
     found = judge(logs)
     remember_environment()
+    reason = places[-1].reason
     if json_wanted:
-        say(masked(json.dumps(as_json(found, logs), ensure_ascii=False, indent=1)))
+        say(masked(json.dumps(as_json(found, logs, left_out), ensure_ascii=False, indent=1)))
     else:
-        say("\n".join(render.safe(line) for line in masked(text(found, logs)).splitlines()))
+        say("\n".join(render.safe(line) for line in masked(text(found, logs, left_out, reason)).splitlines()))
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 
-def _wanted(paths: Sequence[str]) -> list[Source]:
+def _wanted(paths: Sequence[str]) -> list[Sources]:
     if not paths:
         if sys.stdin is not None and not sys.stdin.isatty() and not _closed():
-            return [Source("stdin")]
-        return _of_this_machine()
-    found: list[Source] = []
+            return [Sources([Source("stdin")])]
+        return [_of_this_machine()]
+    found: list[Sources] = []
     for name in paths:
-        if name == "-":
-            found.append(Source("stdin"))
-            continue
-        path = _state_dir(Path(name)) if name.endswith(".toml") else Path(name)
         try:
-            here = sources(path)
-        except OSError as error:
-            raise UnreadableError(f"{path} cannot be read: {error.strerror}.") from None
-        if not here:
-            raise UnreadableError(
-                f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). Name the file."
-            )
-        found += here
+            found.append(Sources([Source("stdin")]) if name == "-" else _of(name))
+        except UnreadableError as error:
+            if len(paths) == 1:
+                raise
+            print(render.safe(str(error)), file=sys.stderr)  # one log that went away hides none of the others
     return found
+
+
+def _of(name: str) -> Sources:
+    """The logs of a file, a folder or a run file. Raises UnreadableError where there are none."""
+    of_a_run = name.endswith(".toml")
+    path = _state_dir(Path(name)) if of_a_run else Path(name)
+    try:
+        here = sources(path)
+    except OSError as error:
+        if of_a_run and isinstance(error, FileNotFoundError):
+            raise _never_started(name) from None
+        raise UnreadableError(f"{path} cannot be read: {error.strerror}.") from None
+    if not here and of_a_run:
+        raise _never_started(name)
+    if not here:
+        raise UnreadableError(
+            f"{path} holds no logs (no file that ends in .log, .stdout, .stderr, .out or .err). "
+            f"{here.left_out or 'Name the file.'}"
+        )
+    return here
 
 
 class UnreadableError(SupervisorError):
     """What was named cannot be read."""
 
     exit_code = UNREADABLE
+
+
+def _never_started(run_file: str) -> UnreadableError:
+    return UnreadableError(
+        f"The job of {run_file} has no logs here: it was never started. What is in its way: "
+        f"rl-supervisor check {shlex.quote(run_file)}"
+    )
 
 
 def _closed() -> bool:
@@ -82,13 +106,20 @@ def _closed() -> bool:
         return True
 
 
-def _of_this_machine() -> list[Source]:
+def _of_this_machine() -> Sources:
     from supervisor.cli import which  # late: only here
+    from supervisor.cli.client import NotThereError
 
-    run = which.meant(None)
-    found = sources(run.state_dir) if run.state_dir is not None else []
+    try:
+        run = which.meant(None)
+    except NotThereError:
+        raise UnreadableError(
+            f"No run is known on this machine.{which.look().try_sudo()} Name its logs, a file or a folder: "
+            "rl-supervisor diagnose outputs/logs"
+        ) from None
+    found = sources(run.state_dir) if run.state_dir is not None else Sources()
     if not found:
-        raise UsageError("Name a log, a folder of logs or a bundle; or pipe a log in: rl-supervisor diagnose logs/")
+        raise UsageError(f"Nothing is logged here for {run.id} yet. Name its logs: rl-supervisor diagnose outputs/logs")
     return found
 
 

@@ -26,8 +26,12 @@ def width() -> int | None:
 def lines(
     found: Iterable[Finding], overruled: Collection[str] = (), *, brief: bool = False, paint: Paint, columns: int | None
 ) -> list[str]:
-    """All of them, as they come: a head with severity and id, the place, the sentence, why it matters, what helps."""
+    """All of them, as they come: a head with severity and id, the place, the sentence, why it matters, what helps.
+
+    Why is said with the first of an id: the fifth misspelt key matters for the same reason.
+    """
     text: list[str] = []
+    reasons: set[str] = set()
     for one in found:
         word, kind = ("overruled", "warning") if beaten(one, overruled) else (one.weight, _KINDS[one.weight])
         head = f"{paint(word, kind)}  {one.id}"
@@ -35,7 +39,9 @@ def lines(
             text.append(f"{head}  {_place(one)}: {safe(one.sentence)}")
             continue
         text += ["", head, *_wrapped(_place(one), "  ", columns), *_wrapped(one.sentence, "  ", columns)]
-        text += _wrapped(f"Why: {one.rule.why}", "  ", columns, hang="       ")
+        if one.id not in reasons:
+            text += _wrapped(f"Why: {one.rule.why}", "  ", columns, hang="       ")
+            reasons.add(one.id)
         text += _wrapped(f"Do:  {one.remedy or one.rule.remedy}", "  ", columns, hang="       ")
     return text
 
@@ -49,12 +55,12 @@ def _place(one: Finding) -> str:
 
 
 def _short(file: str) -> str:
-    """The path from here, where that is the shorter way to say it."""
+    """The path from here, for what lies below."""
     try:
         near = os.path.relpath(file)
     except (OSError, ValueError):  # no working directory any more
         return file
-    return near if len(near) < len(file) and not near.startswith("../..") else file
+    return near if len(near) < len(file) and not near.startswith("..") else file
 
 
 def _wrapped(text: str, indent: str, columns: int | None, *, hang: str | None = None) -> list[str]:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from supervisor.cli.render import safe
+from supervisor.cli import findings
+from supervisor.cli.render import PLAIN, safe
 from supervisor.preflight import fixes as patching
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.fixes import Fixes
 from supervisor.secrets import masked
 
 
-def show(found: Sequence[Finding], *, write: bool) -> Fixes:
+def show(found: Sequence[Finding], *, write: bool, command: str) -> Fixes:
     """Print the patch to stdout, where nothing else goes; what is to be said of it goes to stderr.
 
-    ``write``: put it in place, too. Raises FixError for the first file that cannot be written; those before it are.
+    ``write``: put it in place, too. ``command``: the same check, to be typed again. Raises FixError for the first file
+    that cannot be written; those before it are.
     """
     made = patching.fixes(found)
     for patch in made.patches:
         sys.stdout.write(_printable(patch.diff()) if sys.stdout.isatty() else patch.diff())
     sys.stdout.flush()
-    _say(made, found)
+    _say(made, found, write=write)
     if write:
         _put(made)
     elif made.patches:
-        _tell("Nothing is written yet: --fix --write does that.")
+        _tell(f"Nothing is written yet: {command} --fix --write")
     return made
 
 
@@ -34,24 +36,32 @@ def _printable(diff: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in diff)
 
 
-def _say(made: Fixes, found: Sequence[Finding]) -> None:
+def _say(made: Fixes, found: Sequence[Finding], *, write: bool) -> None:
     minded = [one for one in found if one.weight != "note"]
     if not made.patches:
         _tell(
             "No finding has a remedy that is certain enough to be a patch." if minded else "There is nothing to mend."
         )
     else:
-        _tell(f"Mended by this patch: {', '.join(dict.fromkeys(one.id for one in made.mended))}.")
-        if rest := [one.id for one in minded if one not in made.mended]:
-            _tell(f"A person has to decide: {', '.join(dict.fromkeys(rest))}.")
+        _tell(f"Mended by this patch: {', '.join(dict.fromkeys(_named(one) for one in made.mended))}.")
+    # After --write the check tells all that is left. No patch is asked for what is wrong with the machine.
+    if not write and (rest := [one for one in minded if one not in made.mended and one.where.file]):
+        _tell("A person has to decide:")
+        for line in findings.lines(rest, brief=True, paint=PLAIN, columns=None):
+            _tell(f"  {line}")
     for one, reason in made.left:
         _tell(f"{one.id} is left out: {reason}. Check again after this patch.")
+
+
+def _named(one: Finding) -> str:
+    return f"{one.id} (line {one.where.line})" if one.where.line else one.id
 
 
 def _put(made: Fixes) -> None:
     for patch in made.patches:
         kept = patching.write(patch)
-        _tell(f"{patch.file} is written; its former text is {kept}.")
+        link = f", a link to {patch.file.resolve()}," if patch.file.is_symlink() else ""
+        _tell(f"{patch.file}{link} is written; its former text is {kept}.")
 
 
 def _tell(sentence: str) -> None:

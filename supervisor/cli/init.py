@@ -185,7 +185,8 @@ def _check(output: Path, environ: Mapping[str, str]) -> None:
     print(f"`rl-supervisor check {shlex.quote(str(output))}` says:")
     code = check.check(output, wish=check.Wish(brief=True), environ=environ)
     if code:
-        print("The file is written all the same: mend what is named, then check again.")
+        named = shlex.quote(str(output))
+        print(f"The file is written all the same: mend what is named; how, says rl-supervisor check {named}")
 
 
 def _say_next(output: Path, run: str, pod: Pod) -> None:

@@ -32,6 +32,8 @@ class Launch:
     """Where it runs; None where that is not known."""
     venv: Path | None = None
     """The virtual environment that was activated before it."""
+    venv_below: bool = False
+    """It was named from the folder in which the line runs, not from the root."""
     project: Path | None = None
     """The folder that `uv run` was told to take for the project."""
     plain: bool = False

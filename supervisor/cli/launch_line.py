@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
@@ -60,6 +61,15 @@ def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | 
     return finder.found
 
 
+@dataclass(frozen=True)
+class _Other:
+    """A command that is not said to be anything. ``after``: how many launches stand before it."""
+
+    after: int
+    line: int
+    source: str
+
+
 class _Finder:
     def __init__(self, environ: Mapping[str, str], folder: Path, script: Path | None) -> None:
         self.found = Found()
@@ -69,8 +79,10 @@ class _Finder:
         self.exported: dict[str, Word] = {}
         self.all_exported = False
         self.venv: Path | None = None
+        self.venv_below = False
         self.depth = 0
-        self.others: list[int] = []
+        self.others: list[_Other] = []
+        self.prepared: list[_Other] = []
 
     # ---------------------------------------------------------------- commands in their order
 
@@ -153,6 +165,7 @@ class _Finder:
         path = words[1].text
         if path.endswith("bin/activate") and not words[1].unknown:
             self.venv = Path(_normal((self.folder or Path("/")) / path)).parent.parent
+            self.venv_below = not Path(path).is_absolute()
         elif not re.search(
             r"(?:^|/)(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|conda\.sh|uv/env|\.local/bin/env)$", path
         ):
@@ -317,6 +330,7 @@ class _Finder:
             env=env,
             folder=self.folder,
             venv=self.venv,
+            venv_below=self.venv_below,
             project=(self.folder or Path("/")) / project if project else None,
             plain=plain and length == 1 and "/" not in words[0].text,
             processes=processes,
@@ -377,27 +391,51 @@ class _Finder:
                 env=env,
                 folder=self.folder,
                 venv=self.venv,
+                venv_below=self.venv_below,
                 rank=rank,
             )
             engine = name in ENGINES or component_of(name, words) == "inference"
             (self.found.parts if engine else self.found.launches).append(launch)
         elif prepares(name, words) or (before and prepares(words[0].text, words)):
-            self.found.prepared.append(safe(command.source))
+            self.prepared.append(self._seen(command))
         elif name.endswith(".sh"):
             self._script(words, command)
         elif not lone:
-            self.others.append(command.line)
+            self.others.append(self._seen(command))
+
+    def _seen(self, command: Command) -> _Other:
+        return _Other(len(self.found.launches), command.line, _short(command.source))
 
     def _there(self, program: Word) -> bool:
         """Is it a program, and not the first word of a sentence?"""
         return "/" in program.text or shutil.which(program.text, path=self.scope.environ.get("PATH")) is not None
 
     def say_others(self) -> None:
-        """Name the lines that are neither the launch nor anything that was said already."""
-        lines = list(dict.fromkeys(map(str, self.others)))
-        if lines:
+        """Name what is neither the launch nor anything that was said already; what prepares it is no such thing.
+
+        What stands behind the launch, or on its line, is shown: with the line's number alone nobody would know it.
+        """
+        chosen, launches = self.found.chosen(), self.found.launches
+        at = launches.index(chosen) if chosen is not None else len(launches)
+        lesser = [
+            _Other(number, one.line, _short(one.source))
+            for number, one in enumerate(launches)
+            if chosen is not None and one.rank < chosen.rank
+        ]
+        behind = [one for one in (*lesser, *self.others, *self.prepared) if one.after > at]
+        before = [one for one in (*lesser, *self.others) if one.after <= at]
+        self.found.prepared += [safe(one.source) for one in self.prepared if one.after <= at]
+        beside = [one for one in before if chosen is not None and one.line == chosen.line]
+        if beside:
+            self.found.told.append(f"No part of the launch line, and left out: {_quoted(beside)}.")
+        if lines := list(dict.fromkeys(str(one.line) for one in before if one not in beside)):
             more = f" and {len(lines) - 12} more" if len(lines) > 12 else ""
             self.found.told.append(f"No part of the launch line, and left out: line {', '.join(lines[:12])}{more}.")
+        if behind:
+            self.found.told.append(
+                f"Behind the launch line, and left out: {_quoted(behind)}. What is to be done once the last step is "
+                "published belongs into [hooks] finish."
+            )
 
     def _left_out(self, command: Command, why: str) -> None:
         self.found.told.append(f"Line {command.line} is left out: {why}: `{_short(command.source)}`")
@@ -416,6 +454,11 @@ class _Finder:
             rf'\$\( ?cd (?:-- )?"?{_HERE}((?:/[\w./-]*)?)"?(?: &> ?/dev/null)? ?(?:&&|;) ?pwd(?: -P)? ?\)', flat
         )
         return _normal(here / found[1].lstrip("/")) if found else None
+
+
+def _quoted(others: Sequence[_Other]) -> str:
+    texts = [f"`{one.source}`" for one in others]
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
 
 
 def _normal(path: Path) -> str:

@@ -229,7 +229,10 @@ class _Drawer:
         program = self.launch.launcher[-1].text if not self.launch.torchrun else self.launch.launcher[0].text
         if re.search(r"/bin/(rl|sft|vf-rl|rl_local|torchrun)$", program):
             return Path(os.path.normpath(self.folder / program)).parent.parent
-        return self.launch.venv
+        venv, ran = self.launch.venv, self.launch.folder
+        if venv is not None and ran is not None and self.launch.venv_below and ran != self.folder and not venv.exists():
+            return Path(os.path.normpath(self.folder / os.path.relpath(venv, ran)))  # as its files: see _settle
+        return venv
 
     def _files(self, told: Translation) -> Settings | None:
         """The configuration as the line names it, where all of it is here."""

@@ -11,23 +11,34 @@ from pathlib import Path
 from supervisor import __version__
 from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
-from supervisor.errors import ConfigError
+from supervisor.errors import EXIT_USAGE, ConfigError
 
 Verb = Callable[[argparse.Namespace], int]
 
 OF_THE_STORE = ("restore", "verify", "logs", "report")
 """Commands that need no more than the store and its keys."""
 
+OWN = ("upgrade-check", "start-check")
+"""What a daemon asks."""
+
 EPILOG = """\
+It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
+
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
 94 this pod is unfit.
-Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict).
+Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict); of diagnose: 3
+nothing known was found.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``rl-supervisor``."""
-    options = _parser().parse_args(sys.argv[1:] if argv is None else list(argv))
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    options = (_own_parser() if words[0] in OWN else parser).parse_args(words)
     verb: Verb = options.verb
     return run_cli(lambda: verb(options), "rl-supervisor", contract=options.contract)
 
@@ -120,9 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
-    about = "say what went wrong, the root first, from logs, a folder of them, a bundle of evidence, or stdin"
+    about = "say what went wrong and what helps, the root cause first, from logs, a folder of them, or stdin"
     diagnose = verb("diagnose", about, _diagnose)
-    what = "logs, folders, a bundle, RUN.toml, or - for stdin; default: the run of this machine"
+    what = (
+        "logs, folders of logs, the evidence of an incident (STATE/incidents/...), RUN.toml, or - for stdin; "
+        "default: the run of this machine"
+    )
     diagnose.add_argument("paths", nargs="*", metavar="LOGS|BUNDLE|-", help=what)
     diagnose.add_argument("--json", action="store_true", help="print JSON")
     replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
@@ -161,13 +175,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
     verb("version", "print the version", _version)
-    # Asked by a daemon that may be of another version (supervisor.upgrade); no command for people.
+    return parser
+
+
+def _own_parser() -> argparse.ArgumentParser:
+    """Of what a daemon asks: a person who mistypes a command is not shown these."""
+    parser = argparse.ArgumentParser("rl-supervisor")
+    verbs = parser.add_subparsers(required=True)
+    # The daemon may be of another version (supervisor.upgrade).
     trial = verbs.add_parser("upgrade-check")
     trial.set_defaults(verb=_upgrade_check, contract=False)
     trial.add_argument("run_file", type=Path)
     trial.add_argument("folder", type=Path)
     trial.add_argument("started", choices=("run", "onstart"))
-    # Asked by the daemon before it starts a job (supervisor.start_check).
+    # Before it starts a job (supervisor.start_check).
     before = verbs.add_parser("start-check")
     before.set_defaults(verb=_start_check, contract=False)
     before.add_argument("run_file", type=Path)
@@ -334,6 +355,7 @@ def _check(options: argparse.Namespace) -> int:
         overrule=options.overrule,
         as_of=options.as_of,
         job_dir=options.job,
+        limited=True,
     )
     return check.check(options.files, wish=wish)
 

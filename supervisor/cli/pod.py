@@ -78,10 +78,12 @@ def _trainer(folder: Path | None, python: Path | None) -> str:
     if folder is None:
         return ""
     roots = find_roots(folder, python or folder / ".venv" / "bin" / "python")
+    if not roots:
+        return "there is no prime-rl in this folder"
     try:
         name = probe(roots).name
     except SupervisorError as error:
-        return f"not known: {str(error).splitlines()[0]}"
+        return f"not known: {str(error).splitlines()[0].rstrip('.')}"
     commit = revision(roots[0])
     return f"{name}, commit {commit[:9]}" if commit else f"{name}; that is no git checkout, so the commit is not known"
 

@@ -426,6 +426,8 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     if fact.action == "Start" and fact.number == state.attempt and state.pid is None:  # else one was attached since
         sentence = f"Nothing is started: {fact.why} Attach a job that you started: rl-supervisor attach"
         state = replace(state, attempt=state.attempt - 1, restarts=max(0, state.restarts - 1))
+        if state.mode == "stopping" and state.after_stop in ("finish", "shutdown"):
+            return state, [say("observing", sentence)]  # asked for meanwhile, and the answer to that stop is on its way
         return enter(state, "stopped", sentence), [say("observing", sentence)]
     if fact.action == "Stop" and state.mode == "stopping":
         if state.ended is not None or state.after_stop in ("finish", "shutdown"):

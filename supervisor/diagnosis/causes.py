@@ -7,6 +7,7 @@ before a failed part, that before what followed, and that before the end.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, get_args
@@ -15,7 +16,7 @@ from supervisor.core.facts import Role
 from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
-from supervisor.diagnosis.seen import GAP_S, Event, Log, Place
+from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Link
 from supervisor.signatures.xids import SOURCE, seen_in
@@ -27,6 +28,7 @@ AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last 
 OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
 SELDOM: Final = 10  # ordinary lines for each of them: then most requests, or rollouts, end well
 VERY_OFTEN: Final = 20  # the same where no times are told
+LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
 
 _ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
 _RANK: Final = {signature.name: place for place, signature in enumerate(SIGNATURES.signatures)}
@@ -44,6 +46,19 @@ ENDED: Final = "ended-from-outside"
 _WAITING: Final = ("Inference server was not reached", "Inference server is not ready")
 _TELLING: Final = (ENDED, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
+PART_ENDED: Final = "component-failed"
+_BY_SIGNAL = re.compile(r".{0,120} failed with exit code -(\d{1,2})\b")
+_CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
+_SIGNALS: Final = {
+    9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
+    15: "SIGTERM: somebody, or the provider, ended it",
+    2: "SIGINT: somebody pressed Ctrl-C",
+    1: "SIGHUP: its terminal was closed",
+    4: f"SIGILL: {_CRASHED}",
+    6: f"SIGABRT: {_CRASHED}",
+    7: f"SIGBUS: {_CRASHED}",
+    11: f"SIGSEGV: {_CRASHED}",
+}
 
 
 @dataclass
@@ -115,7 +130,9 @@ class _Kind:
     @property
     def mild(self) -> bool:
         signature = self.event.signature
-        return bool(signature and signature.mild) or all(event.weak for _, event in self.events)
+        if signature and signature.mild:
+            return not any(event.fatal for _, event in self.events)
+        return all(event.weak for _, event in self.events)
 
     @property
     def count(self) -> int:
@@ -157,11 +174,17 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         for event in log.events:
             if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
+            if event.closing:
+                continue  # an engine that is ended loses its own parts
             if _usual(log, event, logs):
                 event.weak = True
             else:
                 event.anew = None
             (over if _survived(log, event, logs) else present).append((log, event))
+    lived_with = {_where(event) for _, event in over if event.signature is None}
+    for log, event in present:
+        if event.signature is None and _where(event) in lived_with and log.lines - event.last.line > LAST_LINES:
+            event.weak = True
     kinds = _kinds(present)
     hard = [kind for kind in kinds if not kind.mild and kind.link != "end"]
     ends = [kind for kind in kinds if not kind.mild and kind.link == "end"]
@@ -174,7 +197,11 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         told.outcome, told.finish = "finished", finish
         told.survived = _in_time([*told.survived, *(_cause(kind, logs) for kind in kinds)])
         return told
-    mild = [kind for kind in kinds if kind.mild and (_stands_still(kind, logs) or (broken and kind.count > 1))]
+    mild = [
+        kind
+        for kind in kinds
+        if kind.mild and (_stands_still(kind, logs) or (broken and (kind.count > 1 or _ended_with(kind))))
+    ]
     candidates = [*hard, *mild, *ends]
     told.survived = _in_time(
         [*told.survived, *(_cause(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
@@ -233,6 +260,11 @@ def _of_others(log: Log, event: Event, logs: Iterable[Log]) -> bool:
 def _made_up(frame: Frame | None) -> bool:
     """Code that a model wrote and an environment ran."""
     return frame is not None and frame.path in ("<string>", "<stdin>", "<python>", "<code>")
+
+
+def _where(event: Event) -> tuple[str, str]:
+    """An exception and the line that raised it."""
+    return event.name, str(event.raised and (event.raised.place or event.raised.last))
 
 
 def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
@@ -296,6 +328,14 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     if last_t is None or not steps_t:
         return kind.count >= VERY_OFTEN
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
+
+
+def _ended_with(kind: _Kind) -> bool:
+    """Was a known error the exception after which its part did nothing more? Once is enough then."""
+    return any(
+        event.signature is not None and event.raised is not None and not log.merged and event.lives < LAST_WORDS
+        for log, event in kind.events
+    )
 
 
 def _loading(kind: _Kind, logs: Sequence[Log]) -> bool:
@@ -443,6 +483,8 @@ def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
     """What the logs tell of the root beside its own line."""
     assert told.root is not None  # noqa: S101 - for the type checker
     names = {root.name, *(one.name for one in told.cascade)}
+    if root.name == PART_ENDED and (ended := _BY_SIGNAL.match(root.event.text)) and int(ended[1]) in _SIGNALS:
+        told.root.notes.append(f"Exit code -{ended[1]} is {_SIGNALS[int(ended[1])]}.")
     if names & _COLLECTIVE:
         for role in ("trainer", "inference", "job", None):
             ranks = Ranks()

@@ -14,14 +14,20 @@ _FRAME = re.compile(
     r"[\s>|+]{0,20}File \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,7}), in (?P<function>\S.{0,200})"
 )
 _RICH = re.compile(r"\s{0,4}\u2502\s(?P<path>\S{1,300}\.py):(?P<line>\d{1,7}) in (?P<function>\S{1,200})\s")
+# A bare "Error: ..." is what a program prints: Python writes the module before the name of such a class.
 _EXCEPTION = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z_]\w{0,80}|socket\.timeout)(?::(?: (?P<message>.*))?)?$", re.S
+    r"(?P<type>(?!Error(?::|$))(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z_]\w{0,80}|"
+    r"(?:[a-z_]\w{0,40}\.){1,4}(?:\w{0,20}error|timeout))"  # socket.gaierror, zlib.error
+    r"(?::(?: (?P<message>.*))?)?$",
+    re.S,
 )
 _CHAINS = ("During handling of the above exception", "The above exception was the direct cause")
 _GROUP = re.compile(r"\s{0,12}(?:[|+]-{0,4}[+ ]?[- \d]{0,30}){1,4}(?=\S)")
 
 _LIBRARY: Final = re.compile(
     r"^<|/lib/python\d|/prime_rl/|/prime-rl/src/|/(?:prime-rl|verifiers|vllm)/(?!environments/)[\w/]{0,200}\.py$|/torchrun$"
+    r"|/bin/[\w.-]{1,60}$"  # a package's command
+    r"|/\.cache/|\.(?:pyx|px[di]|cuh?|cc|cpp|h)$"  # made at run time, or compiled code that names its source
 )
 _PACKAGE: Final = re.compile(r"/(?:site|dist)-packages/([\w.-]{1,80})")
 # Packages of the stack itself: what else lies among the installed ones may be the user's environment.
@@ -83,6 +89,11 @@ def own(path: str) -> int:
     return 0 if _LIBRARY.search(path) else 2
 
 
+def nearer(frame: Frame, other: Frame | None) -> bool:
+    """Is it rather the user's own than the other one?"""
+    return other is None or own(frame.path) > own(other.path)
+
+
 @dataclass
 class _Open:
     line: int
@@ -126,7 +137,7 @@ class Tracebacks:
             del self._open[key]
             return None
         if frame := _FRAME.match(text) or _RICH.match(text):
-            now.last = Frame(frame["path"], int(frame["line"]), frame["function"].strip())
+            now.last = Frame(frame["path"], int(frame["line"]), frame["function"].partition("(")[0].strip())
             now.own[own(now.last.path)] = now.last
             return None
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text

@@ -7,16 +7,20 @@ from functools import cache
 from typing import Final
 
 from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.registry import reach
 from supervisor.signatures.words import any_of, part_of
 
 # Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
 _COLOURS = rb"(?:\x1b\[[0-9;]*+m)*+"
 _HEAD = (
-    _COLOURS + rb"(?:\d{4}-\d\d-\d\dT\S{8,40}+ (?:std(?:out|err) F )?+)?+(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
-    rb"(?:\([^()\n]{1,60}+\))?+"
+    _COLOURS + rb"(?:(?:\[?+\d{4}-\d\d-\d\d[T ]\S{8,40}+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+    rb"(?:std(?:out|err) F |[^\s:]{1,100}+ [^\s:\[\]]{1,60}+(?:\[\d{1,9}+\])?+: )?+)?+"
+    rb"(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
+    rb"(?:\([^()\n]{1,60}+\)"
     + _COLOURS
     + rb" ?+"
     + _COLOURS
+    + rb"){0,2}+ ?+"
     + rb"(?:\d\d:\d\d:\d\d)?+"
     + _COLOURS
     + rb" *+"
@@ -31,6 +35,8 @@ WORKS = re.compile(
     rb".{0,80}\(EngineCore(?:_DP|_)?(\d{0,4})\b[^()]{0,60}\).{0,20}INFO (?!.{0,60}shm_broadcast)|"
     rb".{0,160}Engine (\d{1,4}): .{0,120}generation throughput: (?!0\.0 )"
 )
+# Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
+BEFORE: Final = 1800
 _WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
 
 
@@ -49,6 +55,22 @@ def gate() -> re.Pattern[bytes]:
         "step:",
     }
     return re.compile(any_of(map(part_of, words)).encode())
+
+
+@cache
+def _near() -> int:
+    return BEFORE + reach(SIGNATURES.signatures)
+
+
+def end_of(raw: bytes) -> int:
+    """How far a line has to be looked at. What a model writes may be much longer than any error's beginning.
+
+    All of it counts where it is no plain text: progress bars and colours hide where a message begins, JSON holds more.
+    """
+    near = _near()
+    if len(raw) <= near or not raw.isascii() or b"\r" in raw or b"\x1b" in raw or b'{"' in raw[:BEFORE]:
+        return len(raw)
+    return near
 
 
 @cache

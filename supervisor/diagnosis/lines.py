@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
@@ -13,6 +14,8 @@ from supervisor.core.facts import Role
 LONGEST: Final = 65536  # a JSON line carries its traceback
 DAY_S: Final = 86400.0
 
+# Ray says a line that several of its processes wrote once.
+_REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,400}$", re.S)
 ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _DATE = r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,]\d{1,9})?"
@@ -23,11 +26,17 @@ _NAMES = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 _OUTER: Final = (
     # docker logs -t, kubernetes (CRI: "... stdout F "), kubectl --timestamps, journalctl -o short-iso
     re.compile(
-        rf"{_DATE}T{_CLOCK}{_ZONE} (?:std(?:out|err) [FP] |\S{{1,100}} [^\s:\[\]]{{1,60}}(?:\[\d{{1,9}}\])?: )?"
+        rf"{_DATE}T{_CLOCK}{_ZONE} (?:std(?:out|err) [FP] |[^\s:]{{1,100}} [^\s:\[\]]{{1,60}}(?:\[\d{{1,9}}\])?: )?"
     ),
     # syslog and journalctl
     re.compile(
-        rf"(?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK} \S{{1,100}} [^\s:\[\]]{{1,60}}(?:\[\d{{1,9}}\])?: "
+        rf"(?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK} "
+        r"(?:[^\s:]{1,100} [^\s:\[\]]{1,60}(?:\[\d{1,9}\])?: )?"
+    ),
+    # ts of moreutils, and scripts that put a date of their own before what a program says
+    re.compile(
+        rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?:? "
+        r"(?! {0,3}(?:-|\||\[?(?:DEBUG|INFO|SUCCESS|WARN|ERROR|CRIT|FATAL|TRACE)|\[ {0,12}\d))"
     ),
     # kubectl logs --prefix, docker compose
     re.compile(r"\[pod/[^\]\s]{1,200}\] "),
@@ -37,6 +46,15 @@ _OUTER: Final = (
     re.compile(rf"\[[A-Z][a-z]{{2}} (?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK} \d{{4}}\] "),
     re.compile(r"(?:<\d{1,3}>)?\[ {0,12}\d{1,12}\.\d{6}\] "),
 )
+# What stands before each line of a log, or before none: by itself it could be anything.
+_WRAPPERS: Final = (
+    # docker compose, whatever its containers are called
+    re.compile(rb"(?:\x1b\[[0-9;]{0,12}m){0,3}[A-Za-z0-9][\w.-]{0,60} {0,40}\|(?:\x1b\[[0-9;]{0,12}m){0,3} ?"),
+    re.compile(rb"\[pod/[^\]\s]{1,200}\] "),  # kubectl logs --prefix
+    re.compile(rb" {0,4}\d{1,4}: "),  # srun --label
+    re.compile(rb"\[\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?\]<std(?:out|err)>: ?"),  # mpirun --tag-output
+)
+_WRAPPED: Final = 0.8  # of the lines that a log begins with
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
 _PROCESS = re.compile(r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?")
 _PROGRESS = re.compile(r"[^\[\]\n]{0,200}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
@@ -90,6 +108,8 @@ def parse(raw: bytes) -> Line:
     stamp: Stamp | None = None
     if found := _HEADS[0].match(text):  # most lines of a run
         return Line(found["level"], found["text"], _stamp(found))
+    if " across cluster]" in text:
+        text = _REPEATED.sub("", text)
     for outer in _OUTER:
         if found := outer.match(text):
             stamp = _stamp(found) or stamp
@@ -127,6 +147,15 @@ def parse(raw: bytes) -> Line:
     if rank is None and (named := _RANK.search(text[:200])):
         rank = int(named[1])
     return Line(level, text, stamp, rank, role, key=key)
+
+
+def wrapper(begun: Sequence[bytes]) -> re.Pattern[bytes] | None:
+    """What to take away from each line of a log that begins so."""
+    said = [raw for raw in begun if raw.strip()]
+    for one in _WRAPPERS:
+        if len(said) >= 3 and sum(one.match(raw) is not None for raw in said) >= _WRAPPED * len(said):
+            return one
+    return None
 
 
 def _of_engine(who: str) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from typing import BinaryIO, Final
 from supervisor import attempt_logs
 from supervisor.core.facts import Role
 
-MOST_FILES: Final = 2000
+MOST_FILES: Final = 2000  # of a folder; the newest count
+MOST_NAMED: Final = 3
 DEEPEST: Final = 9
 BUNDLE: Final = "bundle.json"
 
@@ -66,21 +69,30 @@ class Source:
     kernel: bool = False
 
 
-def sources(path: Path) -> list[Source]:
+class Sources(list[Source]):
+    """The logs of one place."""
+
+    left_out = ""  # what was passed over there, in a sentence
+    reason = ""  # why the evidence was collected, as the supervisor saw it from outside
+
+
+def sources(path: Path) -> Sources:
     """The logs in a file or a folder, those of one attempt together. Raises OSError."""
     if not path.is_dir():
         os.stat(path)  # noqa: PTH116 - for its error
         role, kernel = named(path.name)
         if role is None and not kernel:
             role, kernel = named(f"{path.parent.name}/{path.name}")
-        return [Source(str(path), (path,), role, kernel=kernel)]
+        return Sources([Source(str(path), (path,), role, kernel=kernel)])
     if (path / BUNDLE).is_file():
-        return _bundle(path)
+        found = Sources(_bundle(path))
+        found.reason = _reason(path / BUNDLE)
+        return found
     attempt = path if path.parent.name == "attempts" and path.name.isdigit() else None
     if attempt is not None or (path / "attempts").is_dir():
-        found = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
-        if found:
-            return found
+        ours = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
+        if ours:
+            return Sources(ours)
     return _walked(path)
 
 
@@ -113,22 +125,39 @@ def _bundle(folder: Path) -> list[Source]:
     return found
 
 
-def _walked(root: Path) -> list[Source]:
-    found: list[Source] = []
+def _reason(bundle: Path) -> str:
+    try:
+        said = json.loads(bundle.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return ""  # its logs are read all the same
+    reason = said.get("reason") if isinstance(said, dict) else None
+    return reason if isinstance(reason, str) else ""
+
+
+def _walked(root: Path) -> Sources:
+    found: list[tuple[float, Source]] = []  # and when it was last written
+    odd: dict[str, str] = {}  # what is passed over, and why
     seen: set[tuple[int, int]] = set()
-    for folder, folders, files in os.walk(root):
+
+    def closed(error: OSError) -> None:
+        odd[_shown(Path(error.filename), root)] = error.strerror or "it cannot be opened"
+
+    for folder, folders, files in os.walk(root, onerror=closed):
         here = Path(folder)
         depth = len(here.relative_to(root).parts)
         folders[:] = sorted(one for one in folders if one not in _SKIPPED and depth < DEEPEST)
         if here != root and (here / BUNDLE).is_file():
             attempt = here.name
             found += [
-                Source(
-                    f"{here.parent.relative_to(root)}/{one.name}".removeprefix("./"),
-                    one.pieces,
-                    one.role,
-                    attempt,
-                    one.kernel,
+                (
+                    one.pieces[0].stat().st_mtime,
+                    Source(
+                        f"{here.parent.relative_to(root)}/{one.name}".removeprefix("./"),
+                        one.pieces,
+                        one.role,
+                        attempt,
+                        one.kernel,
+                    ),
                 )
                 for one in _bundle(here)
             ]
@@ -136,13 +165,17 @@ def _walked(root: Path) -> list[Source]:
             continue
         for file in sorted(files):
             path = here / file
-            if not _LOG.fullmatch(file) or len(found) >= MOST_FILES or path.name.endswith(".jsonl"):
+            if not _LOG.fullmatch(file) or path.name.endswith(".jsonl"):
                 continue
             try:
                 look = path.stat()
-            except OSError:
+            except OSError as error:
+                odd[_shown(path, root)] = error.strerror or "it cannot be looked at"
                 continue
-            if not path.is_file() or (look.st_dev, look.st_ino) in seen or look.st_size == 0:
+            if not stat.S_ISREG(look.st_mode):
+                odd[_shown(path, root)] = "a pipe" if stat.S_ISFIFO(look.st_mode) else "no plain file"
+                continue
+            if (look.st_dev, look.st_ino) in seen or look.st_size == 0:
                 continue
             seen.add((look.st_dev, look.st_ino))
             relative = path.relative_to(root).as_posix()
@@ -151,8 +184,26 @@ def _walked(root: Path) -> list[Source]:
             attempt = next(
                 (group for match in [_ATTEMPT.search(whole)] if match for group in match.groups() if group), ""
             )
-            found.append(Source(_shown(path, root), (path,), role, attempt, kernel))
-    return found
+            found.append((look.st_mtime, Source(_shown(path, root), (path,), role, attempt, kernel)))
+    return _newest(found, root, odd)
+
+
+def _newest(found: list[tuple[float, Source]], root: Path, odd: Mapping[str, str]) -> Sources:
+    older = len(found) - MOST_FILES
+    if older > 0:
+        kept = {id(one) for _, one in sorted(found, key=lambda pair: pair[0])[older:]}
+        found = [pair for pair in found if id(pair[1]) in kept]
+    told = Sources(one for _, one in found)
+    left = []
+    if odd:
+        names = [f"{name} ({why})" for name, why in list(odd.items())[:MOST_NAMED]]
+        more = [f"{len(odd) - MOST_NAMED} more of this kind"] if len(odd) > MOST_NAMED else []
+        left.append(", ".join([*names, *more]))
+    if older > 0:
+        left.append(f"{older} older logs, all but the newest {MOST_FILES}")
+    if left:
+        told.left_out = f"Left out of {root}: {'; '.join(left)}. Name a file, or a smaller folder, to have it read."
+    return told
 
 
 def named(name: str) -> tuple[Role | None, bool]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import BinaryIO, Final
 
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
-from supervisor.diagnosis.frames import Raised, Tracebacks
-from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse
+from supervisor.diagnosis.frames import Raised, Tracebacks, nearer
+from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
-from supervisor.diagnosis.seen import GAP_S, Event, Log, Place, Steps
+from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
 from supervisor.primerl.logs import SIGNATURES, parse_line
 from supervisor.signatures import LONGEST as MATCHED
 from supervisor.signatures import Signature
@@ -33,7 +35,6 @@ WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its
 ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
 PAGE_LINES: Final = 100
 MOST_ENDS: Final = 4  # times that one process may tell of the exception that ends it
-LAST_LINES: Final = 20  # what stands in them was not followed by much
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
@@ -45,6 +46,16 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
 }
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
+# What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
+_TOLD_TO_END = re.compile(
+    rb"\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received signal)|"
+    rb"Shutting down FastAPI HTTP server"
+)
+_LOST: Final = ("engine-dead", "engine-waiting-ended")
+_OF_CORE = re.compile(r"\((?:EngineCore|Worker|VllmWorker|RayWorker)")
+BEGUN: Final = 50  # lines that show of what kind a log is
+RECENT_LINES: Final = 50  # ordinary ones that are kept
+DEATH_S: Final = 120.0  # within which an engine's end follows from an exception of it
 _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
 
 
@@ -66,7 +77,9 @@ def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
             if len(rest) > LINE_BYTES:
                 rest = rest[:LINE_BYTES]
             yield parts
-    except (EOFError, zlib.error):
+    except (EOFError, zlib.error) as error:
+        if not log.bytes:
+            raise OSError("it is compressed, and damaged from its start on") from error
         log.trouble = "its compressed end is missing or damaged"
     if rest:
         yield [rest]
@@ -89,6 +102,7 @@ class _Scan:
         self._attempt = attempt
         self._kernel = kernel
         self._done: list[Log] = []
+        self._recent: deque[bytes] = deque(maxlen=RECENT_LINES)
         self._begin(name, role, 0)
 
     def _begin(self, name: str, role: Role | None, line: int) -> None:
@@ -108,6 +122,7 @@ class _Scan:
         self._growing: list[tuple[Event, str]] = []
         self._stalled: tuple[Event, int] | None = None  # and which of several engines
         self._resuming: int | None = None
+        self._told_to_end = False  # the engine
         self._lives = 0  # ordinary lines so far
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
@@ -118,24 +133,35 @@ class _Scan:
             gates.ORDINARY_JSON.match,
             gates.news().search,
         )
+        keep = self._recent.append
+        around: re.Pattern[bytes] | None = None
         for parts in blocks(stream, self.log):
             if self._number == 0:
+                around = wrapper(parts[:BEGUN])
                 self._guess_role(parts)
+            if around is not None:
+                parts = [raw[found.end() :] if (found := around.match(raw)) else raw for raw in parts]
             if parts and self._stamp is None:
-                self._look_at_times(parts[:50])
+                self._look_at_times(parts[:BEGUN])
             number = self._number
             for raw in parts:
                 number += 1
                 if ordinary(raw) or (raw[:1] == b"{" and json_ordinary(raw)):
                     self._lives += 1
                     self._ordinary = raw
+                    keep(raw)
                     if self._stalled is not None and (found := gates.WORKS.match(raw)):
                         self._works(int(found[1] or found[2] or 0))
                     if self._growing:
                         self._growing = []
                     if not wanted(raw, 0, WANTED_BYTES):
                         continue
-                elif not (gate(raw) or self._growing or not self._tracebacks.idle or self.log.ranks.wanted):
+                elif not (
+                    gate(raw, 0, gates.end_of(raw))
+                    or self._growing
+                    or not self._tracebacks.idle
+                    or self.log.ranks.wanted
+                ):
                     continue
                 self._number = number
                 for part in raw.split(b"\r") if b"\r" in raw else (raw,):
@@ -159,16 +185,41 @@ class _Scan:
             event.beside, event.lives = self._lives - first, self._lives - last
             # Its process went on. An engine's server does so for a while when the engine is dead.
             went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
-            of_engine = event.signature is not None and (log.merged or event.role in (None, "inference"))
-            handled = event.signature is None and self._is_handled(event)
-            event.weak = event.weak or event.role == "env" or handled or (went_on and not of_engine)
+            killing = event.signature is None and self._ended_the_engine(event)
+            known = event.signature is not None and (log.merged or event.role in (None, "inference"))
+            handled = event.signature is None and not killing and self._is_handled(event)
+            event.weak = event.weak or event.role == "env" or handled or (went_on and not (known or killing))
+            if log.role in (None, "job"):
+                self._judge_plain(event)
         self._done.append(log)
+
+    def _ended_the_engine(self, event: Event) -> bool:
+        """An exception in a process of the engine itself, soon after which the engine is dead."""
+        if not any(_OF_CORE.match(key) for key in event.keys):
+            return False
+        return any(
+            one.name == "engine-dead"
+            and one.first.line > event.first.line
+            and (one.first.t is None or event.first.t is None or one.first.t - event.first.t <= DEATH_S)
+            for one in self.log.events
+        )
+
+    def _judge_plain(self, event: Event) -> None:
+        """Of a program that is no part of prime-rl and says no steps: what it died of, and what it lived with."""
+        if event.signature is None or not event.signature.mild or event.raised is None or event.level is not None:
+            return
+        event.fatal = event.count <= 2 and event.lives == 0 and self._number - event.last.line < MORE_LINES
+        event.over = event.over or self._is_spread(event)
 
     def _is_handled(self, event: Event) -> bool:
         """An exception that ends a process comes from each once or twice, and not again and again over pages."""
         often = event.count > MOST_ENDS * max(1, len(event.keys))
+        return (often and self._number - event.last.line > LAST_LINES) or self._is_spread(event)
+
+    def _is_spread(self, event: Event) -> bool:
+        """Over pages, with more after it."""
         spread = event.count >= 3 and event.last.line - event.first.line > PAGE_LINES * event.count
-        return (often or spread) and self._number - event.last.line > LAST_LINES
+        return spread and self._number - event.last.line > LAST_LINES
 
     def _guess_role(self, parts: Sequence[bytes]) -> None:
         """Whose log it is, where its name says nothing and only one of them speaks in it."""
@@ -248,7 +299,7 @@ class _Scan:
             return
         if (signature := self._match(line, message)) is not None:
             self._seen(signature, line, message)
-        elif line.level in ("ERROR", "CRITICAL", "FATAL") and not in_traceback:
+        elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
             self._step("job", self.log.steps.get("job", Steps()).count + 1)
@@ -264,9 +315,13 @@ class _Scan:
     def _progress(self, line: Line) -> None:
         message = line.text.strip()
         role = self._role_of(line)
+        if role in (None, "launcher", "inference") and _STARTS["inference"].match(message):
+            self._told_to_end = False
+            self._recent.clear()
         for start_role, pattern in _STARTS.items():
             if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
                 self.log.starts += 1
+                self.log.complaint = None
                 self.log.ranks.size(message)
                 self._open.clear()
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
@@ -319,6 +374,14 @@ class _Scan:
         place = raised.place
         if event.raised is None or (event.raised.place is None and place is not None):
             event.raised = raised
+        if raised.cause is not None and event.latest is raised.cause:
+            event.count -= 1  # one error, told of by each library that it came through
+        event.latest = raised
+        if raised.own is not None and (before := raised.cause) is not None and nearer(raised.own, before.own):
+            # What it was made of came through the same call: Python tells of those frames here alone.
+            for one in self.log.events[-8:]:
+                if one.raised is before:
+                    one.raised = replace(before, own=raised.own)
 
     def _seen(self, signature: Signature | None, line: Line, message: str, name: str = "") -> Event:
         key = signature.name if signature else name
@@ -345,6 +408,9 @@ class _Scan:
                 signature is not None and signature.quiet
             )
             event.resuming = self._resuming
+            if role == "inference" and event.name in _LOST and not self._told_to_end:
+                self._told_to_end = any(map(_TOLD_TO_END.search, self._recent))
+            event.closing = self._told_to_end and role == "inference"
             self.log.events.append(event)
             self._open[key, role] = event
             self._growing = [*self._growing[-8:], (event, line.key)]

@@ -13,6 +13,7 @@ from supervisor.signatures import Signature
 
 GAP_S: Final = 600.0  # an error that comes again after so long is another story
 MOST_STEPS: Final = 100_000
+LAST_LINES: Final = 20  # of a log: what stands in them was not followed by much
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class Event:
     beside: int = 0  # and all of them since the first one
     resuming: int | None = None  # the step that was being resumed then
     over: bool = False  # the same file shows that it passed
+    closing: bool = False  # an engine said it that had been told to end
+    fatal: bool = False  # the exception is the last thing in a log of one program
+    latest: Raised | None = None  # the last exception that was counted
     anew: tuple[Place, str, int] | None = None  # the first after the last step in between, and how many were before it
 
     @property

@@ -14,34 +14,38 @@ WIDTH: Final = 110
 MOST_OTHERS: Final = 8
 SHOWN: Final = 240
 KINDS: Final = {
-    "transient": "transient: a restart, another pod or waiting may cure it",
-    "deterministic": "deterministic: no restart cures it",
-    "unknown": "nobody knows whether a restart cures it",
+    "transient": "A restart may get past it; if it comes back, only the remedy helps.",
+    "deterministic": "No restart cures it.",
+    "unknown": "Whether a restart cures it is not known.",
 }
 
 
-def text(found: Sequence[Diagnosis], logs: Sequence[Log]) -> str:
-    """The last attempt whole, those before it in a line each, and what was read."""
+def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = (), reason: str = "") -> str:
+    """The last attempt whole, those before it in a line each, and what was read and what was not.
+
+    ``reason``: what is known of its end without its logs.
+    """
     lines: list[str] = []
     *earlier, last = found
-    lines += _one(last)
+    lines += _one(last, reason)
     told = [one for one in earlier if one.root is not None or one.outcome == "finished"]
     if told:
         lines += ["", "Earlier attempts:"]
         lines += [_short(one) for one in told[-MOST_OTHERS:]]
     lines += ["", _read(logs)]
     lines += [f"Not all of {log.name} could be read: {log.trouble}." for log in logs if log.trouble]
-    return "\n".join(lines)
+    return "\n".join([*lines, *left_out])
 
 
-def _one(told: Diagnosis) -> list[str]:
+def _one(told: Diagnosis, reason: str) -> list[str]:
     where = f"{told.attempt}: " if told.attempt else ""
     step = f" after step {told.step}" if told.step is not None else ""
     if told.outcome == "finished":
         lines = [f"{where}The run finished{step} ({told.finish}). Nothing needs to be done."]
         return lines + _others("On the way it met, and survived:", told.survived)
     if told.root is None:
-        lines = [f"{where}Nothing here says that anything failed{step}."]
+        lines = [f"{where}Nothing here says {'why it failed' if reason else 'that anything failed'}{step}."]
+        lines += _wrapped(f"What was seen from outside: {reason}", "  ") if reason else []
         lines += _wrapped(_no_reason(told), "  ")
         return lines + _others("On the way it met, and survived:", told.survived)
     root = told.root
@@ -53,8 +57,7 @@ def _one(told: Diagnosis) -> list[str]:
     lines += [f"  it began as: {root.began}"] if root.began else []
     for note in root.notes:
         lines += _wrapped(note, "  ")
-    lines += ["", f"  {KINDS[root.kind]}"]
-    lines += _wrapped(f"Remedy: {root.remedy}", "  ")
+    lines += ["", *_wrapped(f"Remedy: {root.remedy}", "  "), f"  {KINDS[root.kind if told.named else 'unknown']}"]
     lines += _wrapped(f"Source: {root.source}", "  ") if root.source else []
     if told.cascade:
         lines += ["", "What came with it or followed:"]
@@ -126,7 +129,7 @@ def _short(told: Diagnosis) -> str:
 def _read(logs: Sequence[Log]) -> str:
     count = len({log.name.partition(" (")[0] for log in logs})
     lines, read = sum(log.lines for log in logs), sum(log.bytes for log in logs)
-    return f"Read: {count} log{'s' if count != 1 else ''}, {lines} lines, {size(read)}."
+    return f"Read: {count} log{'s' if count != 1 else ''}, {lines} line{'s' if lines != 1 else ''}, {size(read)}."
 
 
 def _cut(text_: str, most: int = SHOWN) -> str:
@@ -141,12 +144,13 @@ def _wrapped(text_: str, indent: str) -> list[str]:
 # ---------------------------------------------------------------- JSON
 
 
-def as_json(found: Sequence[Diagnosis], logs: Sequence[Log]) -> dict[str, Any]:
+def as_json(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = ()) -> dict[str, Any]:
     """All of it. The last attempt's stands at the top, too."""
     attempts = [_diagnosis(one) for one in found]
     return {
         **attempts[-1],
         "attempts": attempts,
+        "left_out": list(left_out),
         "logs": [
             {
                 "file": log.name,

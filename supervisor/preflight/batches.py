@@ -30,8 +30,16 @@ _ROLLOUTS = ("orchestrator.batch_size", "orchestrator.token_batch_size", *_GROUP
 _EXAMPLES = ("data.batch_size", "data.micro_batch_size", "data.seq_len")
 _CHECKPOINTS = (
     *("trainer.ckpt.interval", "trainer.ckpt.keep_last", "trainer.ckpt.keep"),
-    *("orchestrator.ckpt.keep_last", "orchestrator.ckpt.keep", "ckpt.keep_last", "ckpt.keep"),
+    *("orchestrator.ckpt.interval", "orchestrator.ckpt.keep_last", "orchestrator.ckpt.keep"),
 )
+_SHARED_CHECKPOINTS = ("ckpt.interval", "ckpt.keep_last", "ckpt.keep")
+"""What stands there is handed to trainer and orchestrator, which refuse it."""
+_NONE_COUNTS = date(2025, 11, 12)  # 385538edb: until then a shared 0 was taken for not set
+# prime-rl has no bounds for these (ceb60c03f to 559b44772), and with less than 1 nothing is left to train on.
+_LENGTHS = {
+    "rl": ("seq_len", "trainer.model.seq_len", "orchestrator.seq_len"),
+    "sft": ("model.seq_len",),
+}
 
 
 def _groups(subject: Subject) -> Iterator[Finding]:
@@ -94,12 +102,21 @@ def _oversampling(subject: Subject) -> Iterator[Finding]:
 
 def _below_one(subject: Subject) -> Iterator[Finding]:
     """Numbers that prime-rl wants to be 1 or more, in every era. The supervisor overrules those of checkpoints."""
-    own = () if subject.run_file is not None else _CHECKPOINTS
+    own = () if subject.run_file is not None else (*_CHECKPOINTS, *_SHARED_CHECKPOINTS)
     paths = {"rl": (*_ROLLOUTS, *own), "sft": (*_EXAMPLES, *(path.removeprefix("trainer.") for path in own))}
     for path in dict.fromkeys(paths.get(subject.kind, ())):
         found = number(subject, path)
         if found and found.value < 1:
-            yield Finding("below-one", f"{path} = {found.value}, and prime-rl wants 1 or more.", subject.where(path))
+            counts = True if found.value or path not in _SHARED_CHECKPOINTS else has(subject, _NONE_COUNTS)
+            severe: Severity | None = None if counts or subject.kind == "sft" else "warning"
+            told = f"{path} = {found.value}, and prime-rl wants 1 or more."
+            if counts is not False or subject.kind == "sft":
+                yield Finding("below-one", told, subject.where(path), severity=severe)
+    for path in _LENGTHS.get(subject.kind, ()):
+        found = number(subject, path)
+        if found and found.value < 1:
+            told = f"{path} = {found.value}: no token of an answer would be trained on."
+            yield Finding("below-one", told, subject.where(path), f"Set {path} to 1 or more.")
 
 
 def _no_steps(subject: Subject) -> Iterator[Finding]:
@@ -136,15 +153,16 @@ def _engine_layout(subject: Subject) -> Iterator[Finding]:
     if not gpus or not subject.settings.has("inference") or _own_role(subject) or elsewhere(subject):
         return
     where = subject.where(*TENSOR) if number(subject, *TENSOR) else _gpus_at(subject, "inference")
+    weight = _if_counted(subject, "inference")
     if gpus % tensor:
         told = f"The engine has {_gpus(gpus)} and tensor parallelism of {tensor}, which does not divide {gpus}."
         remedy = f"Give it a multiple of {tensor} GPUs, or set {_path(subject, TENSOR)} to a divisor of {gpus}."
-        yield Finding("tensor-parallel-divides", told, where, remedy)
+        yield Finding("tensor-parallel-divides", told, where, remedy, weight)
     elif tensor * data != gpus and has(subject, date(2025, 10, 31)) is False:
         # Since 6e8d6ac28 the launcher sets dp itself, whatever the configuration says.
         told = f"The engine has {_gpus(gpus)}, and tp = {tensor} times dp = {data} uses {tensor * data}."
         remedy = f"Set inference.parallel.dp to {gpus // tensor}."
-        yield Finding("engine-uses-its-gpus", told, where, remedy)
+        yield Finding("engine-uses-its-gpus", told, where, remedy, weight)
     heads = subject.model.heads if subject.model else 0
     if heads and tensor > 1 and heads % tensor and subject.model:
         told = (
@@ -163,15 +181,17 @@ def _trainer_layout(subject: Subject) -> Iterator[Finding]:
     named = [
         f"{keys[name]} = {size}" for name, size in (("dp_replicate", replicas), ("cp", cp), ("tp", tp)) if size > 1
     ]
+    weight = _if_counted(subject, "trainer")
     if world % (replicas * cp * tp):
         told = f"The trainer has {_gpus(world)}, which {' times '.join(named)} does not divide."
-        remedy = f"Set {' and '.join(part.partition(' ')[0] for part in named)} so that the product divides {world}."
+        set_anew = " and ".join(part.partition(" ")[0] for part in named)
+        remedy = f"Set {set_anew} so that dp_replicate times cp times tp divides {world}."
         where = subject.where(*(keys[name] for name in ("cp", "tp", "dp_replicate")))
-        yield Finding("trainer-layout-divides", told, where, remedy)
+        yield Finding("trainer-layout-divides", told, where, remedy, weight)
     elif ep > 1 and (ep % cp or (world // (replicas * tp)) % ep):
         told = f"{keys['ep']} = {ep} does not fit {_gpus(world)}" + (f" with {', '.join(named)}." if named else ".")
         remedy = f"Let {keys['ep']} be a multiple of cp = {cp} and a divisor of {world // (replicas * tp)}."
-        yield Finding("expert-parallel-fits", told, subject.where(keys["ep"]), remedy)
+        yield Finding("expert-parallel-fits", told, subject.where(keys["ep"]), remedy, weight)
     sequence = number(subject, "data.seq_len")
     divisor = 2 * cp * tp
     if subject.kind == "sft" and sequence and sequence.value % divisor:
@@ -187,6 +207,19 @@ def _gpus_once(subject: Subject) -> Iterator[Finding]:
             told = f"GPU {', '.join(twice)} stands twice in the list of {part}."
             once = ", ".join(dict.fromkeys(asked))
             yield Finding("gpu-twice", told, _gpus_at(subject, part), f"Name each GPU once: {once}.")
+
+
+_COUNTS = {
+    "inference": ("inference_gpu_ids", "inference_gpus", "deployment.num_infer_gpus"),
+    "trainer": ("trainer_gpu_ids", "trainer_gpus", "deployment.num_train_gpus", "deployment.num_gpus"),
+}
+"""Where a configuration says how many GPUs a part has."""
+
+
+def _if_counted(subject: Subject, part: str) -> Severity | None:
+    """Without a run file, GPUs that no file counts are those of a command line, of which nothing is known."""
+    counted = subject.run_file is not None or any(subject.settings.has(path) for path in _COUNTS[part])
+    return None if counted else "warning"
 
 
 def _gpus_at(subject: Subject, part: str) -> Where:

@@ -26,11 +26,6 @@ def hf_copy(facts: ModelFacts) -> Interval:
     return Interval(low, low + 2 * _tied_twice(facts))
 
 
-def adapter_copy(adapters: int, width: int) -> Interval:
-    """What a LoRA run hands to the engine each step."""
-    return Interval(2.0 * adapters, float(width * adapters))
-
-
 def download(facts: ModelFacts) -> Interval:
     """What the hub sends: the weight files; at most as much again (weights in a second format, a converted copy)."""
     low = float(facts.weight_bytes) if facts.weight_bytes else (0.53 if facts.quantization else 2.0) * facts.parameters

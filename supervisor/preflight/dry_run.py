@@ -29,11 +29,12 @@ _NETWORK = re.compile(
     r"Connection|Timeout|timed out|resolve|Max retries|huggingface\.co|HTTP|offline mode", re.IGNORECASE
 )
 _ELSEWHERE = ("OSError", "ConnectionError", "TimeoutError", "PermissionError", "MemoryError", "SSLError")
+TIMEOUT_S = 120.0
 
 
 def findings(
     subject: Subject,
-    timeout_s: float = 120.0,
+    timeout_s: float = TIMEOUT_S,
     known: Sequence[Finding] = (),
     unwanted: threading.Event | None = None,
 ) -> Sequence[Finding]:

@@ -10,12 +10,13 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from supervisor.preflight import asking, installed, look
+from supervisor.preflight.beside import side_by_side
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import Packages
@@ -103,7 +104,8 @@ def named(subject: Subject) -> list[Named]:
         _take(found, subject.settings.get("env"), ("env",), plugin=False)
     elif subject.kind == "rl":
         for path in LISTS:
-            value = subject.settings.get(".".join(path))
+            dotted = ".".join(path)
+            value = subject.settings.get(dotted) if subject.counts(dotted) else None
             for index, item in enumerate(value if isinstance(value, list) else []):
                 _of_item(found, item, (*path, index))
         _take(found, subject.settings.get("orchestrator.environment"), ("orchestrator", "environment"), plugin=False)
@@ -272,12 +274,20 @@ def slow_findings(
     asked = [
         one for one in named(subject) if by_itself is False or not one.from_hub or any(map(packages.has, one.modules))
     ]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [
-            finding
-            for found in pool.map(lambda one: [*_asked(subject, one, python, timeout_s, unwanted)], asked)
-            for finding in found
-        ]
+    looks = [partial(_all_of, subject, one, python, timeout_s, unwanted) for one in asked]
+    return [finding for found in side_by_side(looks, AT_ONCE) for finding in found]
+
+
+def patience(subject: Subject, timeout_s: float = 60.0) -> float:
+    """Seconds after which ``slow_findings`` has an answer, unless something hangs."""
+    rounds = -(-len(named(subject)) // AT_ONCE)
+    return (rounds + 1) * timeout_s
+
+
+def _all_of(
+    subject: Subject, one: Named, python: Path, timeout_s: float, unwanted: threading.Event | None
+) -> list[Finding]:
+    return list(_asked(subject, one, python, timeout_s, unwanted))
 
 
 def _asked(

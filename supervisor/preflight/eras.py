@@ -17,23 +17,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight.kinds import fits
-from supervisor.preflight.schema import Field, Schema, walk
+from supervisor.preflight.kinds import beyond, fits
+from supervisor.preflight.schema import Bounds, Field, Schema, walk
 from supervisor.primerl.dialect import Dialect
 
 DATA = Path(__file__).with_name("eras.json")
 KINDS = ("rl", "sft")
 COMMITS = (
     *("ceb60c03f", "f12e2f2ee", "454e2cba4", "12ef60cf5", "443c657b8", "acfeb861b", "af5073208", "4b3372824"),
-    *("9a0070b1b", "72db541b5", "bad56a97e", "8518c157c", "49d7999ca", "34ac60439", "1a28ff3d9", "b8697b0f0"),
-    *("e25953539", "534c27ab5", "017b3fe71", "e3dbf2ad8", "be0e3d131", "32adbba80", "d83dce699", "f870f3cbd"),
-    *("1826b1892", "82652c739", "cae5532f5", "3d9aa90a2", "09a6875f1", "02bdca2e4", "0f236d322", "63331ad8b"),
-    *("1692a67d9", "06c54dde7", "a12f5d5af", "625e05fa6", "1a1a39619", "a87badd65", "d62c7539e", "eaf95997f"),
-    *("d3e478d73", "20f6449e1", "e792f9cf8", "f6563ff0e", "38494ccb4", "7089ba1e4", "0be5ac452", "16f5c7222"),
-    *("77766bb59", "d334ea529", "c012c45cf", "9551e20fa", "d612e23c1", "d1046b876", "289562d2e", "e26b50503"),
-    *("68e0c50f6", "9975d8868", "15d6c8197", "29e422276", "559b44772"),
+    *("9a0070b1b", "72db541b5", "20dceee82", "bad56a97e", "8518c157c", "49d7999ca", "34ac60439", "1a28ff3d9"),
+    *("b8697b0f0", "e25953539", "534c27ab5", "017b3fe71", "e3dbf2ad8", "be0e3d131", "baf62617a", "32adbba80"),
+    *("d83dce699", "309970c3e", "f870f3cbd", "1826b1892", "82652c739", "cae5532f5", "3d9aa90a2", "09a6875f1"),
+    *("02bdca2e4", "0f236d322", "63331ad8b", "1692a67d9", "06c54dde7", "a12f5d5af", "625e05fa6", "1a1a39619"),
+    *("bb7449c82", "a87badd65", "d62c7539e", "eaf95997f", "d3e478d73", "e971d905a", "20f6449e1", "e792f9cf8"),
+    *("f6563ff0e", "8dfe8734e", "38494ccb4", "7089ba1e4", "0be5ac452", "16f5c7222", "77766bb59", "d334ea529"),
+    *("c012c45cf", "9551e20fa", "d135ed4c9", "d612e23c1", "d1046b876", "289562d2e", "e26b50503", "68e0c50f6"),
+    *("9975d8868", "15d6c8197", "29e422276", "559b44772"),
 )
-"""On main, oldest first. One for each day on which the way to speak changed or many keys did, and the releases."""
+"""On main, oldest first. One for each day on which the way to speak changed or many keys did, and the releases; and
+for every key of main one that knows it, also where it was taken back within days: what none of these takes, none does.
+"""
 _ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
 _LEAST_EXPLAINED = 0.5
 """A configuration of which no version knows even this part of the keys is none of prime-rl."""
@@ -191,7 +194,10 @@ def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
             takes_more = bool(facts.get("open") or facts.get("ignores"))
         if facts is None and takes_more:
             return False
-        if facts is not None and (value is None or fits(Field(frozenset(facts["kinds"].split())), value)):
+        if facts is None:
+            continue
+        field = Field(frozenset(facts["kinds"].split()), bounds=_bounds(facts), elements=_elements(facts))
+        if value is None or (fits(field, value) and not beyond(field, value)):
             return False
     return True
 
@@ -211,6 +217,12 @@ def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
             since = found.pop()[0]
         found.append((since, before))
     return found
+
+
+def homes(name: str, kind: str = "rl") -> Sequence[str]:
+    """Every dotted path at which any era knows a key of this name."""
+    table = _data()[kind] if kind in KINDS else {}
+    return [path for path in table if path == name or path.endswith(f".{name}")]
 
 
 # ---------------------------------------------------------------- the file
@@ -241,15 +253,28 @@ def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str
             required=bool(facts.get("required")),
             default=facts.get("default"),
             ignores=bool(facts.get("ignores")),
+            bounds=_bounds(facts),
+            elements=_elements(facts),
         )
     return top
+
+
+def _elements(facts: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(facts.get("elements", "").split())
+
+
+def _bounds(facts: Mapping[str, Any]) -> Bounds:
+    return tuple(facts.get("bounds", {}).items())
 
 
 def _facts(field: Field) -> dict[str, Any]:
     facts = {"open": field.open, "required": field.required, "ignores": field.ignores}
     lists = {"choices": list(field.choices)} if field.choices else {}
     default = {} if field.default is None else {"default": field.default}
-    return {"kinds": " ".join(sorted(field.kinds))} | {key: 1 for key, said in facts.items() if said} | lists | default
+    numbers = {"bounds": dict(field.bounds)} if field.bounds else {}
+    elements = {"elements": " ".join(sorted(field.elements))} if field.elements else {}
+    flags = {key: 1 for key, said in facts.items() if said}
+    return {"kinds": " ".join(sorted(field.kinds))} | flags | lists | default | numbers | elements
 
 
 def history(clone: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from supervisor.preflight import (
     resume,
     saving,
     sharing,
+    together,
     tracking,
 )
 from supervisor.preflight.checking import Check
@@ -30,6 +31,7 @@ _MODULES = (
     halves,
     lengths,
     batches,
+    together,
     sharing,
     model_support,
     estimates,
@@ -41,7 +43,13 @@ _MODULES = (
 
 
 REFUSED = "refused"
-_GIVES_WAY = {"unquoted-text": {"wrong-kind"}, "unknown-key": {"resume-by-hand", "weights-only"}}
+_GIVES_WAY = {
+    "unquoted-text": {"wrong-kind"},
+    "missing-brackets": {"wrong-kind"},
+    "unknown-key": {"resume-by-hand", "weights-only"},
+    "other-files": {"unknown-key"},
+    "out-of-bounds": {"below-one", "oversampling-below-one", "no-steps"},
+}
 """What need not be said beside an error of these at its very place: its remedy would lead to that, or past it."""
 LONGEST = 1000
 """Characters of a sentence: more is cut out of its middle."""

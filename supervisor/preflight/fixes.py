@@ -151,24 +151,27 @@ def _is_toml(content: bytes) -> bool:
 def write(patch: Patch) -> Path:
     """Put the patched text in the file's place, with its owner and mode; returns where the former text is kept.
 
-    Raises FixError, and then nothing was changed: for a link, a file that is another's or was changed meanwhile.
+    A link is followed. A file with several names keeps them all: it is written where it is, and not replaced. Raises
+    FixError, and then nothing was changed: for a file that is another's or was changed meanwhile.
     """
     path = patch.file
-    if path.is_symlink():
-        raise FixError(f"{path} is a link to {path.readlink()}, and is left as it is: check that file itself.")
     try:
+        path = path.resolve(strict=True)
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
             content = file.read()
         if not stat.S_ISREG(before.st_mode) or content != patch.before:
             raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
         with _beside(path, patch.after, before) as made:
-            kept = _keep(path)
+            kept = _keep(path, copy=before.st_nlink > 1)
             now = path.lstat()
             if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
                 kept.unlink()
                 raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
-            made.replace(path)
+            if before.st_nlink > 1:
+                _write_over(path, patch.after)
+            else:
+                made.replace(path)
     except OSError as error:
         raise FixError(f"{path} is left as it is: {error.strerror or error} ({error.filename or path}).") from error
     return kept
@@ -193,17 +196,29 @@ def _beside(path: Path, content: bytes, like: os.stat_result) -> Iterator[Path]:
         made.unlink(missing_ok=True)
 
 
-def _keep(path: Path) -> Path:
-    """The former text under a name that is free: the file itself, linked, or a copy where that cannot be."""
+def _write_over(path: Path, content: bytes) -> None:
+    """The former text is safe by now, and so is the new one in the file beside, should this be cut short."""
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _keep(path: Path, *, copy: bool) -> Path:
+    """The former text under a name that is free: the file itself, linked, or a copy where that is wanted or must be."""
     for number in range(1, MOST_ORIGINALS):
         kept = path.with_name(f"{path.name}{ORIGINAL}{number if number > 1 else ''}")
         try:
-            os.link(path, kept, follow_symlinks=False)
+            if not copy:
+                os.link(path, kept, follow_symlinks=False)
+                return kept
         except FileExistsError:
             continue
         except OSError:  # a volume without hard links
-            if kept.exists():
-                continue
-            shutil.copy2(path, kept)
+            pass
+        if os.path.lexists(kept):
+            continue
+        shutil.copy2(path, kept)
         return kept
     raise FixError(f"{path} is left as it is: there are {MOST_ORIGINALS} files {path.name}{ORIGINAL}* already.")

@@ -10,9 +10,17 @@ from supervisor.preflight.examine import REFUSED, ordered
 from supervisor.preflight.finding import Finding, rules
 from supervisor.preflight.subject import Subject
 
-UNYIELDING = frozenset(
-    {"run-file", "refused", "config-missing", "config-unreadable", "prime-rl-not-found", "prime-rl-unknown"}
+NO_TOML = frozenset(
+    {
+        *("unquoted-text", "python-word", "typographic-quotes", "unclosed", "backslashes", "missing-comma"),
+        *("missing-brackets", "odd-number", "inline-table", "stray-character", "wrong-separator", "duplicate-key"),
+        *("duplicate-table", "toml-syntax", "not-toml", "json-syntax"),
+    }
 )
+"""What nobody can read: the supervisor could not tell what the run is, and the trainer would end at once."""
+UNYIELDING = NO_TOML | {
+    *("run-file", "refused", "config-missing", "config-unreadable", "prime-rl-not-found", "prime-rl-unknown"),
+}
 """Errors that no overruling helps against: the supervisor cannot start such a run, whatever a person says."""
 PASSING = frozenset({"port-in-use", "gpu-busy"})
 """Errors of this moment: what a run before this one holds it lets go while it ends. A start waits for its ports, and is
@@ -24,6 +32,12 @@ def standing(found: Sequence[Finding], subject: Subject, overruled: Collection[s
     yielded = [one for one in subject.found if one.id == REFUSED and one not in found]
     places = {one.where for one in found if one.weight == "error" and not beaten(one, overruled)}
     return ordered([*found, *(one for one in yielded if one.where not in places)])
+
+
+def yielding(found: Sequence[Finding], subject: Subject, overruled: Collection[str]) -> bool:
+    """Would a start follow if all errors of ``found`` were overruled?"""
+    wanted = {*overruled, *(one.id for one in stopping(found, overruled))}
+    return not stopping(standing(found, subject, wanted), wanted)
 
 
 def stopping(found: Sequence[Finding], overruled: Collection[str]) -> list[Finding]:

@@ -21,10 +21,11 @@ from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.jobs.base import GpuPlan, Job
 from supervisor.preflight import eras, look, schema
 from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.installed import text_of
 from supervisor.preflight.models import facts_of
 from supervisor.preflight.site import Site
 from supervisor.preflight.subject import ConfigText, How, Kind, Subject
-from supervisor.preflight.telling_apart import Part, is_run_file, part_of
+from supervisor.preflight.telling_apart import Part, is_hosted, is_run_file, part_of
 from supervisor.preflight.toml_text import mended
 from supervisor.primerl import command, configs, inference, open_job
 from supervisor.primerl.configs import Settings, Source
@@ -105,7 +106,7 @@ def gather_run(
         return Subject("command", Settings({}, ""), run_path=path, run_positions=positions, found=found), None
     kind: Kind = run.job.kind
     if kind in ("rl", "sft"):
-        files = _files_of(run)
+        files = [_not_hosted(one) for one in _files_of(run)]
     else:
         files = [_config_text(one) for one in configs.sources(run.job)] if kind == "vf-rl" else []
     found += [_before_setup(one, run) for file in files for one in file.found]
@@ -224,7 +225,12 @@ def _of_configs(
     if set(parts) == {"other"}:
         found = [Finding("no-training", "It has settings of prime-rl's `eval` or `synthesize`.", Where(str(paths[0])))]
         return Subject("command", Settings({}, ", ".join(map(str, paths))), found=found)
+    if parts == ["hosted"]:
+        read = _not_hosted(_config_text(Source(paths[0])))
+        return Subject("command", Settings({}, str(paths[0])), found=read.found)
     kind: Kind = "sft" if parts == ["sft"] else "vf-rl" if parts == ["vf-rl"] else "rl"
+    # Beside the files of other parts, one that looks like a hosted run's is the orchestrator's with a wrong model.
+    parts = ["orchestrator" if part == "hosted" else part for part in parts]
     tables = [part if part in ("trainer", "orchestrator", "inference") else "" for part in parts]
     files = [_config_text(Source(path.absolute(), table)) for path, table in zip(paths, tables, strict=True)]
     # As a person names them, which may be shorter than where they lie.
@@ -298,6 +304,22 @@ def _config_text(source: Source) -> _Read:
     return _Read(ConfigText(source.path, source.table, text, better.data, positions), better.findings)
 
 
+def _not_hosted(file: _Read) -> _Read:
+    """One for Prime's hosted training is another language: that is said once, instead of once for each of its keys."""
+    data = file.text.data
+    if data is None or file.text.table or not is_hosted(data):
+        return file
+    place = file.text.positions.get(("model",))
+    where = Where(str(file.text.path), place.line if place else 0, "model")
+    told = (
+        "It is a configuration of Prime's hosted training (`prime rl run`): its model is a text, and [[env]] and "
+        "the batch stand beside it. prime-rl's own `rl` does not take it."
+    )
+    if "environments" in data and "env" not in data:
+        told = told.replace("[[env]]", "environments")
+    return _Read(replace(file.text, data=None), [*file.found, Finding("hosted-training", told, where)])
+
+
 def _text(path: Path) -> tuple[str, str]:
     """The file's text, or "" and a sentence on why it has none."""
     try:
@@ -329,6 +351,10 @@ def _with_trainer(
     roots: list[Path] = []
     if folder is not None:
         where = subject.run_where("job", "dir") if run is not None else Where(str(folder))
+        said = f"[job] dir = {folder}" if run is not None else f"--job {folder}"
+        remedy = (
+            "" if run is not None else "Name a checkout of prime-rl with --job DIR: the folder that holds src/prime_rl."
+        )
         python = command.interpreter(run) if run is not None else folder / ".venv" / "bin" / "python"
         if folder.is_dir():
             roots = find_roots(folder.expanduser().absolute(), python)
@@ -337,10 +363,11 @@ def _with_trainer(
                 how = "installed"
             except UnknownDialectError as error:
                 known = "prime-rl-unknown" if roots else "prime-rl-not-found"
-                found.append(Finding(known, str(error), where))
+                told = str(error) if roots or run is not None else f"{said}: there is no prime-rl in this folder."
+                found.append(Finding(known, told, where, remedy))
         else:
-            told = f"[job] dir = {folder}: there is no such folder, and prime-rl should be in it."
-            found.append(Finding("prime-rl-not-found", told, where))
+            told = f"{said}: there is no such folder, and prime-rl should be in it."
+            found.append(Finding("prime-rl-not-found", told, where, remedy))
     keys = schema.read(roots, subject.kind) if roots and dialect is not None else None
     era: eras.Era | None = None
     if as_of is not None:  # a person's word: it may be the version that will be installed
@@ -357,17 +384,32 @@ def _with_trainer(
         how = ""
     versions = [(one.dialect, one.schemas.get(subject.kind)) for one in others]
     subject = replace(
-        subject, dialect=dialect, dialect_from=how, as_of=as_of, schema=keys, roots=roots, others=versions
+        subject,
+        dialect=dialect,
+        dialect_from=how,
+        as_of=as_of,
+        schema=keys,
+        roots=roots,
+        others=versions,
+        engine_cuts=_engine_cuts(roots) if how == "installed" else None,
     )
     return subject, found
 
 
+def _engine_cuts(roots: Sequence[Path]) -> bool | None:
+    """By the name of the patch that does it (82417b015, 2026-02-15); None where the engine's files are not there."""
+    texts = [text_of(root / "inference" / "patches.py") for root in roots]
+    return any("tokenize_params_validation" in text for text in texts) if any(texts) else None
+
+
 def _guessed(subject: Subject, era: eras.Era | None) -> Finding:
-    missing = "No prime-rl is installed here" if subject.run_file is None else "No prime-rl was found"
+    missing, remedy = "No prime-rl is installed here", ""
+    if subject.run_file is not None:
+        missing, remedy = "No prime-rl was found", "Set [job] dir in the run file to its checkout."
     told = f"{missing}, and the keys fit none of its versions better than another: less can be said."
     if era is not None:
         told = f"{missing}, so this is checked as for {era.dialect.name}, the newest that the keys fit."
-    return Finding("prime-rl-guessed", told, Where(str(subject.texts[0].path)) if subject.texts else Where())
+    return Finding("prime-rl-guessed", told, Where(str(subject.texts[0].path)) if subject.texts else Where(), remedy)
 
 
 # ---------------------------------------------------------------- the job
@@ -444,10 +486,24 @@ def _place_in_run_file(subject: Subject, sentence: str) -> Where:
 # ---------------------------------------------------------------- the pod
 
 
+def _own_logs(subject: Subject, job: Job | None) -> list[Path]:
+    """The files of engine and orchestrator where the run writes them, which an earlier start may have left."""
+    if job is not None and subject.kind == "rl":
+        sources = job.log_sources(Path("/"))
+        return [Path(one.path) for one in sources if one.role in ("inference", "orchestrator")]
+    said = subject.settings.get("output_dir")
+    folder = Path(said) if isinstance(said, str) and "\0" not in said else Path("outputs")
+    names = [f"{role}.{end}" for role in ("inference", "orchestrator") for end in ("stdout", "log")]
+    return [folder / "logs" / name for name in names] if subject.kind == "rl" else []
+
+
 def _with_site(
     subject: Subject, job: Job | None, environ: Mapping[str, str], site: Site | None, checkout: Path | None = None
 ) -> Subject:
-    site = look.site(subject.run_file, job, environ, checkout=checkout) if site is None else site
+    if site is None:
+        site = look.site(subject.run_file, job, environ, checkout=checkout)
+        run = subject.run_file
+        site = replace(site, refused=look.refused(run.state_dir if run is not None else None, _own_logs(subject, job)))
     name = subject.settings.get(*MODELS)
     folder = subject.run_file.job.dir if subject.run_file is not None else None
     model = None

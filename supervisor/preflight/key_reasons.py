@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 
 from supervisor.preflight import eras
@@ -15,6 +15,9 @@ MOST_PLACES = 4
 """A name that is known at more places than these is too common to say which of them was meant."""
 _NEAR = 0.75
 _VERY_NEAR = 0.85
+_FEW_HOMES = 2
+_CUT = 4
+"""Letters that a name and its short form have in common at least."""
 
 _HINTS: Mapping[str, str] = {
     "top_p": "Training samples from the whole distribution (top_p = 1): only evals take it.",
@@ -22,14 +25,50 @@ _HINTS: Mapping[str, str] = {
 }
 """By name: what people want with a key that is at home elsewhere."""
 
+_FOREIGN: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("learning_rate", "lr_rate"), ("trainer.optim.lr",)),
+    **dict.fromkeys(
+        ("save_steps", "save_interval", "save_every", "checkpoint_interval", "checkpoint_every", "ckpt_interval"),
+        ("ckpt.interval",),
+    ),
+    **dict.fromkeys(("save_total_limit", "keep_checkpoints", "max_checkpoints"), ("ckpt.keep_last", "ckpt.keep")),
+    **dict.fromkeys(("lora_r", "lora_rank"), ("trainer.model.lora.rank", "trainer.model.experimental.lora.rank")),
+    "lora_alpha": ("trainer.model.lora.alpha", "trainer.model.experimental.lora.alpha"),
+    "lora_dropout": ("trainer.model.lora.dropout", "trainer.model.experimental.lora.dropout"),
+    **dict.fromkeys(
+        ("num_generations", "n_rollouts", "num_rollouts", "rollouts"),
+        ("orchestrator.group_size", "orchestrator.rollouts_per_example"),
+    ),
+    **dict.fromkeys(
+        ("max_new_tokens", "max_completion_length", "max_response_length"),
+        (
+            "orchestrator.train.sampling.max_completion_tokens",
+            "orchestrator.train.sampling.max_tokens",
+            "orchestrator.sampling.max_tokens",
+        ),
+    ),
+    **dict.fromkeys(("max_seq_length", "max_length"), ("trainer.model.seq_len", "model.seq_len")),
+    **dict.fromkeys(("num_steps", "total_steps", "max_train_steps", "num_train_steps"), ("max_steps",)),
+    **dict.fromkeys(("model_name", "model_name_or_path"), ("model.name", "trainer.model.name")),
+    **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), ("trainer.model.ac",)),
+    "wandb_project": ("wandb.project", "monitors.wandb.project"),
+    **dict.fromkeys(("wandb_name", "run_name"), ("wandb.name", "monitors.wandb.name")),
+}
+"""What other trainers (TRL, verl, Prime's hosted training) call a setting, and what prime-rl does; the newest first."""
+
 
 def severity(path: str, schema: Schema, kind: str, value: object = None) -> Severity:
     """Of a key, or a ``value``, that ``schema`` refuses: it is certain for what is installed, and if all refuse it."""
     return "error" if schema.exact or eras.refused_by_all(path, kind, value) else "warning"
 
 
-def explained(path: str, schema: Schema, kind: str, said: str, value: object = None) -> tuple[str, str, str]:
-    """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs."""
+def explained(
+    path: str, schema: Schema, kind: str, said: str, value: object = None, *, beside: Collection[str] = ()
+) -> tuple[str, str, str]:
+    """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs.
+
+    ``beside``: what else its table sets. Nobody who misspelt a name has written it rightly as well.
+    """
     version = "the installed prime-rl" if schema.exact else schema.source or "that prime-rl"
     above, _, name = path.rpartition(".")
     field = schema.get(above) if above else None
@@ -43,21 +82,39 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
         by = known.by
         told = f"{said} is not known to {version}: {meant} is {known.path} there ({by.commit}, {by.day:%-d %b %Y})."
         same_table = known.path.rpartition(".")[0] == above
+        if same_table and known.path.rpartition(".")[2] in beside:
+            return told, f"Take it out: {known.path} is set already.", ""
         note = f" {by.note}" if by.note else ""
         remedy = f"Write {known.path} instead.{note}"
-        return told, remedy, known.path.rpartition(".")[2] if same_table and not note else ""
+        only_the_name = same_table and not note and meant == "it"
+        return told, remedy, known.path.rpartition(".")[2] if only_the_name else ""
 
-    near = near_names(name, siblings, _VERY_NEAR)
+    meanable = [one for one in siblings if one not in beside]
+    if other := next((one for one in _foreign(name, kind) if schema.get(one) is not None), ""):
+        told = f"{said} is not known {at} of {version}: there it is {other}."
+        table, _, short = other.rpartition(".")
+        if table == above and short not in beside:
+            return told, f"Write it as: {short}", short
+        return told, f"Write {short} in {f'the table [{table}]' if table else 'the file, above the first table'}.", ""
+
+    near = near_names(name, meanable, _VERY_NEAR)
     if near:
         return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
 
     if (went := gone(path, kind)) is not None and went.day <= _day(schema):
         told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
+        known_in = eras.periods(path, kind) if kind in eras.KINDS else ()
+        if schema.exact and known_in and known_in[0][0] > eras.known()[0].day:
+            # It came later than the oldest version: what is installed may be from before that as well.
+            while_known = f"from {known_in[0][0]:%-d %b %Y} until {went.commit} of {went.day:%-d %b %Y}"
+            told = f"{said} is not known to {version}: prime-rl knew it {while_known}."
         return told, f"Take it out. {went.note}".strip(), ""
 
     places = [place for place in schema.places(name) if place != path]
     # Nobody who misplaced a setting meant the trial's data.
     places = [place for place in places if "fake" not in place.split(".")] or places
+    # What is meant for one part is not meant for another.
+    places = [place for place in places if above and place.startswith(f"{above.partition('.')[0]}.")] or places
     if places and len(places) <= MOST_PLACES:
         tables = [f"[{place.rpartition('.')[0]}]" if "." in place else "the top level" for place in places]
         told = f"{said} is not known {at} of {version}: {name} stands in {_joined(tables)}."
@@ -68,7 +125,12 @@ def explained(path: str, schema: Schema, kind: str, said: str, value: object = N
         told = f"{said} is not known to {version}: prime-rl knew it {_period(times)}."
         return told, "Take it out, or use a version of that time.", ""
 
-    if near := near_names(name, siblings):
+    once = [one for one in eras.homes(name, kind) if one != path]
+    if once and not places and len({one.rpartition(".")[0] for one in once}) <= _FEW_HOMES:
+        told = f"{said} is not known {at} of {version}: prime-rl knew {once[0]} {_period(eras.periods(once[0], kind))}."
+        return told, "Take it out, or use a version of that time.", ""
+
+    if near := near_names(name, meanable) or _longer_names(name, meanable):
         return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
     told = f"{said} is not known {at} of {version}."
     if path.startswith("inference.") and path.count(".") < 3:
@@ -95,6 +157,18 @@ def of_another_type(path: str, schema: Schema, chosen: Field) -> tuple[str, str,
 def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list[str]:
     """The one of ``names`` that is most like ``name``, if any is like it."""
     return difflib.get_close_matches(name, list(names), 1, likeness)
+
+
+def _foreign(name: str, kind: str) -> Iterable[str]:
+    return (one.removeprefix("trainer.") if kind == "sft" else one for one in _FOREIGN.get(name, ()))
+
+
+def _longer_names(name: str, names: Iterable[str]) -> list[str]:
+    """The one that was written out, or cut short: `optimizer` for `optim`."""
+    found = [
+        one for one in names if min(len(one), len(name)) >= _CUT and (one.startswith(name) or name.startswith(one))
+    ]
+    return found if len(found) == 1 else []
 
 
 def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> tuple[str, Known] | None:

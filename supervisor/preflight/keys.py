@@ -9,51 +9,54 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
-from supervisor.preflight import eras
+from supervisor.preflight import eras, job_args
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
-from supervisor.preflight.kinds import fits, shown, wanted, written
-from supervisor.preflight.renames import takes
+from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
+from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
-from supervisor.primerl.configs import flags
 from supervisor.toml_positions import Key, Position
+
+_SUPERVISED = re.compile(r"(?:(?:trainer|orchestrator)\.)?ckpt\.(?:interval|keep|keep_last)")
+_LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")
+"""The supervisor says these itself at each start, the last step where the run file has one (primerl/command.py)."""
 
 
 def unknown_keys(subject: Subject) -> Iterator[Finding]:
     """Keys of the files that the trainer does not know."""
-    if subject.schema is None:
-        return
-    for text in subject.texts:
-        if text.data is not None:
-            yield from _Reader(subject, subject.schema, text).unknown()
+    for reader in _readers(subject):
+        yield from reader.unknown()
 
 
 def wrong_values(subject: Subject) -> Iterator[Finding]:
     """Values of a kind that the trainer does not take, and texts that are none of those that it takes."""
-    if subject.schema is None:
-        return
-    for text in subject.texts:
-        if text.data is not None:
-            yield from _Reader(subject, subject.schema, text).wrong()
+    for reader in _readers(subject):
+        yield from reader.wrong()
 
 
-def unknown_flags(subject: Subject) -> Iterator[Finding]:
-    """Flags in [job] args that the trainer does not know."""
-    schema = subject.schema
-    if schema is None or subject.kind not in ("rl", "sft"):
-        return
-    for name, _ in flags(subject.args):
-        path = name.replace("-", "_")
-        stranger = _first_unknown(schema, path)
-        if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
-            continue
-        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
-        told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
-        yield Finding("unknown-flag", told, where, remedy, severity=severity(stranger, schema, subject.kind))
+def _overruled(subject: Subject, path: str) -> bool:
+    """Will prime-rl never see a file's value, because [job] args or the supervisor's own flags replace it?"""
+    run = subject.run_file
+    if path in subject.flags:
+        return True
+    if run is None:
+        return False
+    return bool(_SUPERVISED.fullmatch(path)) or (path in _LAST_STEP and run.run.max_steps is not None)
+
+
+def old_names(subject: Subject) -> Iterator[Finding]:
+    """Tables that stand there under their old name and under their new one."""
+    for old, new in subject.dropped.items():
+        where, counts = subject.where(old), subject.where(new)
+        line = f" (line {counts.line})" if counts.line and counts.file == where.file else ""
+        told = f"{old} and {new} are both set: {new}{line} counts, and {old} is dropped."
+        remedy = f"Take {old} out; what of it is to count belongs into {new}."
+        yield Finding("old-name-dropped", told, where, remedy)
 
 
 def missing_keys(subject: Subject) -> Iterator[Finding]:
@@ -64,28 +67,6 @@ def missing_keys(subject: Subject) -> Iterator[Finding]:
     if not subject.texts or any(text.data is None for text in subject.texts):
         return
     yield from _missing(subject, subject.settings.tree, schema.top, "")
-
-
-def at_signs(subject: Subject) -> Iterator[Finding]:
-    """`@file` in [job] config or args: the launcher wants a space between the two."""
-    for number, (before, word) in enumerate(zip(("", *subject.args), subject.args, strict=False)):
-        if not word.startswith("@") or len(word) < 2:
-            continue
-        # The later of prime-rl's two parsers takes `--trainer @file` also without the space; neither takes `@file`.
-        parser = subject.dialect.parser if subject.dialect else ""
-        if before.startswith("--") and parser != "pydantic-settings":
-            continue
-        where = Where(str(subject.run_path or ""), _line_of_element(subject, "args", number), "job.args")
-        told = f"[job] args has {word!r} in one word, which the launcher does not take for a configuration file."
-        yield Finding("at-sign", told, where, f'Write two words: "@", "{word[1:]}"; or name the file in [job] config.')
-    run = subject.run_file
-    for number, path in enumerate(run.job.config if run else ()):
-        name = str(path)
-        if name.startswith("@"):
-            line = _line_of_element(subject, "config", number)
-            told = f"[job] config names {name!r}: the supervisor puts the @ of the command line there by itself."
-            remedy = f'Write it as: config = "{name.lstrip("@ ")}"'
-            yield Finding("at-sign", told, Where(str(subject.run_path or ""), line, "job.config"), remedy)
 
 
 def other_machines(subject: Subject) -> Iterator[Finding]:
@@ -107,14 +88,20 @@ def other_machines(subject: Subject) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     unknown_keys,
     wrong_values,
-    unknown_flags,
+    old_names,
     missing_keys,
-    at_signs,
+    *job_args.CHECKS,
     other_machines,
 )
 
 
 # ---------------------------------------------------------------- one file
+
+
+def _readers(subject: Subject) -> Iterator[_Reader]:
+    schema = subject.schema
+    if schema is not None:
+        yield from (_Reader(subject, schema, text) for text in subject.texts if text.data is not None)
 
 
 @dataclass(frozen=True)
@@ -150,11 +137,13 @@ class _Reader:
             path = f"{above}.{name}" if above else name
             here = (*place, name)
             inside = field.below.get(name)
+            if path in self.subject.dropped:
+                continue  # nobody looks at what is in it
             if inside is not None:
                 for one, inner in _tables(value, here):
                     yield from self._unknown(one, inside.of(one), path, inner)
             elif not field.open and not self._may_be_known(path):
-                yield self._stranger(path, value, field, here)
+                yield self._stranger(path, table, field, here)
 
     def _severity(self, path: str, value: object = None) -> Severity:
         return severity(path, self.schema, self.subject.kind, value)
@@ -163,9 +152,9 @@ class _Reader:
         """Where only a version that is near is known: a key that came or went about then is no mistake."""
         return not self.schema.exact and eras.near(path, self.schema, self.subject.kind)
 
-    def _stranger(self, path: str, value: object, field: Field, place: Key) -> Finding:
+    def _stranger(self, path: str, table: Mapping[str, Any], field: Field, place: Key) -> Finding:
         name, ignored = str(place[-1]), field.ignores
-        plain = name.replace("-", "_")
+        plain = name.removeprefix("--").replace("-", "_")
         where = self._where(path, place)
         if plain in field.below and plain != name:
             told = f"{path} is written with hyphens, which only the command line takes: in a file it is {plain}."
@@ -181,7 +170,10 @@ class _Reader:
         if other is not None:  # the table takes it, but not of this type
             told, remedy, new = of_another_type(path, self.schema, field)
         else:
-            told, remedy, new = explained(path.replace("-", "_"), self.schema, self.subject.kind, path, value)
+            beside = {str(key).replace("-", "_") for key in table} - {plain}
+            told, remedy, new = explained(
+                path.replace("-", "_"), self.schema, self.subject.kind, path, table[name], beside=beside
+            )
         weight = self._severity(path)
         if ignored:
             told += " It is dropped without a word."
@@ -193,7 +185,7 @@ class _Reader:
             where,
             remedy,
             severity=None if ignored else weight,
-            edits=self._renamed(place, name, new) if new else (),
+            edits=self._renamed(place, name, new) if new else self._moved(table[name], path, place),
         )
 
     # ------------------------------------------------------------ wrong values
@@ -202,15 +194,22 @@ class _Reader:
         for key, value in table.items():
             name = str(key)
             inside = field.below.get(name)
-            if inside is None:
-                continue
             path = f"{above}.{name}" if above else name
+            if inside is None or path in self.subject.dropped or _overruled(self.subject, path):
+                continue
             here = (*place, name)
             if not fits(inside, value):
                 yield self._wrong_kind(path, value, inside, here)
                 continue
             if isinstance(value, str) and not _chosen(inside, value):
                 yield self._wrong_choice(path, value, inside, here)
+            elif bounds := beyond(inside, value):
+                told = f"{path} = {shown(value)}, and prime-rl wants {bounds}."
+                remedy = f"Set {path} to {bounds}."
+                weight = self._severity(path, value)
+                yield Finding("out-of-bounds", told, self._where(path, here), remedy, weight)
+            elif "any" not in inside.kinds and isinstance(value, float) and isnan(value):
+                yield Finding("not-a-number", f"{path} = nan.", self._where(path, here))
             for one, inner in _tables(value, here):
                 yield from self._wrong(one, inside.of(one), path, inner)
 
@@ -225,6 +224,8 @@ class _Reader:
             edits = self._doubled(place)
         elif isinstance(value, list) and value and isinstance(value[0], str) and "id" in field.below:
             remedy = f'Write a table for each: [[{path}]] with id = "{value[0]}" below it.'
+        elif isinstance(value, list) and len(value) == 2 and "float" in field.kinds:
+            remedy = "Write one number. If the comma is meant for a decimal sign: TOML wants a point there."
         elif (new := written(value, field)) is not None:
             remedy = f"Write it as: {name} = {new}"
             edits = self._replaced(place, f"{name} = {new}")
@@ -262,6 +263,27 @@ class _Reader:
             return ()
         number, line, column = found
         return (Edit(self.text.path, number, number, (line[:column] + new + line[column + len(name) :],)),)
+
+    def _moved(self, value: object, path: str, place: Key) -> tuple[Edit, ...]:
+        """The header of a table that has another name in this version, where nothing else has to be changed."""
+        known = known_as(path, self.schema, self.subject.kind)
+        if known is None and isinstance(value, Mapping) and len(value) == 1:
+            [(name, inner)] = value.items()
+            return self._moved(inner, f"{path}.{name}", (*place, str(name))) if isinstance(inner, Mapping) else ()
+        found = self._line(place)
+        if known is None or known.by.note or found is None or not isinstance(value, Mapping):
+            return ()
+        number, line, _ = found
+        above = f"{self.text.table}." if self.text.table else ""
+        header = f"[{path.removeprefix(above)}]"
+        if line.partition("#")[0].strip() != header or not known.path.startswith(above):
+            return ()
+        if self.subject.settings.has(known.path) or any(
+            True for inner in value.values() for _ in _tables(inner, place)
+        ):
+            return ()
+        new = line.replace(header, f"[{known.path.removeprefix(above)}]", 1)
+        return (Edit(self.text.path, number, number, (new,)),)
 
     def _replaced(self, place: Key, pair: str) -> tuple[Edit, ...]:
         """The whole of `key = value`, where it has a line for itself."""
@@ -310,36 +332,6 @@ def _chosen(field: Field, value: str) -> bool:
 def _listed(choices: Sequence[str]) -> str:
     quotes = [f'"{choice}"' for choice in choices]
     return quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
-
-
-def _first_unknown(schema: Schema, path: str) -> str:
-    """The shortest part of a dotted path that is not known, "" where all of it is."""
-    parts = path.split(".")
-    for length in range(1, len(parts) + 1):
-        if parts[length - 1].isdigit():
-            continue
-        if not takes(schema, ".".join(parts[:length])) and not (length == 1 and schema.open):
-            return ".".join(parts[:length])
-    return ""
-
-
-def _without_no(path: str) -> Iterator[str]:
-    """`--no-clean` and `--trainer.no-x` switch something off."""
-    if path.startswith("no_"):
-        yield path[3:]
-    above, _, name = path.rpartition(".")
-    if above and name.startswith("no_"):
-        yield f"{above}.{name[3:]}"
-
-
-def _line_of_flag(subject: Subject, name: str) -> int:
-    number = next((at for at, word in enumerate(subject.args) if word.partition("=")[0] == f"--{name}"), 0)
-    return _line_of_element(subject, "args", number)
-
-
-def _line_of_element(subject: Subject, key: str, number: int) -> int:
-    place = subject.run_positions.get(("job", key, number))
-    return place.line if place else subject.run_line("job", key)
 
 
 def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Field], above: str) -> Iterator[Finding]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from supervisor.preflight.schema import Field
@@ -12,6 +13,15 @@ from supervisor.preflight.schema import Field
 _TRUTH = {"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"}
 """Texts that pydantic takes for a bool, whatever their case (pydantic 2, "bool" in its conversion table)."""
 _INT = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0+)?\s*")
+
+_COMPARED: Mapping[str, Callable[[float, float], bool]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
+"""A comparison with nan is never true, and pydantic refuses it, too."""
+_SAID = {"gt": "more than {}", "ge": "{} or more", "lt": "less than {}", "le": "{} or less"}
 
 _SMALL = 4
 """A table with more keys than these does not mean one of them."""
@@ -26,6 +36,9 @@ _NAMES: Mapping[str, str] = {
 }
 
 
+_PLURALS: Mapping[str, str] = {"str": "texts", "int": "whole numbers", "float": "numbers", "list": "lists"}
+
+
 def fits(field: Field, value: object) -> bool:
     """Would pydantic take ``value``, or is it not certain that it would not?"""
     kinds = field.kinds
@@ -35,7 +48,12 @@ def fits(field: Field, value: object) -> bool:
         return "table" in kinds
     if isinstance(value, list):
         tables = bool(field.below) and "table" not in kinds
-        return "list" in kinds and not (tables and any(not isinstance(one, Mapping) for one in value))
+        elements = Field(field.elements)
+        return (
+            "list" in kinds
+            and not (tables and any(not isinstance(one, Mapping) for one in value))
+            and all(fits(elements, one) for one in value)
+        )
     if isinstance(value, bool):
         return bool(kinds & {"bool", "int", "float"})
     if isinstance(value, int | float):
@@ -45,6 +63,26 @@ def fits(field: Field, value: object) -> bool:
     if isinstance(value, str):
         return "str" in kinds or _text_fits(kinds, value)
     return True  # a date: nothing in prime-rl takes one, and nothing is certain
+
+
+def beyond(field: Field, value: object) -> str:
+    """Which number is wanted ("1 or more") where ``value`` is one that pydantic refuses; "" where it is not."""
+    if "any" in field.kinds or not all(kind in _COMPARED for kind, _ in field.bounds):
+        return ""
+    number = _number(value) if "str" not in field.kinds or not isinstance(value, str) else None
+    if number is None or all(_COMPARED[kind](number, limit) for kind, limit in field.bounds):
+        return ""
+    parts = [_SAID[kind].format(_toml(limit)) for kind, limit in field.bounds]
+    return " and ".join(parts)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _as_bool(kinds: frozenset[str], value: float) -> bool:
@@ -69,14 +107,21 @@ def wanted(field: Field) -> str:
     """What a field takes, for people: "a table or "None"", "a whole number"."""
     kinds = field.kinds - ({"int"} if "float" in field.kinds else set())
     names = [name for kind, name in _NAMES.items() if kind in kinds]
-    if "list" in kinds and field.below:
-        names = ["a list of tables" if name == "a list" else name for name in names]
+    held = "tables" if field.below else _held(field.elements)
+    if "list" in kinds and held:
+        names = [f"a list of {held}" if name == "a list" else name for name in names]
     if field.choices and "str" in kinds:
         choices = [f'"{choice}"' for choice in field.choices]
         names = [name for name in names if name != "text"] + (choices if len(choices) < 4 else ["text"])
     if "none" in kinds:
         names.append('"None"')
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}" if names else "something else"
+
+
+def _held(elements: frozenset[str]) -> str:
+    """What a list holds, where it is of one kind."""
+    kinds = elements - ({"int"} if "float" in elements else set())
+    return _PLURALS.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
 
 
 def shown(value: object) -> str:
@@ -94,14 +139,18 @@ def written(value: object, field: Field) -> str | None:
     kinds = field.kinds
     if isinstance(value, list):
         single = value[0] if len(value) == 1 else None
-        return _toml(single) if single is not None and fits(field, single) else None
+        if single is not None and fits(field, single):
+            return _toml(single)
+        texts = field.elements == {"str"} and not any(isinstance(one, bool | list | Mapping) for one in value)
+        return _toml([str(one) for one in value]) if texts else None
     if isinstance(value, Mapping):
         return None
     if "table" in kinds and not kinds & {"str", "int", "float", "bool"}:
         return _as_table(value, field)
     if "list" in kinds and not field.below and not kinds & {"str", "int", "float", "bool"}:
-        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
-        return f"[{', '.join(_toml(part) for part in parts)}]"
+        parts = [part.strip() for part in value.strip("[] ").split(",")] if isinstance(value, str) else [value]
+        numbers = field.elements == {"int"} and all(_INT.fullmatch(part) for part in parts if isinstance(part, str))
+        return f"[{', '.join(str(part) if numbers else _toml(part) for part in parts)}]"
     if "str" in kinds and not isinstance(value, str):
         return _toml(str(value)) if not isinstance(value, bool) else None
     return None

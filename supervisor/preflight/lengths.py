@@ -8,17 +8,14 @@ from typing import Literal
 
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
+from supervisor.preflight.prompts import prompt, refused_before
 from supervisor.preflight.reading import Number, first, has, number, sources, switched_on
 from supervisor.preflight.subject import Subject
 
 DEFAULT_SEQ_LEN = 2048  # of trainer and orchestrator, in every era from ceb60c03f to 559b44772
 
-MEASURED_PROMPT = 1300
-"""Tokens of a prompt with tool definitions, the smallest that was seen in the measured run (1297 to about 1500)."""
 LEAST_PROMPT_WITH_TOOLS = 128
 """No chat template with even one tool's definition needs less."""
-LEAST_PROMPT = 256
-"""Below this a warning is due also without tools: system prompt, question and template."""
 
 _TRAINED = (
     "orchestrator.train.sampling.max_completion_tokens",
@@ -47,9 +44,21 @@ def _max_tokens(subject: Subject) -> Iterator[Finding]:
     context = _context(subject)
     for paths in (_TRAINED, _EVALUATED):
         asked = number(subject, *paths)
+        if asked is not None and asked.value < 1:
+            yield _no_answer(subject, asked)
+            continue
         if context is None or asked is None:
             continue
         yield from _against_context(subject, asked, context)
+
+
+def _no_answer(subject: Subject, asked: Number) -> Finding:
+    told = f"{asked.path} = {asked.value}, and vLLM refuses a request for less than one token."
+    if not asked.value:
+        told = f"{asked.path} = 0: some versions of vLLM refuse it, others take it for not set."
+    weight: Severity | None = None if asked.value else "warning"
+    remedy = f"Set {asked.path} to what an answer may have, or take it out for as many as fit."
+    return Finding("below-one", told, subject.where(asked.path), remedy, weight)
 
 
 def _against_context(subject: Subject, asked: Number, context: Number) -> Iterator[Finding]:
@@ -62,6 +71,8 @@ def _against_context(subject: Subject, asked: Number, context: Number) -> Iterat
     remedy = f"Set {asked.path} to {most} or less" + (f", or raise {context.path}." if context.path else ".")
     where = subject.where(asked.path)
     certain: Severity | None = None if refuses == "yes" else "warning"
+    before = refused_before(subject, asked.value, context.value)
+    needed = prompt(subject, tools=tools)
     if room <= 0 and refuses != "no":
         told = f"{named} leaves no room for a prompt: prompt and answer must fit into {limit} together."
         yield Finding("max-tokens-fill-context", told, where, remedy, certain)
@@ -69,11 +80,15 @@ def _against_context(subject: Subject, asked: Number, context: Number) -> Iterat
         refused = has(subject, _ENGINE_CUTS) is True and has(subject, _TOKENS_IN) is False
         told = f"{named} is more than {limit}."
         yield Finding("max-tokens-above-context", told, where, remedy, "error" if refused else None)
+    elif refuses != "no" and before is not None:
+        told = f"{named} leaves {room} tokens of {limit} for the prompt, and with just these two numbers the engine "
+        told += f"refused a prompt of {before.prompt} ({before.log})."
+        yield Finding("max-tokens-fill-context", told, where, remedy, certain)
     elif refuses != "no" and tools and room < LEAST_PROMPT_WITH_TOOLS:
         told = f"{named} leaves {room} tokens of {limit} for the prompt, and the tools' definitions alone need more."
         yield Finding("max-tokens-fill-context", told, where, remedy, certain)
-    elif refuses != "no" and room < (MEASURED_PROMPT if tools else LEAST_PROMPT):
-        told = f"{named} leaves {room} tokens of {limit} for the prompt."
+    elif refuses != "no" and room < needed.tokens:
+        told = f"{named} leaves {room} tokens of {limit} for the prompt, and {needed.told}."
         yield Finding("max-tokens-little-room", told, where, remedy)
 
 
@@ -82,6 +97,8 @@ def _engine_refuses(subject: Subject) -> Literal["yes", "perhaps", "no"]:
     cuts = has(subject, _ENGINE_CUTS, _JUST_BEFORE)
     if cuts is False:
         return "yes"
+    if cuts is None and subject.engine_cuts is not None:
+        return "no" if subject.engine_cuts else "yes"
     schema = subject.schema
     late = schema is not None and schema.get(_JUST_BEFORE) is not None
     return "no" if cuts is True or subject.dialect is None or late else "perhaps"

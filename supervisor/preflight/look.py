@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import re
 import resource
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from supervisor.config import RunFile
 from supervisor.core.facts import HostLook
@@ -22,9 +19,10 @@ from supervisor.errors import ConfigError, SupervisorError
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
-from supervisor.preflight import installed
+from supervisor.preflight import installed, prompts
 from supervisor.preflight import volumes as volumes_of
-from supervisor.preflight.site import Gpu, GpuProcess, Site
+from supervisor.preflight.beside import Beside
+from supervisor.preflight.site import Gpu, GpuProcess, Refused, Site
 from supervisor.primerl import command
 from supervisor.sensors import gpu_survey
 from supervisor.sensors.cgroups import cgroup_of, number
@@ -35,11 +33,11 @@ GPUS_S = 5.0
 """Patience with the GPU driver; a machine without one answers in a tenth of a second."""
 FILES_S = 2.0
 """Patience with volumes and caches, of which one may be a network's that is gone."""
+SILENT_S = 5.0
+"""After this one that has not even said whether a file is there does hang. Many small files may take longer."""
 UNLIMITED = 1 << 62
 CAP_SYS_RESOURCE = 24  # linux/capability.h
 LATEST_ATTEMPTS = 3
-
-T = TypeVar("T")
 
 _PROVIDERS = (
     ("vast", ("VAST_CONTAINERLABEL", "VAST_TCP_PORT_22", "VAST_CONTAINER_ID")),
@@ -120,13 +118,14 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     cache = hub_cache(needs.environ, needs.cwd)
     container = in_container(needs.own, mounts)
     until = time.monotonic() + FILES_S
-    surveyed = _Beside(partial(gpu_survey.survey, GPUS_S, dict(needs.own))) if gpus else None
-    volumes = {name: _Beside(partial(volumes_of.volume_of, path, mounts)) for name, path in needs.folders.items()}
-    models = _Beside(partial(volumes_of.cached_models, cache))
-    persistent = _Beside(partial(volumes_of.given, mounts if container else ()))
-    packages = _Beside(partial(_packages, needs))
-    wandb_login = _Beside(partial(has_wandb_login, needs.environ))
-    hf_login = _Beside(partial(has_hf_login, needs.environ, needs.cwd))
+    surveyed = Beside(partial(gpu_survey.survey, GPUS_S, dict(needs.own))) if gpus else None
+    volumes = {name: Beside(partial(volumes_of.volume_of, path, mounts)) for name, path in needs.folders.items()}
+    models = Beside(partial(volumes_of.cached_models, cache))
+    persistent = Beside(partial(volumes_of.given, mounts if container else ()))
+    packages = Beside(partial(_packages, needs))
+    there = Beside(needs.python.exists if needs.python is not None else bool)
+    wandb_login = Beside(partial(has_wandb_login, needs.environ))
+    hf_login = Beside(partial(has_hf_login, needs.environ, needs.cwd))
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
     ours = _Ours(needs)
     held = listening(needs.ports, needs.hosts, ours)
@@ -136,6 +135,12 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     versions, (torch, torch_cuda) = packages.told(until) or ({}, ("", ""))
     told = surveyed.told(time.monotonic() + GPUS_S + 1) if surveyed else None
     told = told or gpu_survey.GpuSurvey(problem="not asked")
+    late = until - FILES_S + SILENT_S
+    there.told(late)
+    for one in volumes.values():
+        one.told(late)
+    silent = {str(needs.folders[name]): None for name, one in volumes.items() if one.hangs}
+    silent |= {str(needs.python): None} if there.hangs else {}
     return Site(
         gpus=_gpus(told, ours) if not told.problem or told.none else None,
         driver=told.driver,
@@ -157,8 +162,14 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
         hf_login=hf_login.told(until),
         provider=provider(needs.own),
         container=container,
+        silent=tuple(silent),
         job_lives=needs.state_dir is not None and lives(needs.state_dir),
     )
+
+
+def refused(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
+    """What engines of earlier attempts refused; nothing where their logs give no answer in time."""
+    return Beside(partial(prompts.refused, state_dir, own)).told(time.monotonic() + FILES_S) or ()
 
 
 def _components(run_file: RunFile, job: Job | None) -> list[Component]:
@@ -180,25 +191,6 @@ def _environment(run_file: RunFile, environ: Mapping[str, str]) -> Mapping[str, 
         return job_environment(environ, run_file.job.pass_env, run_file.job.env, {})
     except ConfigError:
         return {**environ, **run_file.job.env}
-
-
-class _Beside(Generic[T]):
-    """A look that may hang, in a thread that nobody has to wait for. One that fails, or gives no answer, tells None."""
-
-    def __init__(self, what: Callable[[], T]) -> None:
-        self._what = what
-        self._told: T | None = None
-        self._thread = threading.Thread(target=self._look, daemon=True, name="preflight-look")
-        self._thread.start()
-
-    def told(self, until: float) -> T | None:
-        """What was seen, waited for until then (monotonic time)."""
-        self._thread.join(max(0.0, until - time.monotonic()))
-        return self._told
-
-    def _look(self) -> None:
-        with suppress(OSError):
-            self._told = self._what()
 
 
 def _packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:

@@ -248,6 +248,12 @@ def offload_memory(subject: Subject) -> Iterator[Finding]:
 # ---------------------------------------------------------------- volumes
 
 
+def silent(subject: Subject) -> Iterator[Finding]:
+    """Of what hangs nothing can be said, and the job would hang there as well."""
+    for place in subject.site.silent:
+        yield Finding("volume-silent", f"{place} gave no answer in time.")
+
+
 def volumes(subject: Subject) -> Iterator[Finding]:
     """What lies in memory, or in a container's own layer although it was given a volume."""
     site, run = subject.site, subject.run_file
@@ -287,7 +293,7 @@ def volumes(subject: Subject) -> Iterator[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     *(gpus_there, gpus_visible, gpus_free, gpu_generation, driver, variables),
-    *(ports, limits, shared_memory, offload_memory, volumes),
+    *(ports, limits, shared_memory, offload_memory, volumes, silent),
 )
 
 

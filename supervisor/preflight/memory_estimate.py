@@ -260,8 +260,6 @@ class EngineSetup:
     eager: bool = False
     weight_width: float = 2.0
     kv_width: int = 2
-    lora_rank: int = 0
-    max_loras: int = 8
 
 
 def engine_weights(facts: ModelFacts, setup: EngineSetup) -> float:

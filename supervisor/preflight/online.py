@@ -12,10 +12,10 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -26,19 +26,24 @@ from supervisor import journal, web
 from supervisor.checkpoints.catalogue import get_run_files
 from supervisor.checkpoints.manifest import Manifest
 from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
+from supervisor.config import RunFile
 from supervisor.effects.described import MASKED, RUN
 from supervisor.errors import SupervisorError
 from supervisor.jobs.downloads import token_file
 from supervisor.preflight import disk_space, installed, look, resume
+from supervisor.preflight.beside import Beside, side_by_side
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.reading import ANY_MODEL
 from supervisor.preflight.subject import Subject
 from supervisor.storage import open_store
-from supervisor.storage.base import Store
+from supervisor.storage.base import Store, StoreError
 from supervisor.storage.bucket import HasBucket
+from supervisor.storage.retry import Retry
 
 HUB = "https://huggingface.co"
-HUB_S = 10.0
+HUB_S = 5.0
+OPEN_S = 5.0
+"""Patience with a store that does not answer at all; what it is asked then has its own."""
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 LATEST_FACTS = 400
 PROBE, PROBE_BYTES, PROBE_STREAMS = "preflight-probe", 4 << 20, 4
@@ -53,12 +58,24 @@ def findings(subject: Subject, environ: Mapping[str, str] = os.environ, *, measu
     ``environ``: what the daemon would have, with the store's keys. A store that cannot be reached says nothing here:
     ``supervisor.storage.bucket`` surveys it. ``measure``: send a few megabytes to the store and delete them.
     """
-    return [
-        *_hub(subject, environ),
-        *_stored(subject, environ),
-        *publishing(subject),
-        *upload_time(subject, _probed(subject, environ) if measure else None),
+    looks: list[Callable[[], list[Finding]]] = [
+        lambda: list(_hub(subject, environ)),
+        lambda: list(_stored(subject, environ)),
+        lambda: list(publishing(subject)),
+        lambda: list(upload_time(subject, _probed(subject, environ) if measure else None)),
     ]
+    return [finding for found in side_by_side(looks, len(looks)) for finding in found]
+
+
+def opened(run: RunFile, environ: Mapping[str, str]) -> Store:
+    """The run's store, or soon why not: a check is no publish, which waits for hours. Raises SupervisorError."""
+    quick = Retry(tries=4, base_s=0.25)
+    look = Beside(lambda: open_store(run.store_url, run.store.service, environ, retry=quick, region=run.store.region))
+    try:
+        return look.result(time.monotonic() + OPEN_S)
+    except TimeoutError:
+        told = f"no answer came within {OPEN_S:g} s, as where there is no network"
+        raise StoreError("transient", told) from None
 
 
 # ---------------------------------------------------------------- the Hub
@@ -139,7 +156,7 @@ def _stored(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
     if run is None or subject.kind == "command" or not run.store.url or run.store.url.startswith("file:"):
         return  # a folder's manifest is read without asking
     try:
-        store = open_store(run.store_url, run.store.service, environ, region=run.store.region)
+        store = opened(run, environ)
         latest = read_latest(store, run.run.id)
         if latest is None or latest.legacy or latest.step <= max(subject.steps, default=-1):
             return
@@ -231,14 +248,14 @@ def _probed(subject: Subject, environ: Mapping[str, str]) -> Rate | None:
     folder = f"{PROBE}-{uuid4().hex[:12]}/"
     data = os.urandom(PROBE_BYTES)
     try:
-        store = open_store(run.store_url, run.store.service, environ, region=run.store.region)
+        store = opened(run, environ)
         if isinstance(store, HasBucket) and not {"writeFiles", "deleteFiles"} <= store.bucket().capabilities:
             return None
         try:
-            with ThreadPoolExecutor(PROBE_STREAMS) as pool:
-                began = time.monotonic()
-                list(pool.map(lambda number: store.put_bytes(f"{folder}{number}", data), range(PROBE_STREAMS)))
-                seconds = max(time.monotonic() - began, 1e-3)
+            began = time.monotonic()
+            puts = [partial(store.put_bytes, f"{folder}{number}", data) for number in range(PROBE_STREAMS)]
+            side_by_side(puts, PROBE_STREAMS)
+            seconds = max(time.monotonic() - began, 1e-3)
         finally:
             delete_versions(store, folder, None)
     except SupervisorError:

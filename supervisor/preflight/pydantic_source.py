@@ -25,7 +25,7 @@ from supervisor.preflight.class_source import (
     constant,
     dotted_name,
 )
-from supervisor.preflight.schema import Field, Schema
+from supervisor.preflight.schema import Bounds, Field, Schema
 
 LARGEST = 2 << 20
 ENTRIES: Mapping[str, tuple[str, ...]] = {
@@ -48,6 +48,7 @@ _PLAIN: Mapping[str, frozenset[str]] = {
     "Sequence": frozenset({"list"}),
     "List": frozenset({"list"}),
 }
+_COMPARISONS = ("gt", "ge", "lt", "le")
 _TABLES = {"dict", "Dict", "Mapping"}
 _HARMLESS = {"warnings", "json", "os", "copy", "re", "pathlib", "typing"}
 """Modules that a validator may call without a key being moved by it."""
@@ -144,6 +145,7 @@ class _Reader:
         given = [one for one in facts if one.has_default]
         field = replace(
             field,
+            bounds=_together([field.bounds, *(one.bounds for one in facts)]),
             required=not given and name not in filled,
             default=given[-1].default if given else None,
         )
@@ -210,7 +212,7 @@ class _Reader:
             changing = ("BeforeValidator", "WrapValidator", "PlainValidator")
             if any(word in ast.dump(extra) for extra in inner[1:] for word in changing):
                 return replace(field, kinds=field.kinds | {"any"}, open=True)
-            return field
+            return replace(field, bounds=_together([field.bounds, *(_Facts(one).bounds for one in _field_calls(node))]))
         if name in ("SerializeAsAny", "Required", "NotRequired", "Final"):
             return read(inner[0])
         if name == "Optional":
@@ -223,12 +225,14 @@ class _Reader:
             elements = read(inner[0])
             tables = "table" in elements.kinds and name not in ("tuple", "set")
             below = elements.below if tables else {}
+            alike = len(inner) == 1 or (name == "tuple" and constant(inner[-1]) is ...)
             return Field(
                 frozenset({"list"}),
                 below,
                 open=elements.open or not below,
                 ignores=elements.ignores,
                 variants=elements.variants if tables else {},
+                elements=elements.kinds if alike and "any" not in elements.kinds else frozenset(),
             )
         if name in _TABLES:
             return Field(frozenset({"table"}), open=True)
@@ -280,7 +284,24 @@ def _either(sides: Sequence[Field]) -> Field:
         default=sides[0].default,
         ignores=any(side.ignores for side in tables),
         variants=_variants(tables),
+        bounds=_bounds_of_either(sides),
+        elements=_elements_of_either(sides),
     )
+
+
+def _bounds_of_either(sides: Sequence[Field]) -> Bounds:
+    """Those of all sides that take numbers: what one refuses, another may take."""
+    first, *others = [side for side in sides if side.kinds & {"int", "float", "any"}] or [Field(frozenset())]
+    return tuple(bound for bound in first.bounds if all(bound in other.bounds for other in others))
+
+
+def _elements_of_either(sides: Sequence[Field]) -> frozenset[str]:
+    lists = [side.elements for side in sides if side.kinds & {"list", "any"}]
+    return frozenset(kind for one in lists for kind in one) if all(lists) else frozenset()
+
+
+def _together(said: Sequence[Bounds]) -> Bounds:
+    return tuple(dict.fromkeys(bound for one in said for bound in one))
 
 
 def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
@@ -321,6 +342,10 @@ class _Facts:
         needed = isinstance(value, ast.Constant) and value.value is ...
         self.has_default = (value is not None and not needed) or "default_factory" in words or None in words
         self.default = _literal(value) if not needed else None
+        limits = ((name, _literal(words[name])) for name in _COMPARISONS if name in words)
+        self.bounds: Bounds = tuple(
+            (name, limit) for name, limit in limits if isinstance(limit, int | float) and not isinstance(limit, bool)
+        )
         self.aliases = tuple(
             alias
             for word in ("alias", "validation_alias")

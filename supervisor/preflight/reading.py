@@ -6,6 +6,7 @@ known to a given version, and whether that is the right one is the business of `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import date
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ ANY_MODEL = ("model.name", "trainer.model.name", "orchestrator.model.name", "inf
 
 TENSOR = ("inference.vllm.tensor_parallel_size", "inference.parallel.tp")  # d1046b876, 2026-08-08
 DATA = ("inference.vllm.data_parallel_size", "inference.parallel.dp")
+
+_DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class Set(NamedTuple):
@@ -42,17 +45,22 @@ def first(subject: Subject, *paths: str) -> Set | None:
     """The first of ``paths`` that is set to something; None where all have their defaults."""
     for path in paths:
         value = subject.settings.get(path)
-        if value is not None:
+        if value is not None and subject.counts(path):
             return Set(path, value)
     return None
 
 
 def number(subject: Subject, *paths: str) -> Number | None:
-    """The first of ``paths`` that is set, if it is a whole number."""
+    """The first of ``paths`` that is set, if it is a whole number, or what pydantic makes one of: "10" and 10.0."""
     found = first(subject, *paths)
-    if found is None or not isinstance(found.value, int) or isinstance(found.value, bool):
+    if found is None or isinstance(found.value, bool):
         return None
-    return Number(found.path, found.value)
+    value = found.value
+    if (isinstance(value, str) and _DIGITS.fullmatch(value.strip())) or (
+        isinstance(value, float) and value.is_integer()
+    ):
+        value = int(value)
+    return Number(found.path, value) if isinstance(value, int) else None
 
 
 def degree(subject: Subject, *paths: str) -> int:
@@ -86,7 +94,7 @@ def elsewhere(subject: Subject) -> bool:
 def sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The environments that are trained in, each with its place in the tree."""
     for path in ("orchestrator.train.source", "orchestrator.train.env", "orchestrator.env", "orchestrator.environment"):
-        value = subject.settings.get(path)
+        value = subject.settings.get(path) if subject.counts(path) else None
         parts: tuple[str | int, ...] = tuple(path.split("."))
         if isinstance(value, list):
             yield from (((*parts, index), one) for index, one in enumerate(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -17,13 +17,17 @@ _MOST_STEPS = 4
 
 @dataclass(frozen=True)
 class Rename:
-    """One change of a name. ``new`` "": the setting went. ``note``: a sentence on what else changed, or ""."""
+    """One change of a name. ``new`` "": the setting went. ``note``: a sentence on what else changed, or "".
+
+    ``yields``: a version that takes both names drops what stands under the old one where the new one is set.
+    """
 
     old: str
     new: str
     commit: str
     day: date
     note: str = ""
+    yields: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ def renames() -> Sequence[Rename]:
     path = Path(__file__).with_name("renames.toml")
     table = tomllib.loads(path.read_text(encoding="utf-8"))["rename"]
     return tuple(
-        Rename(one["old"], one.get("new", ""), one["commit"], one["day"], one.get("note", "")) for one in table
+        Rename(one["old"], one.get("new", ""), one["commit"], one["day"], one.get("note", ""), one.get("yields", False))
+        for one in table
     )
 
 
@@ -74,6 +79,14 @@ def gone(path: str, kind: str = "rl") -> Rename | None:
         paths = [other for one in paths for _, other in _next(one, kind) if other not in seen]
         seen.update(paths)
     return None
+
+
+def dropped(has: Callable[[str], bool], schema: Schema | None) -> Mapping[str, str]:
+    """Old names that the version of ``schema`` drops, for the new one is set as well: each with the new one."""
+    if schema is None:
+        return {}
+    both = [one for one in renames() if one.yields and has(one.old) and has(one.new)]
+    return {one.old: one.new for one in both if takes(schema, one.old) and takes(schema, one.new)}
 
 
 def takes(schema: Schema, path: str) -> bool:

@@ -80,7 +80,7 @@ def _switched_off(subject: Subject) -> Iterator[Finding]:
     if not table:
         told = f"There is no [ckpt], so prime-rl alone would write no checkpoint{steps}."
         yield Finding("checkpointing-off", told, subject.file("ckpt"), severity=_supervised(subject))
-    elif not number(subject, *(f"{one}.interval" for one in tables)) and has(subject, date(2025, 12, 3)) is True:
+    elif first(subject, *(f"{one}.interval" for one in tables)) is None and has(subject, date(2025, 12, 3)) is True:
         told = f"[{table}] has no interval, so prime-rl alone would save after the last step only{steps}."  # 1a28ff3d9
         yield Finding("checkpoint-interval-missing", told, subject.where(table), severity=_supervised(subject))
 
@@ -170,11 +170,13 @@ def _store(subject: Subject) -> Iterator[Finding]:
     site = subject.site
     if subject.run_file is None or subject.run_file.store.url is not None or not (site.provider or site.container):
         return
+    if subject.run_line("store", "url"):
+        return  # one is named, in words that are not understood: another finding says so
     state = site.volumes.get("state")
     stays = state is not None and state.mount in {one.mount for one in site.persistent}
     rented = f"This pod is rented from {site.provider}" if site.provider else "This is a container"
     told = f"{rented}, and the run file names no store."
-    where = subject.run_where("store", "url") if subject.run_line("store", "url") else subject.run_where("store")
+    where = subject.run_where("store")
     severity: Severity | None = None if site.provider and not stays else "note"
     yield Finding("no-store", told, Where(where.file, where.line, "store.url"), severity=severity)
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+Bounds = tuple[tuple[str, float], ...]
+"""Comparisons by pydantic's names, with what is compared to: (("ge", 1),) is 1 or more. All of them must hold."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -28,6 +31,10 @@ class Field:
     """Keys of its table that are not known are dropped without a word, and not refused."""
     variants: Mapping[str, Field] = field(default_factory=dict)
     """By the text of its key `type`: the table that is meant, where ``below`` has the keys of several."""
+    bounds: Bounds = ()
+    """What a number must be beyond its kind."""
+    elements: frozenset[str] = frozenset()
+    """Kinds of the elements of a list, empty where they are not known."""
 
     def of(self, table: Mapping[str, object]) -> Field:
         """The variant that ``table`` says it is; itself where it does not say."""

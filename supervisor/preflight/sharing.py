@@ -49,13 +49,24 @@ def _era(subject: Subject) -> Iterator[Finding]:
         yield Finding("shared-gpu-not-possible", told, subject.run_where("gpus", "trainer"))
 
 
+def _no_share(subject: Subject) -> Iterator[Finding]:
+    """vLLM takes a share of the GPU: more than nothing, and no more than all of it."""
+    found = first(subject, *_UTILIZATION)
+    if subject.kind != "rl" or found is None or isinstance(found.value, bool):
+        return
+    if isinstance(found.value, int | float) and (found.value <= 0 or found.value > 1):
+        told = f"{found.path} = {found.value}, and it is a share of the GPU's memory, between 0 and 1."
+        percent = f"Set {found.path} = {found.value / 100:g}." if 1 < found.value <= 100 else ""
+        yield Finding("utilization-no-share", told, subject.where(found.path), percent)
+
+
 def _utilization(subject: Subject) -> Iterator[Finding]:
     """vLLM claims its part of the whole GPU, and refuses to start when less than that is free."""
     if not _shares(subject):
         return
     found = first(subject, *_UTILIZATION)
     value = found.value if found else DEFAULT_UTILIZATION
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= SHARED_UTILIZATION:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not SHARED_UTILIZATION < value <= 1:
         return
     said = f"{found.path} = {value}" if found else f"gpu_memory_utilization is not set, so it is {value},"
     told = f"{said} on GPU {', '.join(_both(subject))}, which the trainer uses as well."
@@ -243,6 +254,7 @@ def _group_size(subject: Subject, told: str) -> Iterator[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     _era,
+    _no_share,
     _utilization,
     _savings,
     _offloading,

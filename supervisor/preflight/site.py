@@ -44,6 +44,17 @@ class Volume:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """A request that an engine refused in an earlier attempt: tokens of its prompt, of the answer that it ``asked``
+    for, and of the context; and the log that says so."""
+
+    prompt: int
+    asked: int
+    context: int
+    log: str
+
+
+@dataclass(frozen=True)
 class Site:
     """One look at a pod."""
 
@@ -84,6 +95,9 @@ class Site:
     provider: str = ""
     """Such as "vast", "runpod", "prime", ...; "" where nothing tells."""
     container: bool = False
+    refused: Sequence[Refused] = ()
+    silent: Sequence[str] = ()
+    """Folders and files of which nothing could be seen in time: a network volume that is gone, for one."""
     job_lives: bool = False
     """An attempt of this very run is alive: its ports, GPUs and folders are its own business."""
 

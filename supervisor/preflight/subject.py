@@ -17,9 +17,11 @@ from supervisor.config import RunFile
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.models import ModelFacts
+from supervisor.preflight.renames import dropped
 from supervisor.preflight.schema import Schema
 from supervisor.preflight.site import Site
-from supervisor.primerl.configs import Settings, flags
+from supervisor.primerl.configs import Settings
+from supervisor.primerl.configs import flags as flags_of
 from supervisor.primerl.dialect import Dialect
 from supervisor.toml_positions import Key, Position
 
@@ -66,6 +68,8 @@ class Subject:
     """Every key that the trainer knows, of the installed version where there is one."""
     roots: Sequence[Path] = ()
     """Package folders of the installed prime-rl."""
+    engine_cuts: bool | None = None
+    """Does the installed engine end an answer where its context ends, instead of refusing the request?"""
     plan: GpuPlan = field(default_factory=GpuPlan)
     interval: int | None = None
     """Steps between two checkpoints as the run will be started; None: no checkpoint but the last."""
@@ -84,7 +88,7 @@ class Subject:
             if not self.settings.has(path):
                 continue
             parts = tuple(path.split("."))
-            if path not in self._flags:
+            if path not in self.flags:
                 for text in reversed(self.texts):
                     below = parts[1:] if text.table and parts[0] == text.table else parts if not text.table else ()
                     if below and (place := _position(text.positions, below)):
@@ -102,8 +106,18 @@ class Subject:
         return self.where(name)
 
     @cached_property
-    def _flags(self) -> frozenset[str]:
-        return frozenset(name.replace("-", "_") for name, _ in flags(self.args))
+    def dropped(self) -> Mapping[str, str]:
+        """Tables that prime-rl throws away, since they are set under their newer name as well: old name to new one."""
+        return dropped(self.settings.has, self.schema)
+
+    def counts(self, path: str) -> bool:
+        """Is a dotted path outside of what is thrown away?"""
+        return not any(path == old or path.startswith(f"{old}.") for old in self.dropped)
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        """Dotted paths that [job] args set, whatever the files say."""
+        return frozenset(name.replace("-", "_") for name, _ in flags_of(self.args))
 
     def file(self, key: str = "") -> Where:
         """The file in which ``key`` would have to stand, where none sets it."""

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from supervisor.config import RunFile
 
-Part = Literal["", "trainer", "orchestrator", "inference", "sft", "vf-rl", "other"]
-"""What a configuration fills: "" is the whole of `rl`, "sft" of `sft`, "vf-rl" of verifiers' small trainer; "other" is
-for no training.
+Part = Literal["", "trainer", "orchestrator", "inference", "sft", "vf-rl", "hosted", "other"]
+"""What a configuration fills: "" is the whole of `rl`, "sft" of `sft`, "vf-rl" of verifiers' small trainer, "hosted" of
+`prime rl run` (or `prime train`); "other" is for no training.
 """
 
 # Sections that prime-rl has as well, by name ([run] name, [wandb], [heartbeat] of the trainer).
@@ -54,6 +54,8 @@ _SIGNS: Mapping[Part, frozenset[str]] = {
         "data.pack_function data.micro_batch_size data.loss_mask"
     ),
 }
+# Top-level keys of what `prime rl run` takes (commands/rl.py of PrimeIntellect-ai/prime, 30 Dec 2025 to 19 Aug 2026).
+_HOSTED = _keys("max_steps batch_size rollouts_per_example rollouts learning_rate lora_alpha sampling")
 _EVALUATION = _keys("env model sampling client log wandb output_dir max_concurrent")
 _NAMES: tuple[tuple[str, Part], ...] = (
     ("orch", "orchestrator"),
@@ -82,6 +84,8 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
     named = isinstance(data.get("model"), str)  # prime-rl's trainers have a table there
     if whole and not (whole == {"inference"} and {"data", "optim"} & set(data)):
         return "vf-rl" if named and "env" in data else ""
+    if is_hosted(data):
+        return "hosted"
     scores = _score(data)
     if scores.get("other") or (named and "eval" in data) or _evaluates(data):
         return "other"
@@ -95,6 +99,15 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
     if len(found) == 1:
         return found[0]
     return _by_name(path)
+
+
+def is_hosted(data: Mapping[str, Any]) -> bool:
+    """Is it for Prime's hosted training? There the model is a text, and its settings and environments stand beside it.
+
+    An evaluation names a model in the same way, and says nothing of training.
+    """
+    trains = not _WHOLE & set(data) and bool(_HOSTED & set(data)) and "num_examples" not in data
+    return trains and isinstance(data.get("model"), str) and bool({"env", "environments"} & set(data))
 
 
 def _evaluates(data: Mapping[str, Any]) -> bool:

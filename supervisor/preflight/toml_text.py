@@ -186,8 +186,13 @@ class _Repair:
         """A key with its value, over as many lines as it has. Returns the next line to read."""
         line, stray = _without_strange_blanks(self.lines[at])
         key = _KEY.match(line)
+        if not key and line.lstrip().startswith("//"):
+            self._mend(at, at, [line.replace("//", "#", 1)], "stray-character", "a comment of TOML begins with #")
+            return at + 1
         if not key:
-            self._cannot(at, at, "This line is neither a key with a value nor a section header")
+            merge = re.match(r"(?:<{7}|={7}|>{7})(?:\s|$)", line)
+            told = "This line is neither a key with a value nor a section header"
+            self._cannot(at, at, "This is a mark that git leaves where a merge had conflicts" if merge else told)
             return at + 1
         separator = _SEPARATOR.match(line, key.end())
         if separator is None:
@@ -220,7 +225,11 @@ class _Repair:
         if not value or "." in key[1] or not (is_scalar(value) or _loads(f"x = {value}")):
             self._cannot(at, at, "This line is neither a key with a value nor a section header")
             return at + 1
-        self._take(at, at, [f"{line[: key.end()].rstrip()} = {rest.lstrip()}"], key[1], ("wrong-separator",))
+        name, before = key[1], line[: key.end()].rstrip()
+        if name.startswith("--"):  # a flag of the command line
+            name = name[2:].replace("-", "_")
+            before = before.replace(key[1], name, 1)
+        self._take(at, at, [f"{before} = {rest.lstrip()}"], name, ("wrong-separator",))
         return at + 1
 
     def _take(self, first: int, last: int, lines: list[str], key: str, mistakes: Sequence[str]) -> None:

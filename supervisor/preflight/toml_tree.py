@@ -142,7 +142,7 @@ def clashes(statements: Sequence[Statement]) -> Iterator[Clash]:
         elif one.names and not lost:
             path = (*here, *one.names)
             if path in pairs:
-                yield _again(pairs[path], one)
+                yield _again(pairs[path], one, path)
             pairs[path] = one
 
 
@@ -159,17 +159,17 @@ def _dotted(names: Sequence[str]) -> str:
     return ".".join(names)
 
 
-def _again(old: Pair, new: Pair) -> Clash:
-    key = _dotted(new.names)
+def _again(old: Pair, new: Pair, path: Path) -> Clash:
+    key, whole = _dotted(new.names), _dotted([one for one in path if isinstance(one, str)])
     same = old.value == new.value and type(old.value) is type(new.value)
     both = f"in line {old.first + 1} and again in line {new.first + 1}"
     if same:
         sentence = f"{key} is set {both}, to the same value."
         return Clash(
-            "duplicate-key", new.first, key, sentence, f"Take out line {new.first + 1}.", (new.first, new.last)
+            "duplicate-key", new.first, whole, sentence, f"Take out line {new.first + 1}.", (new.first, new.last)
         )
     sentence = f"{key} is set {both}, to different values: {_shown(old.value)} and {_shown(new.value)}."
-    return Clash("duplicate-key", new.first, key, sentence, "Keep the one that you mean, and take out the other.")
+    return Clash("duplicate-key", new.first, whole, sentence, "Keep the one that you mean, and take out the other.")
 
 
 def _shown(value: object) -> str:

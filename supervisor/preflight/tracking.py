@@ -120,8 +120,10 @@ def _engine_port(subject: Subject) -> Iterator[Finding]:
     if settings.has(f"{client}.elastic"):
         return
     said = first(subject, f"{client}.base_url", f"{client}.port")
-    if said is None and (server is None or _others_answer(subject)):
-        return
+    if said is None and (server is None or not subject.knows("orchestrator") or _others_answer(subject)):
+        return  # the engine's file alone says nothing of what the orchestrator is told
+    if server is None and settings.has("inference.port"):
+        return  # it is told where that belongs, and is the engine's port then
     listens = server.value if server else DEFAULT_PORT
     asked = _port(said.value) if said else DEFAULT_PORT
     if asked is None or asked == listens:
@@ -209,7 +211,7 @@ def _names(subject: Subject) -> Iterator[Finding]:
         return
     seen: set[str] = set()
     for place, source in sources(subject):
-        name = (source.get("name") or source.get("id")) if isinstance(source, Mapping) else None
+        name = (source.get("name") or _id_of(source)) if isinstance(source, Mapping) else None
         if not isinstance(name, str):
             continue
         shown = name.partition("@")[0]
@@ -219,6 +221,16 @@ def _names(subject: Subject) -> Iterator[Finding]:
             where = subject.where_exactly(place)
             yield Finding("environments-same-name", told, where, remedy, None if refused else "warning")
         seen.add(shown)
+
+
+def _id_of(source: Mapping[str, Any]) -> object:
+    """Since d135ed4c9 an environment is named by its task set, in a table of its own."""
+    inside = source.get("env")
+    for table in (source, inside if isinstance(inside, Mapping) else source):
+        tasks = table.get("taskset")
+        if found := table.get("id") or (tasks.get("id") if isinstance(tasks, Mapping) else None):
+            return found
+    return None
 
 
 CHECKS: tuple[Check, ...] = (

@@ -58,12 +58,10 @@ class Dialect:
 
     @property
     def name(self) -> str:
-        """For people: the period that the features fit, and the two that matter most to somebody who reads a log."""
+        """For people: the period that the features fit."""
         since, before = self.period()
         ends = f"between {since:%-d %b %Y} and {before:%-d %b %Y}" if before else f"from {since:%-d %b %Y} on"
-        tree = "run_default" if self.orchestrator_tree == "run-default" else "one checkpoint tree"
-        gpus = {"counts": "GPU counts", "ids": "gpu-ids", "deployment": "deployment"}[self.gpus]
-        return f"prime-rl {ends} ({gpus}, {tree})"
+        return f"prime-rl {ends}"
 
     def period(self) -> tuple[date, date | None]:
         """First day with these features, and the day from which some feature would be another (None: not yet)."""

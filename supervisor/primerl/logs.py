@@ -132,7 +132,9 @@ def _message(line: str) -> tuple[str | None, str]:
         line = line[head.end() :].lstrip(" ")
     if line.startswith("{"):
         return _json_message(line)
-    line = ANSI.sub("", line[:LONGEST])
+    line = line[:LONGEST]
+    if "\x1b" in line:
+        line = ANSI.sub("", line)
     found = LINE.match(line) or VLLM.match(line)
     if found:
         return found[1], found[2].strip()
@@ -166,7 +168,8 @@ def _progress(role: Role, message: str, text: str) -> list[Fact]:
         inflight = INFLIGHT.search(message) if batch else None
         if batch and inflight:
             return [WorkSeen(int(inflight[1]), int(batch[1]), int(batch[2]))]
-    if _DEBUG_TAIL.sub("", message) in _FINISHES.get(role, ()):
+    finishes = _FINISHES.get(role, ())
+    if message.startswith(finishes) and _DEBUG_TAIL.sub("", message) in finishes:
         return [FinishSeen(role, text)]
     if role in ("launcher", "trainer", "orchestrator") and _FRESH.match(message):
         return [FreshStartSeen(role, text)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from supervisor.core.facts import ErrorSeen, Role
-from supervisor.signatures.words import LITERALS, any_of, may_hide, part_of, words_of
+from supervisor.signatures.words import LITERALS, any_of, may_hide, part_of, reach_of, words_of
 
 Kind = Literal["deterministic", "transient"]
 Link = Literal["cause", "failure", "consequence", "end"]
@@ -121,12 +121,14 @@ class _Gate:
         self._signatures = signatures
         self._parts = [{part_of(word) for word in signature.words} for signature in signatures]
         self._found = re.compile(any_of(part for parts in self._parts for part in parts)).findall
+        # All match from the beginning, and none further than that: the rest of a long line need not be looked at.
+        self._reach = reach(signatures)
         self._near: dict[str, frozenset[int]] = {}
 
     def pass_on(self, line: str) -> list[Signature]:
         """Those signatures, in their order."""
         places: set[int] = set()
-        for part in set(self._found(line)):
+        for part in set(self._found(line, 0, self._reach)):
             near = self._near.get(part)
             if near is None:
                 near = self._near[part] = frozenset(
@@ -134,6 +136,11 @@ class _Gate:
                 )
             places |= near
         return [self._signatures[place] for place in sorted(places)]
+
+
+def reach(signatures: Sequence[Signature]) -> int:
+    """No match of any of them ends further than so many characters from the beginning of its message."""
+    return max((reach_of(signature.pattern.pattern) for signature in signatures), default=0)
 
 
 @cache

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 # Escapes and character classes, which may hold a literal "*", "+", "{", "(" or "|".
 LITERALS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.S)
+
+_INSIDE = re.compile(r"\((?:\?[a-zA-Z]*:|\?P<\w+>)?((?!\?).*)\)", re.S)  # of a group that is part of the match
+_TIMES = re.compile(r"\?|\{(\d*)(?:,(\d+))?\}")
 
 PIECE, LEAST = 12, 6
 # How often letters come in English text, in percent; what is not named is rarer.
@@ -50,6 +54,29 @@ def words_of(pattern: str) -> tuple[str, ...]:
     """
     choices = [_words_of_one(part) for part in _split(pattern)]
     return tuple(dict.fromkeys(word for words in choices for word in words)) if all(choices) else ()
+
+
+@cache
+def reach_of(pattern: str) -> int:
+    """No match is longer than so many characters. The pattern repeats nothing without a bound."""
+    return max(map(_reach_of_one, _split(pattern)))
+
+
+def _reach_of_one(pattern: str) -> int:
+    reach = place = 0
+    while place < len(pattern):
+        end = _after(pattern, place)
+        wide = 1
+        if pattern[place] == "(":
+            inside = _INSIDE.fullmatch(pattern, place, end)
+            wide = reach_of(inside[1]) if inside else 0  # what looks ahead or back is no part of the match
+        times = _TIMES.match(pattern, end)
+        if times:
+            wide *= int(times[2] or times[1] or 1)
+            end = times.end() + (pattern[times.end() : times.end() + 1] == "?")
+        reach += wide
+        place = end
+    return reach
 
 
 def _words_of_one(pattern: str) -> tuple[str, ...]:

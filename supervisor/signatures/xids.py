@@ -17,8 +17,12 @@ TABLE: Final = Path(__file__).with_name("xids.toml")
 SOURCE: Final = "NVIDIA, Xid Errors, catalogue: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
 # "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." (NVIDIA, XID Errors)
+# Of a GPU that is divided (MIG), the instance stands behind its address: "(PCI:0000:01:00 GPU-I:05)", also with
+# "GPU-CI:02" (NVIDIA/open-gpu-kernel-modules src/nvidia/src/kernel/gpu/rc/kernel_rc.c).
 LINE: Final = re.compile(
-    r"NVRM: Xid \(PCI:([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-9])?\): ([0-9]{1,6})(?:, )?(.*)", re.IGNORECASE
+    r"NVRM: Xid \(PCI:([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-9])?"
+    r"(?: GPU-I:[0-9]{1,3}(?: GPU-CI:[0-9]{1,3})?)?\): ([0-9]{1,6})(?:, )?(.*)",
+    re.IGNORECASE,
 )
 
 WHAT_TO_DO: Final[Mapping[Action, str]] = MappingProxyType(

@@ -691,6 +691,33 @@ def test_an_observed_job_that_ends_is_not_restarted(world: World) -> None:
     assert "Would have restarted" in world.said("would")[0]
 
 
+@pytest.mark.parametrize(
+    ("order", "mode"),
+    [
+        (f.Command("shutdown", "SIGTERM"), "leaving"),
+        (f.LeaveSoon(120, "SIGTERM of the host"), "leaving"),
+        (f.Command("stop"), "stopped"),
+    ],
+    ids=["shutdown", "soon", "stop"],
+)
+def test_an_order_that_comes_while_a_start_is_being_held_back_is_obeyed(world: World, order: f.Fact, mode: str) -> None:
+    """Effects answer in their order, so the start's answer comes after the stop was decided."""
+    observed(world)
+    world.answer = False
+    world.see(f.ComponentExited(1, "launcher", None, lost=True))
+    world.after(2)
+    world.see(f.Suppressed("Stop", 1, "the run is only observed."))
+    world.survey()
+    [start] = world.asked(a.Start)
+    number = world.state.attempt
+    world.see(order)
+    assert world.actions.index(start) < world.actions.index(world.asked(a.Stop)[-1])
+    world.see(f.Suppressed("Start", number, "the run is only observed."))
+    world.see(f.Suppressed("Stop", number, "the run is only observed."))
+    assert world.state.mode == mode, world.state.why
+    assert world.state.attempt == number - 1
+
+
 def test_the_finish_of_an_observed_run_is_published_and_told(world: World) -> None:
     world.settings = replace(OBSERVE, max_steps=7, first_step_at=1)
     world.suppress = True

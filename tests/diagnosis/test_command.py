@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.diagnosis import places
 from supervisor.diagnosis.places import named, sources
 from supervisor.diagnosis.scan import BLOCK_BYTES, LINE_BYTES, scan
 
@@ -28,7 +29,7 @@ def test_a_folder_is_read_and_the_root_is_named(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr().out
     assert said.startswith("Root cause after step 1: cuda-oom\n")
     assert "trainer.log:2" in said
-    assert "Remedy: Make the sequence" in said
+    assert said.index("Remedy: Lower seq_len") < said.index("A restart may get past it; if it comes back")
     assert "Source: PyTorch" in said
 
 
@@ -66,6 +67,36 @@ def test_what_cannot_be_read_ends_with_1_and_odd_usage_with_2(
     with pytest.raises(SystemExit) as ended:
         main(["diagnose", "--colour"])
     assert ended.value.code == 2
+
+
+def test_of_several_logs_one_that_cannot_be_read_is_told_and_the_others_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trainer.log").write_text(OOM)
+    assert main(["diagnose", str(tmp_path / "gone.log"), str(tmp_path / "trainer.log")]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"{tmp_path}/gone.log cannot be read: No such file or directory.\n"
+    assert said.out.startswith("Root cause: cuda-oom")
+    assert main(["diagnose", str(tmp_path / "gone.log"), str(tmp_path / "lost.log")]) == 1
+
+
+def test_where_only_an_end_is_seen_nothing_is_said_of_a_restart_and_the_folder_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rl.log").write_text("02:06:16   ERROR Error: Trainer failed with exit code 1\n")
+    assert main(["diagnose", str(tmp_path / "rl.log")]) == 3
+    said = capsys.readouterr().out
+    assert "give diagnose the whole folder: rl-supervisor diagnose outputs/logs." in " ".join(said.split())
+    assert "Whether a restart cures it is not known." in said
+
+
+def test_a_run_that_never_started_is_sent_to_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(f'[run]\nid = "night"\nstate_dir = "{tmp_path}/state"\n[job]\ndir = "/x"\nconfig = "a.toml"\n')
+    for _ in range(2):
+        assert main(["diagnose", str(run_file)]) == 1
+        assert f"it was never started. What is in its way: rl-supervisor check {run_file}" in capsys.readouterr().err
+        (tmp_path / "state").mkdir(exist_ok=True)
 
 
 def test_standard_input_and_compressed_files(tmp_path: Path) -> None:
@@ -118,7 +149,7 @@ def test_a_pipe_is_read_though_it_cannot_be_gone_back_in(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("diagnose <&-", 1, "No daemon runs on this machine."),
+        ("diagnose <&-", 1, "No run is known on this machine. Name its logs"),
         ("diagnose - <&-", 1, "There was nothing to read"),
         ("diagnose trainer.log >&-", 0, ""),
         ("diagnose trainer.log >/dev/full", 1, "Standard output cannot be written: No space left on device."),
@@ -143,6 +174,32 @@ def test_a_compressed_file_that_ends_early_is_read_as_far_as_it_goes(
     (tmp_path / "trainer.log.gz").write_bytes(whole[: len(whole) // 2])
     assert main(["diagnose", str(tmp_path)]) == 0
     assert "Not all of trainer.log.gz could be read" in capsys.readouterr().out
+
+    (tmp_path / "trainer.log.gz").write_bytes(whole[:12])  # not one byte can be unpacked
+    assert main(["diagnose", str(tmp_path)]) == 1
+    assert "trainer.log.gz cannot be read: it is compressed, and damaged from its start on." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("odd", ["", "[]", '{"reason": 1}'])
+def test_of_a_bundle_whose_logs_are_silent_it_is_said_what_was_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: str
+) -> None:
+    (tmp_path / "launcher.log").write_text("launched\nboom\n")
+    (tmp_path / places.BUNDLE).write_text(odd)
+    assert main(["diagnose", str(tmp_path)]) == 3
+    assert capsys.readouterr().out.startswith("Nothing here says that anything failed.\n")
+
+    (tmp_path / places.BUNDLE).write_text(
+        json.dumps({"reason": "The job ended with exit code 1 before its first step."})
+    )
+    assert main(["diagnose", str(tmp_path)]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("Nothing here says why it failed.\n")
+    assert "seen from outside: The job ended with exit code 1 before its first step." in said
+
+    (tmp_path / "trainer.log").write_text(OOM)
+    assert main(["diagnose", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("Root cause: cuda-oom")
 
 
 def test_secrets_are_masked_and_control_characters_are_no_control(
@@ -217,6 +274,33 @@ def test_of_our_own_folders_every_attempt_is_read_with_its_pieces(tmp_path: Path
     found = {(one.attempt, one.role): len(one.pieces) for one in sources(tmp_path)}
     assert found == {("attempt 1", "launcher"): 2, ("attempt 1", "trainer"): 1, ("attempt 2", "launcher"): 1}
     assert {one.attempt for one in sources(first)} == {"attempt 1"}
+
+
+def test_what_of_a_folder_is_left_out_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "inference.log")
+    (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
+    assert main(["diagnose", str(tmp_path)]) == 1
+    assert "Left out of" in capsys.readouterr().err
+    for number in range(5):
+        log = tmp_path / f"attempt_{number}" / "trainer.log"
+        log.parent.mkdir()
+        log.write_text(STEP.format(n=number) + OOM)
+        os.utime(log, (1000 + number, 1000 + number))
+    monkeypatch.setattr(places, "MOST_FILES", 2)
+    assert main(["diagnose", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "Read: 2 logs" in said
+    assert (
+        f"Left out of {tmp_path}: gone.log (No such file or directory), inference.log (a pipe); 3 older logs, all but "
+        "the newest 2. Name a file, or a smaller folder, to have it read." in said
+    )
+    assert [one.name for one in sources(tmp_path)] == ["attempt_3/trainer.log", "attempt_4/trainer.log"]
+    assert main(["diagnose", "--json", str(tmp_path)]) == 0
+    assert len(json.loads(capsys.readouterr().out)["left_out"]) == 1
+    assert main(["diagnose", str(tmp_path / "attempt_4")]) == 0
+    assert "Left out" not in capsys.readouterr().out
 
 
 def test_folders_without_logs_are_passed_over_and_a_link_is_no_second_log(tmp_path: Path) -> None:

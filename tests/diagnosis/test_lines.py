@@ -143,3 +143,28 @@ def test_no_line_takes_long_that_was_made_for_it(before: str) -> None:
 )
 def test_an_ordinary_line_is_told_by_one_expression(line: str) -> None:
     assert gates.ORDINARY.match(line.encode())
+
+
+LONG = b" and what the model answers goes on" * 2000
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"2026-01-06T03:00:12.123456789+00:00 " + b"h" * 100 + b" " + b"p" * 60 + b"[123456789]: ",
+        b"[pod/" + b"p" * 200 + b"] (EngineCore_DP0 pid=42) ERROR 01-06 03:00:12 [" + b"f" * 80 + b"] ",
+        b"2026-01-06T03:00:12Z trainer-1 | " + b"d" * 200 + b": 3/9 [00:01<00:02] [trainer12]:[rank12]: ",
+    ],
+)
+def test_what_stands_before_a_message_hides_no_error_in_a_long_line(before: bytes) -> None:
+    raw = before + b"x" * 250 + b" The model `qwen3-lora` does not exist" + LONG
+    end = gates.end_of(raw)
+    assert gates.gate().search(raw, 0, end)
+    assert end < len(raw) // 10
+
+
+@pytest.mark.parametrize("sign", [b"\r 50%", b"\x1b[2m", "\u2502".encode(), b'{"log": "'])
+def test_all_of_a_long_line_counts_where_it_is_no_plain_text(sign: bytes) -> None:
+    raw = sign + LONG + b"CUDA out of memory"
+    assert gates.end_of(raw) == len(raw)

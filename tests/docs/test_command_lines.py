@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor import signatures
 from supervisor.checkpoints.publish import publish
 from supervisor.cli import ctl, main
+from supervisor.preflight.finding import rules
 from supervisor.storage import open_store
 from tests.checkpoints_store.conftest import PART, RUN, Step, quiet
 
@@ -23,10 +25,13 @@ PAGES = (
     "docs/decisions.md",
     "docs/settings.md",
     "docs/diagnosis.md",
+    "docs/preflight.md",
     "CHANGELOG.md",
 )
 PARSERS = {"rl-supervisor": main._parser, "supervisorctl": ctl._parser, "rl-supervisorctl": ctl._parser}
 PLACEHOLDERS = {"N": "7", "STEP": "7", "PERCENT": "5", "HOURS": "8", "D": "24", "PID": "4711", "KEY=VALUE": "a=1"}
+PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
+EVERY_SIGNATURE = signatures.read(PRIME_RL, signatures.VLLM, signatures.GENERAL).signatures
 VAULT = ("restore", "verify", "logs", "report")
 
 
@@ -51,6 +56,15 @@ def test_pages_show_commands_at_all() -> None:
     found = command_lines()
     assert {page for page, _ in found} >= {"README.md", "docs/operations.md"}
     assert len(found) > 30
+
+
+def test_a_finding_or_a_known_error_names_no_command_that_is_not_there() -> None:
+    told = [f"{rule.why} {rule.remedy}" for rule in rules().values()]
+    told += [f"{one.sentence} {one.remedy}" for one in EVERY_SIGNATURE]
+    named = {match.groups() for text in told for match in re.finditer(r"\b(rl-supervisor|supervisorctl) (\w+)", text)}
+    assert len(named) > 3
+    for program, verb in named:
+        assert f"\n    {verb} " in PARSERS[program]().format_help(), f"{program} {verb}"
 
 
 @pytest.mark.parametrize(("page", "line"), command_lines())

@@ -60,7 +60,7 @@ ELSEWHERE: list[tuple[str, str, str, str]] = [
         r'told\(capsys, "--explain", GROUPS\)',
     ),
     (
-        r"rl-supervisor check rl\.toml --as-of .*",
+        r"rl-supervisor check rl\.toml( --as-of .*)?",
         "tests/people/test_check.py",
         "test_a_configuration_of_prime_rl_.*",
         r'told\(capsys, "rl\.toml", "--as-of"',
@@ -72,7 +72,7 @@ ELSEWHERE: list[tuple[str, str, str, str]] = [
         r'in_json\(capsys, "i\.toml", "o\.toml", "t\.toml"',
     ),
     (
-        r"rl-supervisor diagnose LOGS",
+        r"rl-supervisor diagnose( LOGS)?",
         "tests/diagnosis/test_command.py",
         "test_a_folder_is_read_and_the_root_is_named",
         r"diagnose",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import subprocess
 import sys
@@ -19,14 +18,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_settings_are_those_of_the_models() -> None:
-    spec = importlib.util.spec_from_file_location("docs_settings", ROOT / "docs" / "settings.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+def test_every_section_of_a_run_file_is_on_the_page() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
-    assert script.replaced(page) == page, "run: python docs/settings.py --write"
     for section in RunFile.model_fields:
         assert f"**`[{section}]`**" in page
 

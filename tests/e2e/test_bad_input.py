@@ -164,9 +164,10 @@ def test_a_state_folder_that_cannot_be_written(new_pod: NewPod) -> None:
     assert len(text.strip().splitlines()) == 1
 
 
+@pytest.mark.soak
 def test_a_full_disk_silences_nobody_and_costs_the_job_nothing(new_pod: NewPod) -> None:
     """Writes of the daemon fail (journal and log included, as on a full disk); the job's own do not."""
-    pod = new_pod(max_steps=14)
+    pod = new_pod(max_steps=60)
     pod.start()
     pod.wait_for(lambda: pod.step() >= 2, "steps are done")
     assert pod.daemon is not None
@@ -181,7 +182,7 @@ def test_a_full_disk_silences_nobody_and_costs_the_job_nothing(new_pod: NewPod) 
     pod.wait_for(lambda: pod.status() and not any("journal" in n for n in pod.status()["notes"]), "it mends itself")
     assert pod.wait_exit() == 0, pod.story()
     assert pod.resume_steps() == [None]
-    assert pod.latest()["step"] == "step_14"
+    assert pod.latest()["step"] == "step_60"
 
 
 @pytest.mark.soak

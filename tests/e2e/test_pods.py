@@ -106,9 +106,8 @@ def identities(pod: Pod) -> list[Any]:
 # ---------------------------------------------------------------- a pod vanishes
 
 
-@pytest.mark.parametrize(
-    ("era", "place"), [pytest.param("v0.6", "another", marks=pytest.mark.soak), ("2026-08-21", "the same")]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("era", "place"), [("v0.6", "another"), ("2026-08-21", "the same")])
 def test_a_pod_vanishes_and_another_resumes_the_newest_step_byte_for_byte(
     era: str, place: str, tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:

@@ -77,6 +77,7 @@ def test_an_error_stops_the_first_start_with_93_until_it_is_mended_or_overruled_
     assert pod.said_so("check", "It is overruled.")
 
 
+@pytest.mark.soak
 def test_a_run_that_has_trained_starts_again_whatever_the_check_says_of_it(new_pod: NewPod) -> None:
     pod = new_pod(settings={"check": {"overrule": [ID]}})
     spoil(pod)
@@ -102,6 +103,7 @@ def test_onstart_checks_what_its_setup_has_installed(new_pod: NewPod) -> None:
     assert pod.practice.starts() == []
 
 
+@pytest.mark.soak
 def test_of_a_run_that_is_only_observed_it_is_said_what_would_stop_it(new_pod: NewPod) -> None:
     pod = new_pod(settings={"recovery": {"mode": "observe"}})
     spoil(pod)
@@ -111,6 +113,7 @@ def test_of_a_run_that_is_only_observed_it_is_said_what_would_stop_it(new_pod: N
     assert pod.practice.starts() == []
 
 
+@pytest.mark.soak
 def test_an_inference_server_of_its_own_is_not_started_either(new_pod: NewPod, tmp_path: Path) -> None:
     practice = make_practice(tmp_path / "practice", "2026-08-21", own_engine=True, max_steps=400, interval=2)
     settings = {

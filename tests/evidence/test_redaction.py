@@ -98,6 +98,7 @@ def test_what_is_no_secret_stays() -> None:
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
         'File "/opt/prime-rl/src/prime_rl/trainer/rl/train.py", line 311, in train\n'
         'vllm:num_requests_running{model_name="Qwen/Qwen3-0.6B"} 12.0\n'
+        'File "/opt/hub/utils/_http.py", line 409, in hf_raise_for_status\n'
         "HF_TOKEN_PATH=/root/.cache/huggingface/token\n"
         "PWD=/root/prime-rl\n"
         "{'token_path': '/root/.cache/huggingface/token', 'max_tokens': 8192}\n"

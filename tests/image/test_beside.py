@@ -7,6 +7,7 @@ real nanny; `tests/process/test_process_one.py` has the real one.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -81,16 +82,23 @@ class Container:
         assert self.runtime is not None
         return self.runtime.wait(30)
 
+    def close(self) -> None:
+        if self.runtime is not None and self.runtime.poll() is None:
+            self.runtime.kill()
+            self.runtime.wait()
+
+
+@pytest.fixture(autouse=True)
+def may_have_a_process_one() -> None:
+    if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode or not shutil.which("flock"):
+        pytest.skip("needs flock, and unshare with a pid namespace to have a process 1 (root in a container that may)")
+
 
 @pytest.fixture
 def container(tmp_path: Path) -> Iterator[Container]:
-    if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode or not shutil.which("flock"):
-        pytest.skip("needs flock, and unshare with a pid namespace to have a process 1 (root in a container that may)")
     made = Container(tmp_path)
     yield made
-    if made.runtime is not None and made.runtime.poll() is None:
-        made.runtime.kill()
-        made.runtime.wait()
+    made.close()
 
 
 def test_behind_a_providers_script_nobody_tells_the_daemon(container: Container) -> None:
@@ -157,6 +165,30 @@ def test_without_a_run_file_the_door_is_open_as_well(container: Container) -> No
     wait_for(lambda: "which run?" in container.read("said") and container.read("provider"), "it says what is missing")
     os.kill(one, signal.SIGTERM)
     assert container.ended() == 93
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_sigterm_is_heard_whenever_it_comes(tmp_path: Path) -> None:
+    """From the first moment that process 1 can hear it until the provider's script alone is left."""
+    dice = random.Random(1)
+    for at in range(100):
+        (tmp_path / str(at)).mkdir()
+        container = Container(tmp_path / str(at))
+        if at % 2:  # a run that ends by itself, just then
+            (container.box / "etc" / "demo.toml").unlink()
+        one = container.start("bash", str(SCRIPT), "--", str(container.box / "start.sh"))
+        said, words = ("said", "which run?") if at % 2 else ("provider", "key=")
+        wait_for(lambda box=container, said=said, words=words: words in box.read(said), "it has begun")
+        time.sleep(dice.random() * dice.choice((0.003, 0.01, 0.03, 0.3)))
+        os.kill(one, signal.SIGTERM)
+        try:
+            code = container.ended()  # before there is a daemon, SIGTERM ends what would have become it
+            assert code in ((93,) if at % 2 else (0, 143)), f"try {at}: {container.read('said')}"
+        finally:
+            container.close()
+        assert "trap:" not in container.read("said")
+        shutil.rmtree(container.box)
 
 
 def test_a_killed_daemon_is_started_again_beside_the_script(container: Container) -> None:

@@ -84,11 +84,31 @@ def test_each_error_is_said_with_its_place_its_reason_and_what_to_do_and_the_sum
     ]
     assert lines.index(f"error  {GROUPS}") > at
     assert lines.index("  run        demo") > lines.index(f"error  {GROUPS}")
-    assert lines[-3:] == [
-        "Explain one: rl-supervisor check --explain ID.",
-        "Show what would mend it: rl-supervisor check --fix, with the same file.",
-        'To start all the same: [check] overrule = ["ID"] in the run file, or run --overrule ID.',
+    assert lines[-2:] == [
+        "Show what would mend it: rl-supervisor check run.toml --fix",
+        f"Explain one:             rl-supervisor check --explain {QUOTES}",
+    ], "nothing starts from what is no TOML, whatever is overruled"
+
+
+def test_what_to_type_next_can_be_pasted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "rl.toml").write_text(CONFIG.replace("= Qwen/Qwen3-0.6B", '= "Qwen/Qwen3-0.6B"'))
+    _, out, _ = told(capsys, "run.toml")
+    assert out.splitlines()[-2:] == [
+        f"Start all the same:      rl-supervisor run run.toml --overrule {GROUPS}",
+        f'  or for good:           overrule = ["{GROUPS}"] in [check] of the run file',
     ]
+    (here / "rl.toml").write_text(CONFIG.replace("= Qwen/Qwen3-0.6B", '= "Qwen/Qwen3-0.6B"') + "[slurm]\n")
+    assert "Start all the same" not in told(capsys, "run.toml")[1], "the supervisor starts no such run"
+    (here / "my rl.toml").write_text(CONFIG)
+    _, out, _ = told(capsys, "my rl.toml", "--as-of", "2026-01-06")
+    assert "rl-supervisor check 'my rl.toml' --as-of 2026-01-06 --fix\n" in out
+
+
+def test_why_is_said_once_for_the_same_mistake(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "rl.toml").write_text("[model]\nnam = 'x'\nnamme = 'y'\n[ckpt]\ninterval = 5\n")
+    _, out, _ = told(capsys, "rl.toml", "--as-of", "2026-01-06")
+    assert out.count("error  unknown-key") == 2
+    assert out.count(rules()["unknown-key"].why) == 1
 
 
 def test_as_json_each_finding_has_all_that_is_known_of_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,11 +186,21 @@ def test_a_configuration_of_prime_rl_is_checked_as_such(here: Path, capsys: pyte
     assert code == 1
     assert out.splitlines()[0].startswith("rl.toml: 2 errors")
     assert "rl.toml:8 orchestrator.batch_size" in out
-    assert "  job        prime-rl between 31 Dec 2025 and 24 Feb 2026 (gpu-ids, run_default)" in out
+    assert "  job        prime-rl between 31 Dec 2025 and 24 Feb 2026\n" in out
     assert "overrule" not in out, "there is no run file to write it in"
     _, out, _ = told(capsys, "rl.toml", "--as-of", "2026-08-20")
     assert "  job        prime-rl from 13 Aug 2026 on" in out
     assert ", as of the day that was named" in out
+
+
+def test_a_folder_without_prime_rl_is_told_in_the_words_of_the_command_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("nowhere", "."):
+        _, out, _ = told(capsys, "rl.toml", "--job", folder)
+        finding = out[out.index("error  prime-rl-not-found") :]
+        assert f"  --job {folder}: there is no " in finding
+        assert "  Do:  Name a checkout of prime-rl with --job DIR" in finding
 
 
 def test_the_three_files_are_checked_together(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +218,8 @@ def test_a_sound_configuration_says_so(here: Path, capsys: pytest.CaptureFixture
     )
     code, out, _ = told(capsys, "rl.toml", "--job", "prime-rl")
     assert code == 0
-    assert "error" not in out
+    assert out.startswith(("rl.toml: no errors, ", "rl.toml: nothing wrong was found."))
+    assert "\nerror" not in out
 
 
 # ---------------------------------------------------------------- the patch
@@ -199,8 +230,9 @@ def test_fix_prints_a_patch_and_writes_nothing(here: Path, capsys: pytest.Captur
     assert code == 1
     assert out.splitlines()[:2] == [f"--- {here}/rl.toml", f"+++ {here}/rl.toml"]
     assert '-name = Qwen/Qwen3-0.6B\n+name = "Qwen/Qwen3-0.6B"\n' in out
-    assert f"Mended by this patch: {QUOTES}" in err
-    assert GROUPS in err and "Nothing is written yet" in err
+    assert f"Mended by this patch: {QUOTES} (line 4)" in err
+    assert f"A person has to decide:\n  error  {GROUPS}  rl.toml:8 " in err
+    assert err.endswith("Nothing is written yet: rl-supervisor check run.toml --fix --write\n")
     assert (here / "rl.toml").read_text() == CONFIG
 
 
@@ -221,6 +253,8 @@ def test_where_nothing_is_certain_the_patch_is_empty(here: Path, capsys: pytest.
     _, out, err = told(capsys, "run.toml", "--fix")
     assert out == ""
     assert "No finding has a remedy that is certain enough to be a patch." in err
+    _, _, err = told(capsys, "nowhere.toml", "--fix")
+    assert "nowhere.toml does not exist" in err, "what keeps the check from looking is said here, too"
 
 
 # ---------------------------------------------------------------- for a terminal

@@ -692,6 +692,12 @@ def test_a_line_that_is_not_typed_where_prime_rl_is_runs_there(checkout: Path) -
     taken = take("uv run rl @ configs/a.toml", checkout.parent, job_dir=checkout)
     assert (taken.run.job.dir, taken.get("job.config")) == (checkout, "configs/a.toml")
     assert f"The line is taken to run in {checkout}, where prime-rl is." in taken.said
+    for line, python in (
+        ("source .venv/bin/activate && uv run rl @ configs/a.toml", None),  # the job's own, and there is none here
+        ("source ../mine/bin/activate; rl @ configs/a.toml", checkout.parent / "mine/bin/python"),
+        ("source /srv/mine/bin/activate; rl @ configs/a.toml", Path("/srv/mine/bin/python")),
+    ):
+        assert take(line, checkout.parent, job_dir=checkout).run.job.python == python
     (checkout.parent / "b.toml").write_text("[inference]\n")  # but a file that lies here is the one that is meant
     taken = take("uv run rl @ b.toml", checkout.parent, job_dir=checkout)
     assert taken.get("job.config") == str(checkout.parent / "b.toml")
@@ -699,7 +705,30 @@ def test_a_line_that_is_not_typed_where_prime_rl_is_runs_there(checkout: Path) -
 
 def test_lines_of_a_script_that_are_no_part_of_it_are_named_once(checkout: Path) -> None:
     taken = take("foo\nbar --x\nuv run rl @ a.toml\nbaz\n", checkout)
-    assert "No part of the launch line, and left out: line 1, 2, 4." in taken.said
+    assert "No part of the launch line, and left out: line 1, 2." in taken.said
+    assert "Behind the launch line, and left out: `baz`. What is to be done" in taken.said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("uv run rl @ a.toml; shutdown -h now", "Behind the launch line, and left out: `shutdown -h now`."),
+        ("uv run rl @ a.toml && python upload.py", "Behind the launch line, and left out: `python upload.py`."),
+        ("uv run rl @ a.toml || curl https://page.example/x", "left out: `curl https://page.example/x`."),
+        ("bash -c 'uv run rl @ a.toml; poweroff'", "Behind the launch line, and left out: `poweroff`."),
+        ("foo --x; uv run rl @ a.toml", "No part of the launch line, and left out: `foo --x`."),
+        ("uv run rl @ a.toml\n\ncp -r outputs /mnt\nnotify me", "left out: `cp -r outputs /mnt`, `notify me`."),
+    ],
+)
+def test_what_stands_behind_the_launch_or_on_its_line_is_shown(text: str, said: str, checkout: Path) -> None:
+    taken = take(text, checkout)
+    assert said in taken.said
+    assert taken.run.job.kind == "rl"
+    assert ("[hooks] finish" in taken.said) == said.startswith(("Behind", "left out"))
+
+
+def test_what_is_only_said_or_waited_for_behind_it_is_passed_over(checkout: Path) -> None:
+    assert "left out" not in take("uv run rl @ a.toml; echo done; sleep 5", checkout).said
 
 
 def test_a_folder_that_is_not_here_is_still_the_lines(checkout: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_launch_line_is_taken_checked_and_told(
     assert said.index("says:") < said.index("Next, in this order:")
     before = target.read_text()
     told = " ".join(before.replace("\n#", " ").split())
-    assert "prime-rl between 31 Dec 2025 and 24 Feb 2026 (gpu-ids, run_default), commit be0e3d131." in told
+    assert "prime-rl between 31 Dec 2025 and 24 Feb 2026, commit be0e3d131." in told
     assert main.main(["init", "-o", str(target), "--from", LINE]) == 1
     assert target.read_text() == before
 
@@ -212,7 +212,7 @@ def test_findings_are_no_failure_of_init(checkout: Path, tmp_path: Path, capsys:
     assert main.main(["init", "-o", str(target), "--from", "uv run rl @ not-there.toml"]) == 0
     said = capsys.readouterr().out
     assert "not-there.toml" in said.partition("says:")[2]
-    assert "The file is written all the same: mend what is named, then check again." in said
+    assert "The file is written all the same: mend what is named; how, says rl-supervisor check " in said
 
 
 @pytest.mark.parametrize(

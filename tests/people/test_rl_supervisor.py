@@ -226,6 +226,9 @@ def test_version_and_wrong_usage() -> None:
         answer = rl(*words)
         assert answer.returncode == 2
         assert "Traceback" not in answer.stderr
+    mistyped = rl("chek").stderr
+    assert "'check'" in mistyped and "start-check" not in mistyped
+    assert "rl-supervisor diagnose LOGS" in rl().stderr, "who knows no command yet is shown them all"
 
 
 def test_a_bad_run_file_needs_a_person_when_it_is_run_and_is_a_failure_by_hand(tmp_path: Path) -> None:

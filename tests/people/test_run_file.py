@@ -189,6 +189,27 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
             load(tmp_path / "bs4-qwen3.toml")
 
 
+def test_the_name_of_a_run_is_answered_with_its_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_SUPERVISOR_ETC", str(tmp_path))
+    (tmp_path / "night.toml").write_text(GOOD)
+    for named in ("night", "night.toml"):
+        with pytest.raises(ConfigError, match=rf"^{named} does not exist \(did you mean {tmp_path}/night.toml\?\)"):
+            load(Path(named))
+
+
+def test_the_trainers_own_file_gets_one_sentence_with_the_command_that_makes_a_run_file(tmp_path: Path) -> None:
+    for text in ('max_steps = 10\n[model]\nname = "m"\n[ckpt]\n', '[run]\nname = "n"\n[trainer]\n'):
+        [sentence] = mistakes(tmp_path, text)
+        assert sentence.startswith("run.toml is no run file: it looks like the trainer's own configuration.")
+        assert sentence.endswith("rl-supervisor init --from 'uv run rl @ run.toml' -o my-run.toml")
+    # What is meant for us is told of what it lacks.
+    for text in ('[run]\nid = "n"\n[model]\n', '[run]\n[jobs]\ndir = "/x"\n', "[store]\n"):
+        assert any("[job] is missing" in sentence for sentence in mistakes(tmp_path, text))
+    assert mistakes(tmp_path, "\n") == [
+        "run.toml is empty: delete it, and write one with `rl-supervisor init -o run.toml`."
+    ]
+
+
 def test_a_date_is_no_setting(tmp_path: Path) -> None:
     assert mistakes(tmp_path, "[run]\nid = 2026-01-06\n") == [
         "run.toml line 2: [run] id is a date or a time, and no setting is one: put it in quotes if it is text."

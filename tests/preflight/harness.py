@@ -16,7 +16,7 @@ from supervisor.preflight.gate import overrule_mistakes
 from supervisor.preflight.gather import gather
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.schema import Schema
-from supervisor.preflight.site import Gpu, GpuProcess, Site, Volume
+from supervisor.preflight.site import Gpu, GpuProcess, Refused, Site, Volume
 from supervisor.preflight.subject import Subject
 from tests.primerl.eras import ERAS, write_checkout
 
@@ -196,6 +196,7 @@ def site_of(table: Mapping[str, Any], here: Path) -> Site:
         ports={int(port): who for port, who in given.pop("ports", {}).items()},
         hf_cache=Path(cache) if (cache := given.pop("hf_cache", "")) else None,
         hf_models=models,
+        refused=[Refused(**one) for one in given.pop("refused", ())],
     )
     return replace(site, **given)
 

@@ -307,11 +307,14 @@ def test_an_interrupt_ends_what_the_other_looks_have_started(
 ) -> None:
     """^C in a check --online: a dry run has two minutes, and nobody wants to wait for them."""
 
+    ended: list[bool] = []
+
     def interrupted(*_: object, **__: object) -> Sequence[Finding]:
         raise KeyboardInterrupt
 
     def waits(*_: object, unwanted: threading.Event, **__: object) -> Sequence[Finding]:
         assert unwanted.wait(30)
+        ended.append(True)
         return ()
 
     monkeypatch.setattr(online, "findings", interrupted)
@@ -321,6 +324,7 @@ def test_an_interrupt_ends_what_the_other_looks_have_started(
     with pytest.raises(KeyboardInterrupt):
         check._online(checkout.subject(), (), {}, {}, measure=False)
     assert time.monotonic() - before < 10
+    assert len(ended) == 2, "each has ended what it started before the program ends"
 
 
 def test_one_that_hangs_is_ended_with_all_that_it_started(checkout: Checkout) -> None:

@@ -122,6 +122,11 @@ def test_what_every_version_refuses() -> None:
     assert eras.refused_by_all("orchestrator.sampling.top_p")
     assert eras.refused_by_all("no_such_key")
     assert eras.refused_by_all("trainer.model.ac", value="selective")
+    assert eras.refused_by_all("orchestrator.batch_size", value=0)
+    assert eras.refused_by_all("inference_gpu_ids", value=["cuda:0"])
+    assert not eras.refused_by_all("orchestrator.batch_size", value=8)
+    assert not eras.refused_by_all("inference_gpu_ids", value=["0"])  # a number in text
+    assert not eras.refused_by_all("orchestrator.oversampling_factor", value=0.5)  # since May 2026
     assert not eras.refused_by_all("orchestrator.group_size")
     assert not eras.refused_by_all("trainer.optim.no_such_key")  # dropped until June 2026
     assert not eras.refused_by_all("inference.vllm.max_num_seqs")  # taken since August 2026

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli import fixing
 from supervisor.preflight import fixes
 from supervisor.preflight.finding import Edit, Finding, Where
 from supervisor.preflight.fixes import FixError, Patch
@@ -147,8 +148,8 @@ def test_a_file_that_is_changed_in_the_last_moment_is_left_as_it_is(
 ) -> None:
     keep = fixes._keep
 
-    def meanwhile(path: Path) -> Path:
-        kept = keep(path)
+    def meanwhile(path: Path, *, copy: bool) -> Path:
+        kept = keep(path, copy=copy)
         path.write_text("another editor\n")
         return kept
 
@@ -159,12 +160,27 @@ def test_a_file_that_is_changed_in_the_last_moment_is_left_as_it_is(
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_link_is_not_followed(file: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link.toml"
+def test_a_link_is_followed_and_stays_one(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.toml"
     link.symlink_to(file)
-    with pytest.raises(FixError, match=f"is a link to {file}, and is left as it is: check that file itself"):
-        fixes.write(Patch(link, TEXT.encode(), b"new = 1\n"))
-    assert link.is_symlink() and file.read_text() == TEXT
+    fixing.show([finding(link, (1, 1, "new = 1"))], write=True, command="check")
+    told = capsys.readouterr().err
+    assert f"{link}, a link to {file}, is written; its former text is {file}.orig." in told
+    assert link.is_symlink()
+    assert file.read_text() == link.read_text() != TEXT
+    assert Path(f"{file}.orig").read_text() == TEXT
+
+
+def test_a_file_with_two_names_keeps_both(file: Path) -> None:
+    file.chmod(0o640)
+    other = file.with_name("other.toml")
+    other.hardlink_to(file)
+    kept = fixes.write(Patch(file, TEXT.encode(), b"new = 1\n"))
+    assert other.read_text() == file.read_text() == "new = 1\n"
+    assert kept.read_text() == TEXT
+    assert (other.stat().st_ino, other.stat().st_nlink, other.stat().st_mode & 0o777) == (file.stat().st_ino, 2, 0o640)
+    assert sorted(one.name for one in file.parent.iterdir()) == sorted([file.name, "other.toml", kept.name])
 
 
 def test_a_folder_that_may_not_be_written_is_one_sentence(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 from supervisor.config import RunFile
+from supervisor.preflight import gate
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding, Where
-from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping
+from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping, yielding
 from supervisor.preflight.subject import Subject
 from supervisor.primerl.configs import Settings
 from supervisor.toml_positions import key_positions
@@ -50,6 +52,12 @@ def test_what_cannot_be_started_cannot_be_overruled() -> None:
         assert stopping([Finding(name, "x")], {name})
 
 
+def test_a_file_that_cannot_be_read_is_never_called_one_that_can_be_started() -> None:
+    path = Path(gate.__file__).parent / "rules" / "text.toml"
+    assert {rule["id"] for rule in tomllib.loads(path.read_text())["rule"]} == gate.NO_TOML
+    assert not beaten(Finding("unquoted-text", "x."), {"unquoted-text"})
+
+
 def test_a_refusal_gives_way_to_what_says_more_at_its_place_and_comes_back_when_that_is_overruled() -> None:
     told = subject(REFUSED)
     found = in_order([REFUSED, BETTER, BATCH])
@@ -64,6 +72,12 @@ def test_a_refusal_gives_way_to_what_says_more_at_its_place_and_comes_back_when_
 def test_a_refusal_without_a_place_gives_way_to_nothing() -> None:
     nowhere = Finding("refused", "It cannot be.")
     assert in_order([nowhere, Finding("gpu-missing", "GPU 3 is not there.")])[0] == nowhere
+
+
+def test_a_run_that_is_refused_whatever_is_overruled_does_not_yield() -> None:
+    assert yielding([BATCH, NO_GPU], subject(), ())
+    assert not yielding([BETTER], subject(REFUSED), ())
+    assert not yielding([BETTER, BATCH], subject(REFUSED), {"slurm"})
 
 
 def test_an_id_that_is_none_or_helps_nothing_is_told_where_it_stands() -> None:

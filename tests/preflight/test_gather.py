@@ -100,7 +100,7 @@ def test_a_second_name_of_a_section_is_no_mistake_beside_another_one(here: Path)
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(b"\xff\xfe", "is not UTF-8"), (b"", "section [run] is missing"), (None, "does not exist")],
+    [(b"\xff\xfe", "is not UTF-8"), (b"", "is empty"), (None, "does not exist")],
 )
 def test_a_run_file_that_cannot_be_read_is_one_finding(tmp_path: Path, content: bytes | None, told: str) -> None:
     path = tmp_path / "run.toml"

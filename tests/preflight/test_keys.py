@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import RunFile
-from supervisor.preflight import eras, keys
+from supervisor.preflight import eras, job_args, keys
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.kinds import fits, wanted, written
+from supervisor.preflight.kinds import beyond, fits, wanted, written
 from supervisor.preflight.renames import gone, known_as, renames
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
@@ -77,12 +77,13 @@ UNKNOWN = [
         "Write trainer_gpu_ids",
     ),
     (JUNE, "clean = true", "82652c739", "Take it out"),
+    (JANUARY, "clean_output_dir = true", "knew it from 24 Feb 2026 until e26b50503", "Take it out"),
     (JANUARY, "[ckpt]\nkeep = 3", "ckpt.keep_last", "keep_last"),
     (JANUARY, "max_step = 10", "did you mean max_steps?", "max_steps"),
     (JANUARY, "[orchestrator]\nbatchsize = 10", "did you mean batch_size?", "batch_size"),
     (JANUARY, "[no_such_thing]\nx = 1", "no_such_thing is not known", "Take it out"),
     (JANUARY, "max-steps = 10", "is written with hyphens", "max_steps"),
-    (JANUARY, "[trainer.optim]\nlearning_rate = 1e-5", "dropped without a word", "known in"),
+    (JANUARY, "[trainer.optim]\nlearning_rate = 1e-5", "dropped without a word", "Write it as: lr"),
     (JANUARY, "[trainer.optim]\nweight-decay = 0.0", "hyphens, which only the command line takes", "weight_decay"),
     (JANUARY, "[[orchestrator.env]]\nid = 'a'\n[[orchestrator.env]]\nidd = 'b'", "did you mean id?", "id"),
 ]
@@ -135,6 +136,27 @@ def test_a_file_for_one_part_is_read_below_that_part() -> None:
     assert finding.edits[0].lines == ("max_steps = 3",)
 
 
+MOVED = [
+    ("8518c157c", "", "[trainer.model.lora]\nrank = 8", ["[trainer.model.experimental.lora]"]),
+    (JANUARY, "", "[trainer.model.experimental.lora] # adapters\nrank = 8", ["[trainer.model.lora] # adapters"]),
+    (JANUARY, "trainer", "[model.experimental.lora]\nrank = 8", ["[model.lora]"]),
+    (JANUARY, "", "[trainer.model.experimental]\nlora = { rank = 8 }", []),
+    (JANUARY, "", "[trainer.model.experimental]\nlora.rank = 8", []),
+    (JANUARY, "", "[trainer.model.lora]\nalpha = 1\n[trainer.model.experimental.lora]\nrank = 8", []),
+    (JANUARY, "", "[trainer.model.experimental.lora]\nrank = 8\n[trainer.model.experimental.lora.a]\nb = 1", []),
+]
+
+
+@pytest.mark.parametrize(("commit", "table", "text", "becomes"), MOVED, ids=[one[2] for one in MOVED])
+def test_the_header_of_a_table_that_has_another_name_now(
+    commit: str, table: str, text: str, becomes: list[str]
+) -> None:
+    """It is changed where that is all: what stands elsewhere on the line, or has to be joined, is left to a person."""
+    (finding,) = [one for one in _found(_subject(text, commit, table=table)) if one.id == "unknown-key"]
+    assert "lora" in finding.remedy
+    assert [line for edit in finding.edits for line in edit.lines] == becomes
+
+
 def _of_two_types(*, ignores: bool) -> Schema:
     number, text = Field(frozenset({"int"})), Field(frozenset({"str"}), choices=("constant", "linear"))
     constant = Field(frozenset({"table"}), {"type": text}, ignores=ignores)
@@ -174,7 +196,12 @@ VALUES = [
     (JANUARY, "[trainer.model.lora]\ntarget_modules = 'q_proj'", "a list", 'target_modules = ["q_proj"]'),
     (JANUARY, "[trainer.model.lora]\ntarget_modules = 'q, k'  # both", "a list", 'target_modules = ["q", "k"]  # both'),
     (JANUARY, "[model]\nname = 8", "text", 'name = "8"'),
-    (JANUARY, "inference_gpu_ids = 0", "a list", "inference_gpu_ids = [0]"),
+    (JANUARY, "inference_gpu_ids = 0", "a list of whole numbers", "inference_gpu_ids = [0]"),
+    (JANUARY, "inference_gpu_ids = ['cuda:0']", "a list of whole numbers", None),
+    (JANUARY, "inference_gpu_ids = [0.5]", "a list of whole numbers", None),
+    (JANUARY, "inference_gpu_ids = [[0]]", "a list of whole numbers", "inference_gpu_ids = [0]"),
+    (JANUARY, "[trainer.model.lora]\ntarget_modules = [1, 2]", "a list of texts", 'target_modules = ["1", "2"]'),
+    (JANUARY, "[trainer.model]\nseq_len = inf", "a whole number", None),
     (JANUARY, "ckpt = 5", "a table", None),
     (JANUARY, "[orchestrator.env]\nid = 'a'", "a list of tables", "[[orchestrator.env]]"),
     (JANUARY, "trainer = 3", "a table", None),
@@ -201,6 +228,10 @@ SOUND_VALUES = [
     "[trainer.model]\nac = 'None'",
     "[trainer.model]\nac = {}",
     "max_steps = 'None'",
+    "inference_gpu_ids = ['0']",  # pydantic reads a number in text there, too
+    "inference_gpu_ids = [1.0]",
+    "[trainer.optim]\nlr = '0'",
+    "[trainer.optim]\nmax_norm = inf",
     "clean = 'no'",
     "clean = 0",
     "[trainer.weight_broadcast]\nport = 'any'",  # the default transport drops it
@@ -228,6 +259,47 @@ def test_the_conversions_are_those_of_pydantic(kinds: str, value: object, fittin
     assert fits(Field(frozenset(kinds.split())), value) is fitting
 
 
+@pytest.mark.parametrize(
+    ("bounds", "value", "told"),
+    [
+        ({"ge": 1}, 0, "1 or more"), ({"ge": 1}, 1, ""), ({"gt": 0}, 0, "more than 0"), ({"gt": 0}, 0.1, ""),
+        ({"ge": 0, "lt": 1}, 1, "0 or more and less than 1"), ({"le": 65535}, 70000, "65535 or less"),
+        ({"ge": 1}, "0", "1 or more"), ({"ge": 1}, True, ""), ({"ge": 0}, float("nan"), "0 or more"),
+        ({"ge": 0}, float("inf"), ""), ({"ge": 1}, "many", ""), ({"ge": 1}, [0], ""), ({"ge": 1}, "None", ""),
+    ],
+)  # fmt: skip
+def test_the_bounds_are_those_of_pydantic(bounds: dict[str, float], value: object, told: str) -> None:
+    """Compared with pydantic 2.14 itself, nan as well, which it refuses as soon as there is a bound."""
+    assert beyond(Field(frozenset({"int", "float", "none"}), bounds=tuple(bounds.items())), value) == told
+
+
+@pytest.mark.parametrize(
+    ("commit", "text", "says"),
+    [
+        (JANUARY, "[orchestrator]\nseq_len = 2048\nnum_train_workers = 0", "1 or more"),
+        (JANUARY, "[trainer.optim]\nx = 1\nlr = -1e-5", "0 or more"),
+        (JANUARY, "[trainer.optim]\nx = 1\nlr = nan", "0 or more"),
+        (AUGUST, "[orchestrator]\nx = 1\nenv_server_base_port = 70000", "65535 or less"),
+    ],
+)
+def test_a_number_beyond_what_is_taken(commit: str, text: str, says: str) -> None:
+    (finding,) = [one for one in _found(_subject(text, commit)) if one.id == "out-of-bounds"]
+    assert says in finding.sentence
+    assert (finding.where.line, finding.weight) == (3, "error")
+
+
+def test_a_number_that_is_none_where_any_is_taken() -> None:
+    (finding,) = _found(_subject("[inference]\ngpu_memory_utilization = nan", JANUARY))
+    assert (finding.id, finding.weight, finding.where.line) == ("not-a-number", "warning", 2)
+
+
+def test_of_a_version_that_is_near_a_bound_is_certain_where_all_versions_have_it() -> None:
+    near = replace(_schema(JANUARY), exact=False)
+    subject = replace(_subject("[orchestrator]\nbatch_size = 0\noversampling_factor = 0.5"), schema=near)
+    weights = {one.where.key: one.weight for one in _found(subject)}
+    assert weights == {"orchestrator.batch_size": "error", "orchestrator.oversampling_factor": "warning"}
+
+
 def test_what_is_wanted_is_said_in_words() -> None:
     assert wanted(Field(frozenset({"int", "none"}))) == 'a whole number or "None"'
     assert wanted(Field(frozenset({"int", "float"}))) == "a number"
@@ -236,6 +308,33 @@ def test_what_is_wanted_is_said_in_words() -> None:
 
 
 # ---------------------------------------------------------------- flags, and what is missing
+
+
+@pytest.mark.parametrize(
+    ("args", "rule"),
+    [
+        (["--orchestrator.batch-size", "0"], "out-of-bounds"),
+        (["--orchestrator.batch-size", "many"], "wrong-kind"),
+        (["--orchestrator.batch-size", "8"], ""),
+        (["--orchestrator.batch-size=None"], ""),
+        (["--inference-gpu-ids", "0,1"], ""),  # lists are read in several ways
+    ],
+)
+def test_a_number_in_a_flag(args: list[str], rule: str, tmp_path: Path) -> None:
+    subject = replace(_subject("[orchestrator]\nbatch_size = 0"), args=args)  # the file's own does not count any more
+    found = [one for check in (keys.wrong_values, job_args.wrong_flags) for one in check(subject)]
+    assert [one.id for one in found if one.where.key == "job.args"] == ([rule] if rule else [])
+    assert [one for one in found if one.where.key != "job.args"] == [
+        one for one in found if "--inference-gpu-ids" in args and one.where.key == "orchestrator.batch_size"
+    ]
+
+
+def test_what_the_supervisor_says_itself_is_not_looked_at(tmp_path: Path) -> None:
+    run, path, _ = _run_file("", tmp_path)
+    subject = _subject("[trainer.ckpt]\ninterval = 0\n[trainer.model.lora]\nrank = 0")
+    found = [one.where.key for one in keys.wrong_values(replace(subject, run_file=run, run_path=path))]
+    assert found == ["trainer.model.lora.rank"]
+    assert [one.where.key for one in keys.wrong_values(subject)] == ["trainer.ckpt.interval", *found]
 
 
 def _run_file(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import date
+from pathlib import Path
 
 import pytest
 
-from supervisor.preflight import lengths
+from supervisor.preflight import lengths, prompts
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.schema import Field, Schema
+from supervisor.preflight.site import Refused
 from tests.preflight.eras_by_day import (
     EVERY,
     FEBRUARY,
@@ -156,3 +158,81 @@ def test_when_nothing_read_max_model_len_at_the_top(era: str | None, unread: boo
 @pytest.mark.parametrize("era", EVERY)
 def test_an_empty_configuration_is_left_alone(era: str | None) -> None:
     assert weights(lengths.CHECKS, of(era)) == {}
+
+
+@pytest.mark.parametrize(("asked", "weight"), [(-1, "error"), (0, "warning")])
+def test_an_answer_of_no_tokens(asked: int, weight: str) -> None:
+    for era in (JANUARY, NEWEST, None):
+        (one,) = [one for one in found(lengths.CHECKS, of(era, config(asked, 4096))) if one.id == "below-one"]
+        assert (one.weight, one.where.key) == (weight, "orchestrator.sampling.max_tokens")
+
+
+# ---------------------------------------------------------------- how long a prompt is
+
+
+def room_for(tools: str = NO_TOOLS, environment: str = "", max_tokens: int = 3840, **given: object) -> dict[str, str]:
+    text = f"{config(max_tokens, 4096, tools)}\n[[orchestrator.env]]\nid = 'an-env'\n{environment}"
+    checked = found(lengths.CHECKS, of(JANUARY, text, schema=EARLY, **given))
+    return {one.id: one.sentence for one in checked if "tokens" in one.id}
+
+
+def test_an_assumed_prompt_is_said_to_be_assumed() -> None:
+    assert room_for() == {}  # 256 are left
+    (told,) = room_for(max_tokens=3841).values()
+    assert told.endswith("leaves 255 tokens of max_model_len = 4096 for the prompt, and 256 are assumed to be needed; "
+                         "how long these are is not known here.")  # fmt: skip
+    (told,) = room_for(TOOLS, max_tokens=3000).values()
+    assert "one with tools had 1297 in a measured run; how long these are is not known here" in told
+
+
+def test_a_system_prompt_in_the_configuration_is_reckoned_with() -> None:
+    assert room_for(environment=f"args = {{ system_prompt = '{'be brief ' * 50}' }}") == {}
+    told = room_for(environment=f"args = {{ system_prompt = '{'be brief ' * 100}' }}")
+    assert list(told) == ["max-tokens-little-room"]
+    assert "its system prompt of 900 characters alone has an estimated 225" in told["max-tokens-little-room"]
+
+
+def test_a_limit_of_the_environment_goes_before_an_assumption() -> None:
+    assert room_for(TOOLS, "args = { max_prompt_tokens = 256 }") == {}
+    told = room_for(NO_TOOLS, "[orchestrator.env.args.data]\nmax_prompt_tokens = 512")
+    assert "orchestrator.env.args.data.max_prompt_tokens allows prompts of 512 tokens" in told["max-tokens-little-room"]
+
+
+def test_what_an_engine_refused_with_these_very_numbers_it_refuses_again() -> None:
+    again = site(refused=[Refused(600, 3840, 4096, "attempts/0003/inference.log")])
+    told = room_for(site=again)
+    assert list(told) == ["max-tokens-fill-context"]
+    assert "refused a prompt of 600 (attempts/0003/inference.log)" in told["max-tokens-fill-context"]
+    told = room_for(site=site(refused=[Refused(600, 4000, 4096, "inference.log"), Refused(300, 4000, 4096, "a.log")]))
+    assert "counted 600 tokens in a prompt of an earlier attempt (inference.log)" in told["max-tokens-little-room"]
+    assert room_for(max_tokens=3400, site=again) == {}  # it is mended: 696 are left
+
+
+def test_the_installed_source_says_whether_an_answer_is_ended_where_the_day_does_not() -> None:
+    given = {"schema": None, "engine_cuts": True}
+    assert about_tokens(FEBRUARY, config(4096, 4096), **given) == {}
+    given["engine_cuts"] = False
+    assert about_tokens(FEBRUARY, config(4096, 4096), **given) == {"max-tokens-fill-context": "error"}
+
+
+def test_prompts_are_counted_in_the_logs_of_earlier_attempts(tmp_path: Path) -> None:
+    most = "This model's maximum context length is"
+    lines = [
+        f"'max_tokens' is too large: 4000. {most} 4096 tokens and your request has 1297 input tokens (4000 > 4096 - 12",
+        f"{most} 2048 tokens. However, you requested 2054 tokens (1030 in the messages, 1024 in the completion). ",
+        "INFO: nothing of the kind",
+    ]
+    for attempt, text in ((1, lines[0]), (2, lines[2])):
+        folder = tmp_path / "attempts" / f"{attempt:04d}"
+        folder.mkdir(parents=True)
+        (folder / "rl.log").write_text(f"{text}\n{text}\n")
+    own = tmp_path / "inference.log"
+    own.write_text("\n".join(lines))
+    seen = prompts.refused(tmp_path, [own])
+    assert [(one.prompt, one.asked, one.context, one.log.endswith("0001/rl.log")) for one in seen] == [
+        (1297, 4000, 4096, True)
+    ]
+    assert [(one.prompt, one.asked, one.context) for one in prompts.refused(None, [tmp_path / "none.log", own])] == [
+        (1297, 4000, 4096),
+        (1030, 1024, 2048),
+    ]

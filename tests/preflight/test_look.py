@@ -84,6 +84,7 @@ def test_a_volume_that_gives_no_answer_costs_its_place_and_no_more(
 
     monkeypatch.setattr(part, held, hold)
     monkeypatch.setattr(look, "FILES_S", 0.3)
+    monkeypatch.setattr(look, "SILENT_S", 0.4)
     environ = {"HF_HOME": str(dead), "HOME": str(dead)}
     began = time.monotonic()
     site = look.look(Needs(environ, environ, python=dead / "bin/python", folders={"hf-cache": dead}), gpus=False)
@@ -91,6 +92,7 @@ def test_a_volume_that_gives_no_answer_costs_its_place_and_no_more(
     back.set()
     assert took < 5
     assert site.memory_bytes
+    assert bool(site.silent) == (held == "volume_of"), "what hangs is said, and not what has many files to read"
     if held == "text_of":
         assert site.hf_login is None
         assert site.netrc_wandb, "what is not known is not complained of"

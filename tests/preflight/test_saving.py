@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.config import RunFile
 from supervisor.preflight import batches, lengths, saving, sharing, tracking
 from supervisor.preflight.subject import Subject
 from supervisor.primerl.configs import Settings
+from supervisor.toml_positions import key_positions
 from tests.preflight.eras_by_day import (
     EVERY,
     IDS,
@@ -38,6 +41,12 @@ def test_no_checkpoints_are_a_note_under_the_supervisor_and_a_warning_by_hand(er
     assert by_hand.pop("checkpointing-off") == "warning"
     assert set(by_hand) <= {"run-name-not-pinned"}
     assert weights(saving.CHECKS, of(era, SAVES, interval=10)) == {}
+    for odd in (
+        "'10'",
+        "10.0",
+        "'ten'",
+    ):  # pydantic takes the first two; and of the last, it is not said that none is set
+        assert weights(saving.CHECKS, of(era, f"[ckpt]\ninterval = {odd}\n", interval=10)) == {}
 
 
 @pytest.mark.parametrize(("era", "missing"), [(SEPTEMBER, False), (IDS, False), (JANUARY, True), (NEWEST, True)])
@@ -106,6 +115,11 @@ def test_a_pod_that_can_be_taken_away_wants_a_store(given: dict[str, object], ex
     assert weights(saving.CHECKS, of(JANUARY, SAVES, interval=10, site=site(**given))) == expected
     stored = run(store={"url": "b2://a-bucket/prefix"})
     assert weights(saving.CHECKS, of(JANUARY, SAVES, interval=10, site=site(**given), run_file=stored)) == {}
+    # An url that is not understood is told by its own finding, and not that there is none.
+    text = key_positions("[store]\nurl = '/mnt/store'\n")
+    assert (
+        weights(saving.CHECKS, replace(of(JANUARY, SAVES, interval=10, site=site(**given)), run_positions=text)) == {}
+    )
 
 
 def test_a_state_folder_on_a_volume_that_stays_is_worth_a_note_only() -> None:

@@ -91,6 +91,46 @@ def test_defaults_and_what_is_wanted(annotation: str, required: bool, default: o
     assert (field.required, field.default) == (required, default)
 
 
+@pytest.mark.parametrize(
+    ("annotation", "bounds"),
+    [
+        ("int = Field(50, ge=1)", {"ge": 1}),
+        ("float = Field(0.5, gt=0, le=1.5)", {"gt": 0, "le": 1.5}),
+        ("Annotated[int, Field(ge=-1)] = 7", {"ge": -1}),
+        ("Annotated[int | None, Field(ge=1)] = None", {"ge": 1}),
+        ("Annotated[int, Field(ge=1)] | None = None", {"ge": 1}),
+        ("Annotated[int, Field(ge=1)] | float = 1", {}),  # what one refuses, the other takes
+        ("Annotated[int, Field(ge=1)] | Annotated[float, Field(ge=1, le=2)] = 1", {"ge": 1}),
+        ("Annotated[int, Field(ge=1)] | Any = 1", {}),
+        ("list[Annotated[int, Field(ge=1)]] = []", {}),
+        ("int = Field(50, ge=LEAST)", {}),
+        ("int = 3", {}),
+    ],
+)
+def test_how_small_or_large_a_number_may_be(annotation: str, bounds: dict[str, float]) -> None:
+    assert dict(_field(annotation).bounds) == bounds
+
+
+@pytest.mark.parametrize(
+    ("annotation", "elements"),
+    [
+        ("list[int] = []", "int"),
+        ("list[str] | None = None", "str"),
+        ("str | list[str] = ''", "str"),
+        ("list[int] | list[str] = []", "int str"),
+        ("list[int | None] = []", "int none"),
+        ("tuple[int, ...] = ()", "int"),
+        ("tuple[int, str] = (1, '')", ""),
+        ("list = []", ""),
+        ("list[int] | list = []", ""),
+        ("list[Any] = []", ""),
+        ("list[Other] = []", ""),
+    ],
+)
+def test_what_a_list_holds(annotation: str, elements: str) -> None:
+    assert _field(annotation).elements == frozenset(elements.split())
+
+
 def test_choices_are_those_of_a_literal_also_by_another_name() -> None:
     assert _field('Literal["a", "b"] | None = None').choices == ("a", "b")
     assert _field("Attn = 'sdpa'", 'Attn: TypeAlias = Literal["sdpa", "fa2"]').choices == ("sdpa", "fa2")

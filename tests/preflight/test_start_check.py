@@ -65,8 +65,8 @@ class Start:
         self.program.write_text(f'#!/bin/sh\necho "$@" > {self.folder}/words\ncat > {self.folder}/asked\n{script}\n')
         self.program.chmod(0o755)
 
-    def finds(self, *findings: dict[str, Any]) -> None:
-        (self.folder / "answer").write_text(json.dumps({"findings": findings}))
+    def finds(self, *findings: dict[str, Any], **more: bool) -> None:
+        (self.folder / "answer").write_text(json.dumps({"findings": findings, **more}))
         self.child(f"cat {self.folder}/answer")
 
     def check(self, overrule: Sequence[str] = ()) -> StartCheck:
@@ -101,6 +101,13 @@ def test_an_error_stops_the_first_start_and_says_its_id_its_place_and_how_to_ove
         "of group_size = 2. Set it to 6 or 8. To start all the same: --overrule batch-of-whole-groups, or [check] "
         f'overrule = ["batch-of-whole-groups"] in {start.folder}/run.toml.'
     )
+
+
+def test_where_overruling_does_not_help_it_is_not_offered(start: Start) -> None:
+    start.finds({**ERROR, "id": "slurm", "sentence": "[slurm] is there."}, yields=False)
+    with pytest.raises(ConfigError) as stopped:
+        start.begin()
+    assert str(stopped.value).endswith("[slurm] is there. Set it to 6 or 8.")
 
 
 def test_of_several_errors_each_has_a_line_of_its_own_and_the_last_names_them(start: Start) -> None:

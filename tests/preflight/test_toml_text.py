@@ -111,6 +111,7 @@ type = online-difficulty
     assert found.findings[2].sentence == (
         "batch_size is set in line 6 and again in line 7, to different values: 128 and 64."
     )
+    assert found.findings[2].where.key == "orchestrator.batch_size"
     assert found.findings[2].edits == ()  # which of the two is meant, nobody knows
     assert found.data is not None
     assert found.data["orchestrator"] == {"batch_size": 64, "clean": True, "buffer": {"type": "online-difficulty"}}

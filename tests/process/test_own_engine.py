@@ -29,6 +29,7 @@ from supervisor.simulator.practice import Practice, make_practice
 
 F = TypeVar("F", bound=f.Fact)
 ROUTER, OLD = "2026-08-21", "2026-01-06"
+OLD_TOO = pytest.param(OLD, marks=pytest.mark.soak)
 
 
 class Driver:
@@ -133,7 +134,7 @@ def started(driver: Driver) -> int:
     return max(driver.practice.trained_steps())
 
 
-@pytest.mark.parametrize("driver", [ROUTER, OLD], indirect=True)
+@pytest.mark.parametrize("driver", [ROUTER, OLD_TOO], indirect=True)
 def test_the_launcher_starts_no_second_server_and_each_half_has_its_own_gpu(driver: Driver) -> None:
     started(driver)
     assert len(driver.pids("inference")) == 1
@@ -147,7 +148,7 @@ def test_the_launcher_starts_no_second_server_and_each_half_has_its_own_gpu(driv
     assert "inference server" in launcher_log and "WARNING" in launcher_log
 
 
-@pytest.mark.parametrize("driver", [ROUTER, OLD], indirect=True)
+@pytest.mark.parametrize("driver", [ROUTER, OLD_TOO], indirect=True)
 def test_the_job_is_stopped_and_resumed_while_the_server_lives_on(driver: Driver) -> None:
     started(driver)
     before = driver.engine_pids()
@@ -162,7 +163,7 @@ def test_the_job_is_stopped_and_resumed_while_the_server_lives_on(driver: Driver
     assert driver.practice.answers()[-1]["weights"] != "base"
 
 
-@pytest.mark.parametrize("driver", [ROUTER, OLD], indirect=True)
+@pytest.mark.parametrize("driver", [ROUTER, OLD_TOO], indirect=True)
 def test_the_server_is_stopped_alone_and_nothing_of_the_job_is_touched(driver: Driver) -> None:
     started(driver)
     job = driver.job_pids()

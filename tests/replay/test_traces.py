@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -35,13 +34,7 @@ def seen(t: float, **fact: object) -> dict[str, object]:
     return {"t": t, "fact": {"@": kind, **fact}}
 
 
-def test_the_table_of_facts_is_that_of_the_core() -> None:
-    spec = importlib.util.spec_from_file_location("docs_facts", ROOT / "docs" / "facts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.replaced(PAGE) == PAGE, "run: python docs/facts.py --write"
+def test_every_kind_of_fact_is_on_the_page() -> None:
     for name in trace.KINDS:
         assert f"**`{name}`**" in PAGE
 

@@ -41,6 +41,7 @@ def wrong(found: dict[str, int], allowed: tuple[set[int], set[int]]) -> dict[str
     return {name: f"{mode:04o}" for name, mode in found.items() if mode not in allowed[name.endswith("/")]}
 
 
+@pytest.mark.soak
 def test_a_run_leaves_the_same_modes_behind_whatever_umask_it_was_started_with(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from supervisor import signatures
 from supervisor.core.facts import ErrorSeen, Role
 from supervisor.signatures import Registry, Signature, SignatureError, parse, read
-from supervisor.signatures.words import words_of
+from supervisor.signatures.words import reach_of, words_of
 
 PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
 REGISTRIES = {"prime-rl": read(PRIME_RL, signatures.VLLM, signatures.GENERAL), "any job": signatures.any_job()}
@@ -34,7 +34,7 @@ DETERMINISTIC = {
     "run-folder-used", "config-invalid", "environment-missing", "checkpoint-other-version", "model-length-too-long",
     "model-unknown", "module-missing", "key-missing", "model-not-found", "model-no-causal-lm", "model-type-unknown",
     "model-gated", "hub-not-found", "config-not-toml", "engine-model-unsupported", "engine-layout",
-    "checkpoint-other-shape",
+    "checkpoint-other-shape", "engine-batch-too-small",
 }  # fmt: skip
 
 
@@ -279,6 +279,36 @@ def _took(pattern: re.Pattern[str], line: str) -> float:
     begun = time.process_time()
     pattern.match(line)
     return time.process_time() - begun
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reach"),
+    [
+        ("abc", 3),
+        ("a{0,80}?b", 81),
+        ("(?:ab|c{3})?d", 4),
+        ("(?!.{0,600}x)ab|c", 2),
+        (r"[a-z]{2}\.\(", 4),
+        ("(?i:loss|nan)x", 5),
+        ("(?P<name>ab){4}", 8),
+    ],
+)
+def test_how_far_a_match_may_reach_is_told_from_the_pattern(pattern: str, reach: int) -> None:
+    assert reach_of(pattern) == reach
+
+
+def test_a_known_error_is_found_wherever_its_pattern_may_reach_and_a_long_line_is_not_read_to_its_end() -> None:
+    for signature in EVERY:
+        for _, line in signature.examples:
+            found = signature.pattern.match(line)
+            assert found is not None
+            assert found.end() <= reach_of(signature.pattern.pattern), signature.name
+    registry = signatures.any_job()
+    behind = "x" * 299 + " The model `qwen3-lora` does not exist" + " the rest of an answer" * 100
+    found_there = registry.match("inference", behind)
+    assert found_there is not None
+    assert found_there.name == "lora-not-loaded"
+    assert registry.match("inference", "x" + behind) is None  # its pattern allows for no more
 
 
 def test_no_pattern_takes_long_on_lines_made_for_it() -> None:

@@ -30,6 +30,10 @@ def test_what_the_core_takes_for_a_lost_gpu_needs_more_than_a_restart() -> None:
         ("[Tue Jan  6 03:00:12 2026] NVRM: Xid (PCI:0000:05:00): 31, pid=1, MMU Fault", 31, "xid-of-the-program"),
         ("NVRM: Xid (PCI:0000:05:00): 45, pid=4242, name=python3, Ch 00000008", 45, "xid-of-a-cleanup"),
         ("NVRM: Xid (PCI:0000:05:00): 63, Row Remapper: New row marked for remapping", 63, "xid-notice"),
+        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, name=python3, Contained", 94, "xid-of-the-program"),
+        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:02): 43, pid=1, name=a, Ch 00000008", 43, "xid-of-a-cleanup"),
+        ("NVRM: Xid (PCI:0000:05:00): 127, pid=4242, name=python3, Ch 00000008", 127, "xid-of-the-program"),
+        ("NVRM: Xid (PCI:0000:05:00): 163, Power smoothing disengaged", 163, "xid-notice"),
         ("NVRM: Xid (PCI:0000:05:00): 119, pid=1, Timeout after 6s of waiting for RPC response", 119, "gpu-fault"),
     ],
 )

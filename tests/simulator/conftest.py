@@ -10,6 +10,8 @@ import pytest
 from supervisor.simulator.practice import Practice, make_practice
 
 ERAS = ["2025-09-30", "2026-01-06", "v0.6", "2026-08-21"]
+LONG = [pytest.param(era, marks=() if era in ("2026-01-06", "2026-08-21") else pytest.mark.soak) for era in ERAS]
+"""Of what takes seconds, the two eras that differ most in each run of the tests; the others are soaks."""
 
 Make = Callable[..., Practice]
 

@@ -14,10 +14,8 @@ from supervisor.simulator.dcp import CheckpointError, read_progress
 from supervisor.simulator.imitation import FALSE_STEP
 from supervisor.simulator.practice import Practice, wait_until
 from supervisor.simulator.processes import stat_fields
-from tests.simulator.conftest import Make
+from tests.simulator.conftest import LONG, Make
 from tests.simulator.test_runs import finish
-
-SUPERVISED_ERAS = ["2026-01-06", "v0.6", "2026-08-21"]
 
 
 def get(port: int, path: str, timeout_s: float = 3.0) -> tuple[int, str]:
@@ -41,7 +39,7 @@ def held_gib(practice: Practice, pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines) >> 30
 
 
-@pytest.mark.parametrize("era", SUPERVISED_ERAS)
+@pytest.mark.parametrize("era", LONG[1:])
 def test_an_engine_that_dies_silently_is_noticed_by_nobody(era: str, make: Make) -> None:
     practice = make(era, max_steps=20, faults=[{"kind": "engine-exit-0", "at_step": 3}])
     launcher = practice.start()
@@ -231,7 +229,7 @@ def test_a_trainer_that_ignores_sigterm_is_killed_after_the_launchers_patience(m
     wait_until(lambda: not practice.alive(), "the whole tree to be gone")
 
 
-@pytest.mark.parametrize("era", SUPERVISED_ERAS)
+@pytest.mark.parametrize("era", LONG[1:])
 def test_a_killed_launcher_orphans_its_children_and_end_all_finds_them(era: str, make: Make) -> None:
     practice = make(era, max_steps=200)
     launcher = practice.start()

@@ -14,7 +14,7 @@ import pytest
 from supervisor.simulator.dcp import read_progress
 from supervisor.simulator.practice import Practice, wait_until
 from supervisor.simulator.torchfile import read_archive
-from tests.simulator.conftest import ERAS, Make
+from tests.simulator.conftest import ERAS, LONG, Make
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -25,7 +25,7 @@ def finish(practice: Practice, *extra: str) -> tuple[int, str]:
     return code, practice.launcher_output.read_text(encoding="utf-8", errors="replace")
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", LONG)
 def test_a_run_trains_to_its_last_step_and_leaves_checkpoints_in_both_trees_and_no_process(
     era: str, make: Make
 ) -> None:
@@ -51,7 +51,7 @@ def test_a_run_trains_to_its_last_step_and_leaves_checkpoints_in_both_trees_and_
     )
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", LONG)
 def test_a_resumed_run_goes_on_at_the_right_step_with_the_same_numbers_and_bytes(
     era: str, make: Make, tmp_path: Path
 ) -> None:

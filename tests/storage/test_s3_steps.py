@@ -34,9 +34,8 @@ endpoint = "{endpoint}"
 """
 
 
-@pytest.mark.parametrize(
-    "versions", [pytest.param(False, id="plain"), pytest.param(True, id="versions", marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("versions", [pytest.param(False, id="plain"), pytest.param(True, id="versions")])
 def test_two_steps_are_published_and_either_comes_back_byte_for_byte(
     s3: Proxy, s3_place: Callable[[bool], str], tmp_path: Path, transfers: Transfers, versions: bool
 ) -> None:
@@ -58,6 +57,7 @@ def test_two_steps_are_published_and_either_comes_back_byte_for_byte(
         assert tree(back) == step.content()
 
 
+@pytest.mark.soak
 def test_a_flipped_byte_on_the_way_back_is_fetched_again(
     s3: Proxy, s3_place: Callable[[bool], str], tmp_path: Path, transfers: Transfers
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+import tomllib
 from collections.abc import Callable
 
 import pytest
@@ -166,6 +167,29 @@ def test_a_mistake_in_the_run_file_leaves_the_unit_failed_and_is_not_tried_again
     assert (demo.show("ExecMainStatus"), demo.show("NRestarts")) == ("93", "0")
     assert demo.said('"stop_belov_mb"')
     assert demo.said('"stop_below_mb"') or demo.said("stop_below_mb")
+
+
+def test_the_check_before_the_first_start_fails_the_unit_until_a_person_overrules(run: Callable[..., Run]) -> None:
+    demo = run("checked", step_s=0.2)
+    file = f"/etc/rl-supervisor/{demo.name}.toml"
+    config = tomllib.loads(demo.box.do("cat", file))["job"]["config"]
+    demo.box.do("sed", "-i", "s/^at_start = false/at_start = true/", file)
+    demo.box.do("sed", "-i", "s/^batch_size = 8$/batch_size = 7/", config)  # in groups of two
+    demo.box.run("systemctl", "start", demo.unit)
+    demo.until(lambda: demo.show("ActiveState") == "failed", "the unit is failed")
+    assert (demo.show("ExecMainStatus"), demo.show("NRestarts")) == ("93", "0")
+    assert "[batch-of-whole-groups]" in demo.show("StatusText")
+    [told] = demo.said(f"[batch-of-whole-groups] {config} line ")
+    assert "To start all the same: --overrule batch-of-whole-groups" in told
+    assert not demo.said("is launched")
+
+    demo.box.do("sed", "-i", 's/^at_start = true/&\\noverrule = ["batch-of-whole-groups"]/', file)
+    demo.systemctl("start")
+    demo.until(lambda: demo.step() >= 3, "a person has said that it is meant")
+    demo.systemctl("stop")
+    demo.box.do("sed", "-i", "/^overrule = /d", file)
+    demo.systemctl("start")
+    demo.until(lambda: demo.said("Attempt 2 is launched"), "what has trained is not stopped by a check")
 
 
 def test_each_exit_code_leaves_the_state_that_the_page_names(run: Callable[..., Run], box: Box) -> None:

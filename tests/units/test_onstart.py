@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -217,7 +218,11 @@ def test_sigterm_during_the_wait_between_two_starts_starts_one_more_that_ends_wh
 
 def children_of(pid: int) -> list[str]:
     pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [Path(f"/proc/{child}/cmdline").read_text() for child in pids if Path(f"/proc/{child}").exists()]
+    found = []
+    for child in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found.append(Path(f"/proc/{child}/cmdline").read_text())
+    return found
 
 
 def test_the_lock_is_free_again_after_the_end_and_was_never_the_daemons(box: Box) -> None:

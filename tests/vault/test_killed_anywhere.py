@@ -30,7 +30,6 @@ IN_EACH_RUN = {
     ("file", "first", "lost"),
     ("file", "restore", "lost"),
     ("file", "quarantine", "lost"),
-    ("b2", "prune", "kept"),
 }
 """The others are soaks."""
 
@@ -54,9 +53,8 @@ def test_killed_at_every_point_nothing_is_lost(pod: Pod, name: str, fate: Fate) 
     kill_at_every_point(pod, name, SCENES[name], fate)
 
 
-@pytest.mark.parametrize(
-    ("fate", "every"), [pytest.param("kept", 1, marks=pytest.mark.soak), ("lost", 6)], ids=["all", "some"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("fate", "every"), [("kept", 1), ("lost", 6)], ids=["all", "some"])
 def test_killed_while_a_step_is_made_of_the_one_before(lora_pod: Pod, fate: Fate, every: int) -> None:
     assert kill_at_every_point(lora_pod, "compose", COMPOSE, fate, every) >= COMPOSE.least / every
 

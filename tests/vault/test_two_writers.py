@@ -123,7 +123,7 @@ WINNERS = {
     "reaches 20 again": Winner(20, 7, goes_back_to=-1),
 }
 
-IN_EACH_RUN = {("file", "publish", "same step"), ("file", "quarantine", "further"), ("b2", "release", "same step")}
+IN_EACH_RUN = {("b2", "release", "same step")}
 """The others are soaks."""
 AT_THE_FOLDER = {(act, "same step") for act in ACTS if act != "publish again"}
 """Of a step that is there names are replaced, and one rename or deletion that was on its way cannot be called back."""

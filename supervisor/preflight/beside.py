@@ -1,0 +1,79 @@
+"""Looks that may hang, each in a thread that nobody has to wait for, at the end of the program either."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Beside(Generic[T]):
+    """One such look, begun at once. A thread of a ``ThreadPoolExecutor`` would be waited for when Python ends."""
+
+    def __init__(self, what: Callable[[], T]) -> None:
+        self._what = what
+        self._seen: list[T] = []
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._look, daemon=True, name="preflight-look")
+        self._thread.start()
+
+    def result(self, until: float | None) -> T:
+        """What was seen, waited for until then (monotonic time; None: as long as it takes).
+
+        Raises TimeoutError, and whatever the look raised.
+        """
+        self.wait(until)
+        if self._failed is not None:
+            raise self._failed
+        if not self._seen:
+            raise TimeoutError
+        return self._seen[0]
+
+    def wait(self, until: float | None) -> None:
+        """Until it has come back, or until then."""
+        self._thread.join(None if until is None else max(0.0, until - time.monotonic()))
+
+    def told(self, until: float) -> T | None:
+        """The same; None where it failed or gave no answer: what the files of a pod say may be anything."""
+        try:
+            return self.result(until)
+        except (
+            OSError,
+            ValueError,
+        ):  # TimeoutError is an OSError, a name with a NUL or bytes that are no text the other
+            return None
+
+    @property
+    def hangs(self) -> bool:
+        """Has it not come back yet?"""
+        return self._thread.is_alive()
+
+    def _look(self) -> None:
+        try:
+            self._seen.append(self._what())
+        except BaseException as error:  # raised again where it is asked for
+            self._failed = error
+
+
+def side_by_side(looks: Sequence[Callable[[], T]], at_once: int) -> list[T]:
+    """What all of them see, in their order, ``at_once`` of them at a time. Raises what the first of them raised."""
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(len(looks)):
+        waiting.put(number)
+    seen: dict[int, T] = {}
+
+    def work() -> None:
+        while True:
+            try:
+                number = waiting.get_nowait()
+            except queue.Empty:
+                return
+            seen[number] = looks[number]()
+
+    for worker in [Beside(work) for _ in range(min(at_once, len(looks)))]:
+        worker.result(None)
+    return [seen[number] for number in range(len(looks))]

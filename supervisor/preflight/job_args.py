@@ -1,0 +1,104 @@
+"""The words of [job] args beside what the installed prime-rl takes: flags that it does not know, and their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from supervisor.preflight.checking import Check
+from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.key_reasons import explained, severity
+from supervisor.preflight.kinds import beyond, fits, shown, wanted
+from supervisor.preflight.renames import takes
+from supervisor.preflight.schema import Schema
+from supervisor.preflight.subject import Subject
+from supervisor.primerl.configs import flags
+
+
+def unknown_flags(subject: Subject) -> Iterator[Finding]:
+    """Flags in [job] args that the trainer does not know."""
+    schema = subject.schema
+    if schema is None or subject.kind not in ("rl", "sft"):
+        return
+    for name, _ in flags(subject.args):
+        path = name.replace("-", "_")
+        stranger = _first_unknown(schema, path)
+        if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
+            continue
+        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
+        told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
+        yield Finding("unknown-flag", told, where, remedy, severity=severity(stranger, schema, subject.kind))
+
+
+def wrong_flags(subject: Subject) -> Iterator[Finding]:
+    """Numbers in [job] args that are none, or beyond what the trainer takes. How other kinds are read differs."""
+    schema = subject.schema
+    if schema is None or subject.kind not in ("rl", "sft"):
+        return
+    for name, value in flags(subject.args):
+        path = name.replace("-", "_")
+        field = schema.get(path)
+        if field is None or value is None or not field.kinds <= {"int", "float", "none"}:
+            continue
+        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
+        weight = severity(path, schema, subject.kind, value)
+        if not fits(field, value):
+            told = f"--{name} is given {shown(value)}, and {wanted(field)} is wanted there."
+            yield Finding("wrong-kind", told, where, f"Give --{name} {wanted(field)}.", weight)
+        elif bounds := beyond(field, value):
+            told = f"--{name} {value}, and prime-rl wants {bounds}."
+            yield Finding("out-of-bounds", told, where, f"Give --{name} {bounds}.", weight)
+
+
+def at_signs(subject: Subject) -> Iterator[Finding]:
+    """`@file` in [job] config or args: the launcher wants a space between the two."""
+    for number, (before, word) in enumerate(zip(("", *subject.args), subject.args, strict=False)):
+        if not word.startswith("@") or len(word) < 2:
+            continue
+        # The later of prime-rl's two parsers takes `--trainer @file` also without the space; neither takes `@file`.
+        parser = subject.dialect.parser if subject.dialect else ""
+        if before.startswith("--") and parser != "pydantic-settings":
+            continue
+        where = Where(str(subject.run_path or ""), _line_of_element(subject, "args", number), "job.args")
+        told = f"[job] args has {word!r} in one word, which the launcher does not take for a configuration file."
+        yield Finding("at-sign", told, where, f'Write two words: "@", "{word[1:]}"; or name the file in [job] config.')
+    run = subject.run_file
+    for number, path in enumerate(run.job.config if run else ()):
+        name = str(path)
+        if name.startswith("@"):
+            line = _line_of_element(subject, "config", number)
+            told = f"[job] config names {name!r}: the supervisor puts the @ of the command line there by itself."
+            remedy = f'Write it as: config = "{name.lstrip("@ ")}"'
+            yield Finding("at-sign", told, Where(str(subject.run_path or ""), line, "job.config"), remedy)
+
+
+CHECKS: tuple[Check, ...] = (unknown_flags, wrong_flags, at_signs)
+
+
+def _first_unknown(schema: Schema, path: str) -> str:
+    """The shortest part of a dotted path that is not known, "" where all of it is."""
+    parts = path.split(".")
+    for length in range(1, len(parts) + 1):
+        if parts[length - 1].isdigit():
+            continue
+        if not takes(schema, ".".join(parts[:length])) and not (length == 1 and schema.open):
+            return ".".join(parts[:length])
+    return ""
+
+
+def _without_no(path: str) -> Iterator[str]:
+    """`--no-clean` and `--trainer.no-x` switch something off."""
+    if path.startswith("no_"):
+        yield path[3:]
+    above, _, name = path.rpartition(".")
+    if above and name.startswith("no_"):
+        yield f"{above}.{name[3:]}"
+
+
+def _line_of_flag(subject: Subject, name: str) -> int:
+    number = next((at for at, word in enumerate(subject.args) if word.partition("=")[0] == f"--{name}"), 0)
+    return _line_of_element(subject, "args", number)
+
+
+def _line_of_element(subject: Subject, key: str, number: int) -> int:
+    place = subject.run_positions.get(("job", key, number))
+    return place.line if place else subject.run_line("job", key)

@@ -1,0 +1,117 @@
+"""Logs of plain programs, which say no steps known here: what they lived with, and where an error came from."""
+
+from __future__ import annotations
+
+import io
+
+from supervisor.diagnosis.causes import Diagnosis, diagnose
+from supervisor.diagnosis.scan import scan
+
+
+def told(*lines: str) -> Diagnosis:
+    return diagnose(scan(io.BytesIO("\n".join(lines).encode()), "eval.log"))[-1]
+
+
+def timed_out() -> list[str]:
+    return [
+        "Traceback (most recent call last):",
+        '  File "/venv/lib/python3.11/site-packages/openai/_base_client.py", line 1013, in request',
+        "    raise APITimeoutError(request=request) from err",
+        "openai.APITimeoutError: Request timed out.",
+    ]
+
+
+def test_requests_that_time_out_over_pages_of_other_work_are_lived_with() -> None:
+    lines: list[str] = []
+    for sample in range(6):
+        lines += [f"sample {sample} score 0.5"] * 150 + timed_out()
+    found = told(*lines, *["sample 7 score 0.5"] * 40)
+    assert found.root is None
+    assert [one.name for one in found.survived] == ["connection-refused"]
+
+
+def test_the_same_exception_one_after_another_is_not_lived_with() -> None:
+    found = told("start", *(timed_out() * 30))
+    assert found.root is not None
+    assert found.root.name == "connection-refused"
+
+
+def test_what_a_program_prints_in_the_middle_of_a_traceback_is_no_exception() -> None:
+    ray = [
+        '(Worker pid=57714)   File "/me/env.py", line 282, in extract [repeated 2x across cluster] (Ray deduplicates.)',
+        "(Worker pid=57714) Error: <answer> tag not found.",
+        "(Worker pid=57714) TypeError: cannot unpack non-iterable NoneType object",
+    ]
+    found = told("(Worker pid=57714) Traceback (most recent call last):", *ray)
+    assert found.root is not None
+    assert found.root.text == "TypeError: cannot unpack non-iterable NoneType object"
+    assert str(found.root.own) == "/me/env.py:282 in extract"
+
+
+def test_an_exception_of_a_library_is_shown_with_the_line_that_called_it() -> None:
+    found = told(
+        "Traceback (most recent call last):",
+        '  File "/venv/lib/python3.10/site-packages/google/api_core/grpc_helpers.py", line 75, in call',
+        '  File "/venv/lib/python3.10/site-packages/urllib3/connection.py", line 990, in _end_unary_response_blocking',
+        "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "/workspace/judge/backend.py", line 141, in _call',
+        '  File "/venv/lib/python3.10/site-packages/urllib3/util/retry.py", line 77, in error_remapped_callable',
+        "google.api_core.exceptions.NotFound: 404 models/judge-preview is not found",
+    )
+    assert found.root is not None
+    assert found.root.text.startswith("grpc._channel._InactiveRpcError")
+    assert str(found.root.own) == "/workspace/judge/backend.py:141 in _call"
+
+
+def test_an_exception_that_was_survived_and_comes_again_in_the_middle_of_a_log_names_no_end() -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/me/env.py", line 12, in extract',
+        "ValueError: no answer",
+    ]
+    step = ["{'loss': 0.5, 'epoch': 0.1}"]
+    found = told(*step, *raised, *step * 5, *raised, *["a long answer"] * 30)
+    assert found.root is None
+
+
+def test_where_it_is_the_last_thing_that_is_said_it_is_named_all_the_same() -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/me/env.py", line 12, in extract',
+        "ValueError: no answer",
+    ]
+    step = ["{'loss': 0.5, 'epoch': 0.1}"]
+    found = told(*step, *raised, *step * 5, *raised)
+    assert found.root is not None
+    assert found.root.text == "ValueError: no answer"
+
+
+def test_what_an_earlier_start_in_the_same_log_complained_of_is_not_told_of_the_last_one() -> None:
+    lines = [
+        "(APIServer pid=1) INFO 01-06 02:05:01 [api_server.py:1839] vLLM API server version 0.28.0",
+        "(EngineCore pid=2) ERROR 01-06 02:05:03 [core.py:718] no Segmentation fault, but something else",
+        "(APIServer pid=3) INFO 01-06 02:06:01 [api_server.py:1839] vLLM API server version 0.28.0",
+    ]
+    again = ["(EngineCore pid=4) ERROR 01-06 02:06:02 [core.py:718] Traceback (most recent call last):"]
+    first, second, headed = (
+        scan(io.BytesIO("\n".join(some).encode()), "inference.log", "inference")[0].complaint
+        for some in (lines[:2], lines, lines + again)
+    )
+    assert first is not None
+    assert first[0] == "no Segmentation fault, but something else"
+    assert second is None
+    assert headed is None
+
+
+def test_an_exception_of_a_module_in_small_letters_ends_its_traceback() -> None:
+    found = told(
+        "Traceback (most recent call last):",
+        '  File "/venv/lib/python3.12/socket.py", line 974, in getaddrinfo',
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    )
+    assert found.root is not None
+    assert found.root.name == "name-not-resolved"
