@@ -173,18 +173,13 @@ install_package() {
   [[ -x $venv/bin/rl-supervisor ]] || need_person "$RL_SUPERVISOR_PACKAGE was installed and brought no rl-supervisor"
 }
 
-# Waits in a way that SIGTERM ends at once.
+# Waits, and no longer than until SIGTERM comes. It looks again and again, as until_ended does.
 pause() {
+  local waiting
   sleep "$1" 9>&- &
   waiting=$!
-  if [[ -n $stopping ]]; then kill "$waiting" 2>/dev/null; fi # it came before there was anything to end
-  wait "$waiting"
-  waiting=''
-}
-
-on_signal() {
-  stopping=1
-  if [[ -n $waiting ]]; then kill "$waiting" 2>/dev/null; fi
+  while [[ -z $stopping && -d /proc/$waiting ]]; do sleep 0.2 9>&-; done
+  if [[ -n $stopping ]]; then kill "$waiting" 2>/dev/null; fi
 }
 
 # Becomes the daemon's parent, with the same pid and the lock; comes back only when that cannot be. Until it is installed,
@@ -193,8 +188,8 @@ supervise() {
   local waits code daemon
   read -ra waits < <(awk -v s="${RL_SUPERVISOR_BACKOFF:-5}" \
     'BEGIN { for (s = s < 0.1 ? 0.1 : s; s < 300; s *= 2) printf "%s ", s; print 300 }')
-  waiting='' stopping=''
-  trap on_signal TERM INT
+  stopping=''
+  trap 'stopping=1' TERM INT
   while :; do
     find_daemon
     code=$?

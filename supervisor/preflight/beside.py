@@ -41,10 +41,8 @@ class Beside(Generic[T]):
         """The same; None where it failed or gave no answer: what the files of a pod say may be anything."""
         try:
             return self.result(until)
-        except (
-            OSError,
-            ValueError,
-        ):  # TimeoutError is an OSError, a name with a NUL or bytes that are no text the other
+        # TimeoutError is an OSError; a name with a NUL, or bytes that are no text, are the other.
+        except (OSError, ValueError):
             return None
 
     @property

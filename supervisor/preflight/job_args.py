@@ -16,30 +16,22 @@ from supervisor.primerl.configs import flags
 
 def unknown_flags(subject: Subject) -> Iterator[Finding]:
     """Flags in [job] args that the trainer does not know."""
-    schema = subject.schema
-    if schema is None or subject.kind not in ("rl", "sft"):
-        return
-    for name, _ in flags(subject.args):
-        path = name.replace("-", "_")
+    for schema, name, _, path in _flags(subject):
         stranger = _first_unknown(schema, path)
         if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
             continue
-        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
         told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
-        yield Finding("unknown-flag", told, where, remedy, severity=severity(stranger, schema, subject.kind))
+        weight = severity(stranger, schema, subject.kind)
+        yield Finding("unknown-flag", told, _where(subject, name), remedy, weight)
 
 
 def wrong_flags(subject: Subject) -> Iterator[Finding]:
     """Numbers in [job] args that are none, or beyond what the trainer takes. How other kinds are read differs."""
-    schema = subject.schema
-    if schema is None or subject.kind not in ("rl", "sft"):
-        return
-    for name, value in flags(subject.args):
-        path = name.replace("-", "_")
+    for schema, name, value, path in _flags(subject):
         field = schema.get(path)
         if field is None or value is None or not field.kinds <= {"int", "float", "none"}:
             continue
-        where = Where(str(subject.run_path or ""), _line_of_flag(subject, name), "job.args")
+        where = _where(subject, name)
         weight = severity(path, schema, subject.kind, value)
         if not fits(field, value):
             told = f"--{name} is given {shown(value)}, and {wanted(field)} is wanted there."
@@ -74,6 +66,13 @@ def at_signs(subject: Subject) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (unknown_flags, wrong_flags, at_signs)
 
 
+def _flags(subject: Subject) -> Iterator[tuple[Schema, str, str | None, str]]:
+    """Each flag of the trainer's with its value and its dotted path; none where its keys are not known."""
+    schema = subject.schema
+    if schema is not None and subject.kind in ("rl", "sft"):
+        yield from ((schema, name, value, name.replace("-", "_")) for name, value in flags(subject.args))
+
+
 def _first_unknown(schema: Schema, path: str) -> str:
     """The shortest part of a dotted path that is not known, "" where all of it is."""
     parts = path.split(".")
@@ -94,9 +93,9 @@ def _without_no(path: str) -> Iterator[str]:
         yield f"{above}.{name[3:]}"
 
 
-def _line_of_flag(subject: Subject, name: str) -> int:
+def _where(subject: Subject, name: str) -> Where:
     number = next((at for at, word in enumerate(subject.args) if word.partition("=")[0] == f"--{name}"), 0)
-    return _line_of_element(subject, "args", number)
+    return Where(str(subject.run_path or ""), _line_of_element(subject, "args", number), "job.args")
 
 
 def _line_of_element(subject: Subject, key: str, number: int) -> int:
