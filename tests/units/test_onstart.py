@@ -17,12 +17,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "units" / "onstart.sh"
+NANNY = ROOT / "supervisor" / "nanny.py"
 
 # With --restart it is looked after by the real nanny, as the real program is. Without: appends its pid and words to
 # `calls`; then ends with the next code of `codes`, or stays until SIGTERM.
 NURSED = f"""#!/bin/bash
 [ "${{@: -1}}" = --restart ] && exec "${{NURSE:-{sys.executable}}}" -I -S \\
-  {ROOT}/supervisor/nanny.py -- "$0" "${{@:1:$#-1}}"
+  "${{NANNY:-{NANNY}}}" -- "$0" "${{@:1:$#-1}}"
 """
 STAND_IN = (
     NURSED
@@ -281,10 +282,20 @@ def other_user(box: Box) -> list[str]:
         pytest.skip("needs root and setpriv, to be somebody else")
     for folder in (box.folder, *box.folder.parents[:-2]):
         folder.chmod(0o755)  # pytest's own folders are for root alone
+    for path in (SCRIPT, NANNY):
+        shutil.copy(path, box.folder)  # the checkout may be for root alone, too
     (box.folder / "home").mkdir()
     for path in (box.folder, box.folder / "home", box.folder / "locks"):
         os.chown(path, 54322, 54322)
-    return ["setpriv", "--reuid=54322", "--regid=54322", "--clear-groups", "bash", str(SCRIPT), "--foreground"]
+    return [
+        "setpriv",
+        "--reuid=54322",
+        "--regid=54322",
+        "--clear-groups",
+        "bash",
+        str(box.folder / SCRIPT.name),
+        "--foreground",
+    ]
 
 
 def without_folders(box: Box) -> dict[str, str]:
@@ -293,6 +304,7 @@ def without_folders(box: Box) -> dict[str, str]:
     return {
         **{name: box.env[name] for name in names},
         "NURSE": shutil.which("python3", path="/usr/bin") or sys.executable,
+        "NANNY": str(box.folder / NANNY.name),
     }
 
 
