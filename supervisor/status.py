@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from supervisor import belief
+from supervisor.core import keeping
 from supervisor.core.account import settled
 from supervisor.core.deadlines import allowance, excuse, startup_budget, step_deadline
 from supervisor.core.goodput import PRODUCTIVE, across, merged
@@ -84,6 +85,7 @@ def status(state: State) -> dict[str, Any]:
         "attempt": state.attempt,
         "restarts": state.restarts,
         "pid": state.pid,
+        "worthless": list(keeping.findings(state).values()),
         "last_good_step": state.last_good,
         "published_step": state.published,
         "local_steps": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
+from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.words import span
@@ -12,7 +13,6 @@ from supervisor.core.words import span
 EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
 WARM = "The inference server ran on and is taken over warm."
 NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
-LONGEST_WHY = 300  # characters that are kept in the store
 
 Actions = list[a.Action]
 
@@ -105,6 +105,11 @@ def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say
     number = state.incident.id if state.incident else 0
     told = say("verdict", sentence, "error", verdict=cause, incident=number, attempt=state.attempt)
     return state, told
+
+
+def to_go_back(state: State, step: int, why: str = "") -> State:
+    """The next start is at ``step``; what is above it is another lineage then. ``why``: where no person said so."""
+    return replace(state, override=True, asked_step=step, asked_why=why, left_higher=False)
 
 
 def note_failure(state: State, signature: str) -> State:
