@@ -8,6 +8,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
+from supervisor.core.unsaved import unsaved
 from supervisor.core.words import span
 
 EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
@@ -169,7 +170,7 @@ def forgiven(state: State) -> State:
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:
-    level = "info" if code == EXIT_OK else "error"
+    level = "error" if code != EXIT_OK else "warning" if unsaved(state) else "info"
     state = replace(enter(state, mode, sentence), exit_code=code)
     return state, [say(mode, sentence, level)]
 

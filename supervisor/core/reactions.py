@@ -30,6 +30,7 @@ from supervisor.core.moves import (
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.phases import RESUME, learn
 from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
+from supervisor.core.unsaved import unsaved
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import size, span
@@ -152,7 +153,10 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
     if (over or before.mode in ("publishing", "finishing")) and not asked:
         return finish(state, [told, *claim])
     if before.mode == "finished" and not raised and not asked:
-        sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
+        missing = unsaved(before)
+        sentence = (
+            f"This run is finished. {missing}{' ' if missing else ''}Raise max_steps to go on, or start with --fresh."
+        )
         return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
     state = replace(state, exit_code=None, exit_said=False, wanted=state.wanted or asked)
     if asked:
