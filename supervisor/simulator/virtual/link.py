@@ -14,12 +14,13 @@ STALL_S = 120.0  # a transfer that moves nothing for so long is given up (the da
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One step's files. ``poison``: a job that resumes from it crashes at that step."""
+    """One step's files. ``poison``: a job that resumes from it crashes at that step; ``ruined``: it holds NaN."""
 
     step: int
     size_bytes: int
     poison: int | None = None
     damaged: bool = False
+    ruined: bool = False
 
 
 class Store:
