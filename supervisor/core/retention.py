@@ -55,6 +55,13 @@ def held(state: State) -> set[int]:
     return kept
 
 
+def _held_here(state: State, stored: set[int]) -> set[int]:
+    """Of what is held, what this disk keeps: the newest, and what the store lacks. The other is safe in the store."""
+    good = sorted({*state.good_local(), *state.good_stored()})
+    newest = {step for hold in state.worth.holds.values() for step in from_before(good, hold.bad)[-1:]}
+    return newest | (held(state) - stored)
+
+
 def _healthy_to_publish(state: State) -> int | None:
     """A complete step from before training became worthless that the store lacks: it goes before newer ones."""
     for hold in state.worth.holds.values():
@@ -82,7 +89,7 @@ def safe_locally(state: State, keep: int) -> list[int]:
         kept.add(state.resume_step)  # a job that is loading it still reads it
     if state.busy.publish is not None:
         kept.add(state.busy.publish)
-    kept |= _asked_for(state) | held(state)
+    kept |= _asked_for(state) | _held_here(state, stored)
     last_good = max(state.good_local(), default=-1)
     return sorted(
         s.step

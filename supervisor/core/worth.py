@@ -246,38 +246,46 @@ def _step(judge: _Judge, fact: StepDone) -> None:
         if fact.error_rate is not None and judge.new("errors", fact.step):
             _error_rate(judge, fact.step, fact.error_rate)
     else:
+        before = judge.worth.newest.get("loss")
         if fact.loss is not None and judge.new("loss", fact.step):
-            _loss(judge, fact.step, fact.loss)
+            _loss(judge, fact.step, before, fact.loss)
         if fact.throughput is not None and fact.throughput > 0 and judge.new("throughput", fact.step):
             _throughput(judge, fact.step, fact.throughput)
         silent = "trainable" not in judge.worth.newest  # an early prime-rl does not say how many samples counted
         if silent and "all-masked" in judge.worth.rows and judge.new("step", fact.step):
             judge.good("all-masked", f"The trainer did step {fact.step}, so its samples are trained on again.")
+    before = judge.worth.newest.get("reward")
     if fact.reward is not None and judge.new("reward", fact.step):
-        _reward(judge, fact.step, fact.reward)
+        _reward(judge, fact.step, before, fact.reward)
 
 
-def _loss(judge: _Judge, step: int, loss: float) -> None:
+def _first_bad(step: int, before: int | None) -> int:
+    """Where ``step`` is bad, and ``before`` was the last one that told: nobody knows that those between were well."""
+    return step if before is None else min(step, before + 1)
+
+
+def _loss(judge: _Judge, step: int, before: int | None, loss: float) -> None:
     if math.isfinite(loss):
         judge.good("loss-nan", f"The loss is a number again at step {step} ({loss:.4g}).", step)
-    elif row := judge.bad("loss-nan", step):
+    elif row := judge.bad("loss-nan", _first_bad(step, before)):
         sentence = f"The loss is {loss} for {row.bad} steps, up to step {step}: the weights are most likely lost."
         judge.say("loss-nan", row, sentence)
 
 
-def _reward(judge: _Judge, step: int, reward: float) -> None:
+def _reward(judge: _Judge, step: int, before: int | None, reward: float) -> None:
     # A batch without any reward (NaN) teaches as little as one of zeros.
     if not math.isnan(reward) and abs(reward) >= FLAT:
         judge.good("reward-flat", f"The reward moves again: {reward:.4g} at step {step}.", step)
         if reward > 0 and not judge.worth.rewarded:
             judge.worth = replace(judge.worth, rewarded=True)
         return
-    if row := judge.bad("reward-flat", step):
-        before = "it was above zero before" if judge.worth.rewarded else "it was never above zero"
+    if row := judge.bad("reward-flat", _first_bad(step, before)):
+        what = "no number" if math.isnan(reward) else "zero"
+        ever = "it was above zero before" if judge.worth.rewarded else "it was never above zero"
         judge.say(
             "reward-flat",
             row,
-            f"The reward is zero for {row.bad} steps in {_minutes(judge.t - row.since)}, up to step {step}; {before}. "
+            f"The reward is {what} for {row.bad} steps in {_minutes(judge.t - row.since)}, up to step {step}; {ever}. "
             "Look at some answers, at the parser and at the reward function.",
         )
 

@@ -126,7 +126,9 @@ def test_a_sparse_or_a_negative_reward_is_not_flat() -> None:
 
 def test_batches_without_any_reward_are_as_flat_as_zeros() -> None:
     run = Run()
-    assert one(run.steps(12, "orchestrator", reward=math.nan)).name == "reward-flat"
+    finding = one(run.steps(12, "orchestrator", reward=math.nan))
+    assert finding.name == "reward-flat"
+    assert finding.sentence.startswith("The reward is no number for 10 steps")
 
 
 def test_a_plain_commands_reward_counts_too() -> None:
