@@ -386,6 +386,22 @@ def test_stop_ends_the_spending_and_says_what_to_do(loss: float) -> None:
     assert 20 in world.stored
 
 
+def test_the_command_in_the_last_sentence_goes_back_too_once_the_daemon_has_ended() -> None:
+    world = World(replace(SETTINGS, on_worthless="stop"))
+    goes_up(world)
+    trains(world, 1, 20)
+    trains(world, 21, 22, loss=NAN)
+    (last,) = (one for one in world.actions if isinstance(one, a.Exit))
+    step = int(last.reason.rpartition("--step ")[2])
+    world.settings = replace(world.settings, pin_step=step)
+    world.boot()
+    assert world.state.resume_step == step == 20
+    assert world.holds == ()
+    world.job_up()
+    trains(world, 21, 30)
+    assert not status.status(world.state)["worthless"]
+
+
 def test_a_person_who_starts_a_worthless_run_again_gets_one_more_bad_step_and_not_more() -> None:
     world = World(replace(SETTINGS, on_worthless="stop"))
     goes_up(world)

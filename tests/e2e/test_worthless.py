@@ -23,6 +23,7 @@ def pods() -> Iterator[list[Pod]]:
         pod.close()
 
 
+@pytest.mark.soak
 def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_and_the_next_pod_goes_back_by_the_command_in_the_sentence(
     tmp_path: Path, pods: list[Pod]
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_and_the_next_pod_goes_
     assert not two.status()["worthless"]
 
 
+@pytest.mark.soak
 def test_a_run_that_is_to_go_back_by_itself_does_and_ends_well(tmp_path: Path, pods: list[Pod]) -> None:
     back = {**SMALL, "recovery": {"on_worthless": "rollback"}}
     pod = Pod(tmp_path, "v0.6", settings=back, faults=NAN_FROM_7, max_steps=14, step_s=0.4)
