@@ -76,7 +76,7 @@ class Desk(Protocol):
         run, state (one of STATES), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
         recent ones), reward, loss, attempt, restarts, pid, last_good_step, published_step,
         local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
-        problem}],
+        problem}], worthless [sentence], held [step],
         store (URL), store_reason, disk {path, total_bytes, free_bytes, reason},
         gpus [{index, uuid, used_bytes, total_bytes, role}], gpu_reason,
         engine {health, liveness, running, waiting} | None,
@@ -275,7 +275,7 @@ class _SocketPages(_OpenPages):
     def page_checkpoints(self) -> None:
         status = self.desk.status()
         names = ("run", "last_good_step", "published_step", "local_steps", "stored_steps", "store", "store_reason")
-        self.send_json({name: status.get(name) for name in (*names, "pinned", "damaged", "publishing")})
+        self.send_json({name: status.get(name) for name in (*names, "pinned", "held", "damaged", "publishing")})
 
     def page_explain(self) -> None:
         self.send_json(self.desk.explain())

@@ -247,6 +247,10 @@ class Recovery(Section):
     without the other where that is safe."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """Restarts without a new complete step before giving up (exit 93)."""
+    on_worthless: Literal["say", "stop", "rollback"] = "say"
+    """While training is worth nothing (loss NaN, reward fallen to zero). The newest step from before it is always kept.
+    `stop`: the job is stopped and a person called (exit 93). `rollback`: the run goes back to that step, again only
+    from newer healthy checkpoints, else as `stop`."""
     backoff: Annotated[float, Field(ge=0)] = 5
     """First wait before a restart that follows a failed one; doubles, with jitter."""
     backoff_cap: Annotated[float, Field(gt=0)] = 300

@@ -25,6 +25,7 @@ def of_run_file(file: RunFile) -> Settings:
         writing_s=file.deadlines.checkpoint_save,
         stop_budget_s=400.0,
         max_restarts=file.recovery.max_restarts,
+        on_worthless=file.recovery.on_worthless,
         backoff_base_s=file.recovery.backoff,
         backoff_cap_s=file.recovery.backoff_cap,
         keep_local=file.disk.keep_local,

@@ -15,7 +15,7 @@ from supervisor.attending import Attending
 from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import facts as f
-from supervisor.core import fencing, leaving
+from supervisor.core import fencing, keeping, leaving
 from supervisor.core.state import State
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.heartbeat import Heartbeat
@@ -87,6 +87,7 @@ class FrontDesk:
             "loop_waits": self._house.waits.told(),
             "job": facts.name if facts else "not installed yet",
             "notes": [
+                *keeping.findings(state).values(),
                 *(note for note in (fencing.note(state), leaving.note(state), self._house.heartbeat.note) if note),
                 *(facts.notes if facts else ()),
                 *([self._house.journal.failure] if self._house.journal.failure else []),

@@ -31,7 +31,7 @@ FROM_THE_STORE: dict[str, tuple[str, ...]] = {
     "store": ("keep_last", "keep_every"),
     "disk": ("prune_above", "keep_local"),
     "deadlines": ("startup", "step_floor", "step_ceiling", "engine_grace", "memory_fell", "hang", "checkpoint_save"),
-    "recovery": ("max_restarts", "backoff", "backoff_cap"),
+    "recovery": ("max_restarts", "on_worthless", "backoff", "backoff_cap"),
 }
 """Settings that a run file from the store may fill in where the pod's own file is silent."""
 

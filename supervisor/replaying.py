@@ -311,6 +311,8 @@ class Answers:
                 return [(self.HOOK_S, f.LineageKept(len(action.happened)))]
             case a.Pin():
                 return [(self.PRUNE_S, f.PinKept(action.step, action.pinned))]
+            case a.KeepHolds():
+                return [(self.PRUNE_S, f.HoldsKept(action.steps, action.holds))]
             case a.Restore():
                 size = self._store[action.step].size_bytes if action.step in self._store else 0
                 seconds = size / self._bytes_per_s

@@ -7,11 +7,12 @@ from statistics import median
 from typing import Any
 
 from supervisor import belief
+from supervisor.core import keeping
 from supervisor.core.account import settled
 from supervisor.core.deadlines import allowance, excuse, startup_budget, step_deadline
 from supervisor.core.goodput import PRODUCTIVE, across, merged
 from supervisor.core.phases import STEP
-from supervisor.core.retention import next_to_publish
+from supervisor.core.retention import held, next_to_publish
 from supervisor.core.state import Incident, State
 from supervisor.core.verdicts import judge, progress_sentence
 from supervisor.core.words import span
@@ -84,6 +85,7 @@ def status(state: State) -> dict[str, Any]:
         "attempt": state.attempt,
         "restarts": state.restarts,
         "pid": state.pid,
+        "worthless": list(keeping.findings(state).values()),
         "last_good_step": state.last_good,
         "published_step": state.published,
         "local_steps": [
@@ -103,6 +105,7 @@ def status(state: State) -> dict[str, Any]:
         "store_reason": state.store_reason or ("" if state.fence.lost else state.publish_reason),
         "next_to_publish": next_to_publish(state),
         "pinned": sorted({*state.pinned, *(int(s) for s, on in state.pin_wishes.items() if on)}),
+        "held": sorted(held(state)),
         "damaged": dict(state.damaged),
         "quarantined": sorted(int(step) for step in state.quarantined),
         "gpus": [

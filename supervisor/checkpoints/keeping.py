@@ -1,6 +1,7 @@
-"""What keeps a step in the store: a person's pin, somebody who is restoring it, the pointer, and being one of two.
+"""What keeps a step in the store: a pin, a hold, somebody who is restoring it, the pointer, and being one of two.
 
-``{run}/pins.json`` holds the pins, which survive pods. ``{run}/readers/`` holds a small object for each restore under
+``{run}/pins.json`` holds the pins of people, and the steps that the supervisor holds while training is worth nothing;
+both survive pods. ``{run}/readers/`` holds a small object for each restore under
 way: whoever restores says so first, so that nobody deletes the step under it. One that a dead pod left counts for
 twelve hours and is then deleted.
 """
@@ -12,7 +13,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
 from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until, versions_of
@@ -21,6 +22,9 @@ from supervisor.storage.base import Store, StoredFile, StoreError
 PINS = "pins.json"
 PINS_LIMIT = 64 << 10  # bytes
 MOST_PINS = 1000
+MOST_HOLDS = 20
+LONGEST_WHY = 300
+FINDING = re.compile(r"[a-z][a-z0-9-]{0,39}")
 READERS = "readers/"
 READER = re.compile(r"step_([0-9]{1,9})\.[0-9a-f]{16}\.json")
 READING_S = 12 * 3600.0
@@ -35,13 +39,41 @@ class Kept:
     pinned: tuple[int, ...] = ()
     reading: tuple[int, ...] = ()
     problem: str = ""
+    held: tuple[int, ...] = ()
+    holds: tuple[Hold, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Training is worth nothing since step ``bad``. The fields are those of ``supervisor.core.records.Hold``."""
+
+    finding: str
+    bad: int
+    why: str = ""
+    lifted: int | None = None
+
+
+@dataclass(frozen=True)
+class _Pins:
+    """What ``pins.json`` says, all ascending."""
+
+    steps: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    holds: tuple[Hold, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        value: dict[str, object] = {"format": FORMAT, "steps": self.steps}
+        if self.held or self.holds:  # an earlier version reads past it
+            value |= {"held": self.held, "holds": [asdict(one) for one in self.holds]}
+        return json.dumps(value).encode() + b"\n"
 
 
 def kept(store: Store, run_id: str) -> Kept:
     """What keeps steps, as the store tells it. Some small requests. Raises StoreError when it cannot tell."""
     reading = tuple(sorted({step for step, _, over in _readers(store, run_id) if not over}))
     try:
-        return Kept(read_pins(store, run_id), reading)
+        pins = _read(store, run_id)
+        return Kept(pins.steps, reading, held=pins.held, holds=pins.holds)
     except StoreError as error:
         if error.kind != "damaged":
             raise
@@ -53,12 +85,16 @@ def kept(store: Store, run_id: str) -> Kept:
 
 def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
     """The pinned steps, ascending. Raises kind "damaged" when the file is not one of ours."""
+    return _read(store, run_id).steps
+
+
+def _read(store: Store, run_id: str) -> _Pins:
     name = run_folder(run_id) + PINS
     try:
         data = get_listed(store, name, PINS_LIMIT)
     except StoreError as error:
         if error.kind == "missing":
-            return ()
+            return _Pins()
         raise
     where = f"{store.url}/{name} is damaged"
     advice = "Nothing is deleted from the store until it is mended: pin the steps again, or delete that file"
@@ -66,41 +102,82 @@ def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
         value = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise StoreError("damaged", f"{where}: it is no JSON. {advice}") from error
-    steps = value.get("steps") if isinstance(value, dict) and value.get("format") == FORMAT else None
-    right = isinstance(steps, list) and all(type(step) is int and 0 <= step < 10**9 for step in steps)
-    if not right or steps is None or len(steps) > MOST_PINS:
+    ours = value if isinstance(value, dict) and value.get("format") == FORMAT else {}
+    steps, held = _steps(ours.get("steps")), _steps(ours.get("held", []))
+    if steps is None or held is None:
         raise StoreError("damaged", f"{where}: it holds no list of at most {MOST_PINS} steps. {advice}")
-    return tuple(sorted(set(steps)))
+    holds = holds_of(ours.get("holds", []))
+    if holds is None:
+        raise StoreError("damaged", f"{where}: why steps are held is not told as it should be. {advice}")
+    return _Pins(steps, held, holds)
+
+
+def _steps(value: object) -> tuple[int, ...] | None:
+    """Steps of a list from JSON, ascending; None when it is no such list."""
+    if not isinstance(value, list) or len(value) > MOST_PINS or not all(_is_step(step) for step in value):
+        return None
+    return tuple(sorted(set(value)))
+
+
+def _is_step(value: object) -> bool:
+    return type(value) is int and 0 <= value < 10**9
+
+
+def holds_of(value: object) -> tuple[Hold, ...] | None:
+    """Holds from JSON; None when it is no list of some. Their words are shown to people, so they are only words."""
+    if not isinstance(value, list) or len(value) > MOST_HOLDS:
+        return None
+    found = []
+    for one in value:
+        finding, bad, why, lifted = (
+            (one.get(name) for name in ("finding", "bad", "why", "lifted")) if isinstance(one, dict) else [None] * 4
+        )
+        if not isinstance(finding, str) or not FINDING.fullmatch(finding) or not isinstance(why, str):
+            return None
+        if not isinstance(bad, int) or not _is_step(bad) or not (lifted is None or _is_step(lifted)):
+            return None
+        if len(why) > LONGEST_WHY or not why.isprintable():
+            return None
+        found.append(Hold(finding, bad, why, lifted))
+    return tuple(found)
 
 
 def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int, ...]:
     """Pin or unpin a step; returns all pins. A file that cannot be read is replaced by pinning, not by unpinning."""
-    name = run_folder(run_id) + PINS
-    earlier = versions_of(store, name)
+    earlier = versions_of(store, run_folder(run_id) + PINS)
     try:
-        before = read_pins(store, run_id)
+        before = _read(store, run_id)
     except StoreError as error:
         if error.kind != "damaged" or not pinned:
             raise
-        before = ()
-    steps = {*before, step} if pinned else {*before} - {step}
+        before = _Pins()  # the pod that trains writes what it holds anew
+    steps = {*before.steps, step} if pinned else {*before.steps} - {step}
     if len(steps) > MOST_PINS:
-        raise StoreError("permanent", f"{run_id} has {len(before)} pinned steps already: unpin some first")
-    if steps == set(before) and before:
-        return before
-    data = json.dumps({"format": FORMAT, "steps": sorted(steps)}).encode() + b"\n"
-    if not steps and not before:
-        return ()
+        raise StoreError("permanent", f"{run_id} has {len(before.steps)} pinned steps already: unpin some first")
+    return _write(store, run_id, before, replace(before, steps=tuple(sorted(steps))), earlier).steps
+
+
+def set_holds(store: Store, run_id: str, held: Sequence[int], holds: Sequence[Hold]) -> None:
+    """Write down which steps are held while training is worth nothing, and why; pins stay as they are."""
+    earlier = versions_of(store, run_folder(run_id) + PINS)
+    before = _read(store, run_id)
+    _write(store, run_id, before, replace(before, held=tuple(sorted(held)), holds=tuple(holds)), earlier)
+
+
+def _write(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: Sequence[StoredFile]) -> _Pins:
+    if now == before:
+        return now
+    name, data = run_folder(run_id) + PINS, now.to_bytes()
     stored = store.put_bytes(name, data)
     if store.get_bytes(name, stored.file_id, PINS_LIMIT) != data:
         raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
     # Not left to ``tidy``: had the store's clock gone back, an earlier version would count as the newer one.
     delete_old(store, [file for file in earlier if file.file_id != stored.file_id])
     until(  # or the next pin would be added to the pins without this one
-        lambda: read_pins(store, run_id) == tuple(sorted(steps)),
+        lambda: _read(store, run_id) == now,
         f"{store.url}/{name} does not show the pins that were just written; try again",
     )
-    return tuple(sorted(steps))
+    return now
 
 
 # ---------------------------------------------------------------- readers
@@ -157,6 +234,12 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
     if step in keeps.pinned:
         raise StoreError(
             "permanent", f"step {step} of {run_id} is not deleted: it is pinned (supervisorctl unpin {step})"
+        )
+    if step in keeps.held:
+        why = "; ".join(one.why.rstrip(".") for one in keeps.holds if one.why)
+        raise StoreError(
+            "permanent",
+            f"step {step} of {run_id} is not deleted: it is from before training became worthless{why and f' ({why})'}",
         )
     if step in keeps.reading:
         raise StoreError("permanent", f"step {step} of {run_id} is not deleted: somebody is restoring it")

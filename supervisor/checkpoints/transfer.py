@@ -27,7 +27,9 @@ Request
                                                                     "manifest_file_id", "manifest_sha256",
                                                                     "legacy"} | null, latest_problem, happened
                                                                     [{"lineage", "kind", "step", "wall", "why"}]
-                                                                    pinned [step], reading [step], pins_problem
+                                                                    pinned [step], reading [step], pins_problem,
+                                                                    held [step], holds [{"finding", "bad", "why",
+                                                                    "lifted"}]
     delete          step, generation?, writer?                      freed_bytes
     put-logs        journal, attempt, logs {NAME: base64 of gzip},  sent
                     generation?, writer?
@@ -38,6 +40,8 @@ Request
                                                                     steps [{"step", "committed", "problems" [], "files",
                                                                     "size_bytes", "read_bytes"}]
     pin             step, pinned, generation?, writer?              pinned [step]
+    hold            steps [step], holds as "catalogue" answers,     -
+                    generation?, writer?
     standing        -                                               generation, writer, released, mark, leaving
     claim           writer, settle_s, take_over?, over? {as         as "standing"
                     "standing" answers}
@@ -208,6 +212,8 @@ def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
         "pinned": list(keeps.pinned),
         "reading": list(keeps.reading),
         "pins_problem": keeps.problem,
+        "held": list(keeps.held),
+        "holds": [asdict(one) for one in keeps.holds],
         "steps": [asdict(info) for info in found.steps.values()],
         "latest": asdict(found.latest) | {"legacy": found.latest.legacy} if found.latest else None,
         "latest_problem": found.latest_problem,
@@ -255,6 +261,15 @@ def _pin(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, step = request.get("run_id", str), request.get("step", int)
     _fence(store, request)()
     return {"pinned": list(keeping.set_pin(store, run_id, step, pinned=request.get("pinned", bool)))}
+
+
+def _hold(store: Store, request: _Request, lines: _Lines) -> Answer:
+    holds = keeping.holds_of(request.get("holds", list))
+    if holds is None:
+        raise StoreError("permanent", "why steps are held is not told as it should be")
+    _fence(store, request)()
+    keeping.set_holds(store, request.get("run_id", str), request.get("steps", list), holds)
+    return {}
 
 
 def _standing(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -362,6 +377,7 @@ ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
     "get-logs": _get_logs,
     "verify": _verify,
     "pin": _pin,
+    "hold": _hold,
     "standing": _standing,
     "claim": _claim,
     "beat": _beat,

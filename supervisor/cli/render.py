@@ -272,6 +272,8 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
             notes.append("latest published")
         if step in (answer.get("pinned") or ()):
             notes.append("pinned")
+        if step in (answer.get("held") or ()):
+            notes.append("held: from before training became worthless")
         if here and here.get("reason"):
             notes.append(safe(here["reason"]))
         if there and there.get("left"):

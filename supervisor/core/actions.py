@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Happened, Learned
+from supervisor.core.records import Happened, Hold, Learned
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,14 @@ class Pin(Action):
 
     step: int
     pinned: bool
+
+
+@dataclass(frozen=True)
+class KeepHolds(Action):
+    """Write down in the store which steps are held while training is worth nothing, and why (``HoldsKept`` follows)."""
+
+    steps: tuple[int, ...]
+    holds: tuple[Hold, ...]
 
 
 @dataclass(frozen=True)

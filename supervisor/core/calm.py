@@ -33,7 +33,8 @@ def only_reacted_to(before: State, after: State, fact: f.Fact) -> bool:
         case f.HostLook():
             return True
         case f.StepDone():
-            return before.progress.step == after.progress.step and _in_time(after)
+            well = not before.worth.holds and not after.worth.holds
+            return well and before.progress.step == after.progress.step and _in_time(after)
     return False
 
 

@@ -65,7 +65,7 @@ def choose(state: State) -> Choice:
 
 def _pinned(state: State, step: int, how: str) -> Choice:
     if step in {s.step for s in state.local if s.state == "complete"}:
-        return Choice("start", step, f"A person asked for step {step} ({how}).")
+        return Choice("start", step, f"{_who_asked(state, step, how)}.")
     if str(step) in state.damaged:
         return Choice(
             "give-up",
@@ -73,7 +73,7 @@ def _pinned(state: State, step: int, how: str) -> Choice:
             f"Step {step} was asked for ({how}), and the store's copy is damaged: {state.damaged[str(step)]}",
         )
     if step in {s.step for s in state.store}:
-        return Choice("restore", step, f"A person asked for step {step} ({how}), and it is in the store only.")
+        return Choice("restore", step, f"{_who_asked(state, step, how)}, and it is in the store only.")
     if state.store_reason and state.settings.has_store and not state.store_permanent:
         asked = f"Step {step} was asked for ({how}), is not complete here, and the store cannot be listed yet"
         return Choice("wait", None, f"{asked}: {state.store_reason}")
@@ -84,6 +84,12 @@ def _pinned(state: State, step: int, how: str) -> Choice:
         None,
         f"Step {step} was asked for ({how}) and is not to be had: complete here {here}, stored {there}.",
     )
+
+
+def _who_asked(state: State, step: int, how: str) -> str:
+    if state.asked_why:
+        return f"Going back to step {step} (recovery.on_worthless = rollback)"
+    return f"A person asked for step {step} ({how})"
 
 
 def _nothing_good(state: State) -> Choice:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Happened, Learned
+from supervisor.core.records import Happened, Hold, Learned
 
 Role = Literal["launcher", "trainer", "orchestrator", "inference", "env", "job"]
 """``job`` is the whole of a plain command, which has no roles we could tell apart."""
@@ -268,6 +268,8 @@ class StoreSteps(Fact):
     pinned: tuple[int, ...] = ()  # a person keeps these
     reading: tuple[int, ...] = ()  # somebody is restoring these
     pins_reason: str = ""  # why the pins cannot be read; then nothing is deleted from the store
+    held: tuple[int, ...] = ()  # kept while training is worth nothing: from before the first bad step
+    holds: tuple[Hold, ...] = ()  # why they are
 
 
 @dataclass(frozen=True)
@@ -459,6 +461,16 @@ class PinKept(Fact):
 
 
 @dataclass(frozen=True)
+class HoldsKept(Fact):
+    """Which steps are held, and why, is written down in the store, or ``reason`` says why it is not."""
+
+    steps: tuple[int, ...]
+    holds: tuple[Hold, ...]
+    reason: str = ""
+    permanent: bool = False  # trying again cannot help soon
+
+
+@dataclass(frozen=True)
 class StoreChecked(Fact):
     """The store was compared with its manifests: good steps, and what is wrong with the others, by step."""
 
@@ -634,6 +646,7 @@ class Settings:
     stop_budget_s: float = 400.0
     # recovery
     max_restarts: int = 3
+    on_worthless: Literal["say", "stop", "rollback"] = "say"
     backoff_base_s: float = 5.0
     backoff_cap_s: float = 300.0
     publish_retry_s: float = 5.0  # first wait after a failed publish; doubles up to ten minutes

@@ -21,6 +21,7 @@ from supervisor.core.words import span
 
 NOT_SINCE = "not listed since this pod holds the run"
 LINEAGE_AGAIN_S = 20.0
+LONGEST_WHY = 300  # characters that are kept in the store
 TAKE_OVER = "supervisorctl start --take-over"
 Actions = list[a.Action]
 
@@ -129,7 +130,7 @@ def _claimed(state: State, fact: f.Claimed) -> State:
     fence = Fence(asked=True, generation=fact.generation, once=fact.generation, unswept=unswept)
     state = replace(state, fence=fence)
     # Another pod may have published since the store was listed, and what it published is what counts.
-    return state if alone else replace(state, store_reason=NOT_SINCE, store_t=-1.0)
+    return state if alone else replace(state, store_reason=NOT_SINCE, store_t=-1.0, holds_read=False)
 
 
 def _held(state: State, fact: f.ClaimHeld) -> State:
@@ -218,8 +219,9 @@ def _say(event: str, sentence: str, level: str = "info") -> a.Say:
 
 
 def went_back(state: State, step: int | None) -> State:
-    """A person goes to ``step`` (None: a fresh start) on purpose; to be written down in the store."""
-    happened: tuple[Happened, ...] = (Happened("rollback", -1 if step is None else step, state.wall),)
+    """The run goes to ``step`` (None: a fresh start) on purpose; to be written down in the store."""
+    why = state.asked_why[:LONGEST_WHY]
+    happened: tuple[Happened, ...] = (Happened("rollback", -1 if step is None else step, state.wall, why),)
     stored_left = any(s.step == step and s.left for s in state.store)
     if step is not None and (stored_left or str(step) in state.quarantined):
         happened = (*happened, Happened("take", step, state.wall))

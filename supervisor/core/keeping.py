@@ -1,12 +1,21 @@
-"""A person's pins, and what a check of the store found: what is asked for and said because of them."""
+"""What keeps steps, and what a check of the store found: what is asked for and said because of it.
+
+A person pins steps. The supervisor holds those from before training became worthless, from the first bad step on, until
+the run went back behind it, or until what retention keeps anyway was all made after training was well again.
+"""
 
 from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import fencing
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say
+from supervisor.core.retention import from_before, held, way_back
 from supervisor.core.state import State
+from supervisor.core.watch import Watch
+from supervisor.core.words import numbers
+from supervisor.core.worth import standing, to_record, without
 
 
 def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
@@ -22,13 +31,101 @@ def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
     return state, [*said, a.Pin(step, pinned)]
 
 
-def react(before: State, state: State, fact: f.PinKept | f.StoreChecked | f.StoreSteps) -> tuple[State, Actions]:
+# ---------------------------------------------------------------- training that is worth nothing
+
+
+def findings(state: State) -> dict[str, str]:
+    """By name, what stands against the training, each with the way back where there is one: for status and notes."""
+    return {name: with_advice(state, name, sentence) for name, sentence in standing(state.worth).items()}
+
+
+def with_advice(state: State, name: str, sentence: str) -> str:
+    """What was found, which step from before it is kept, and the command that goes back there."""
+    hold = state.worth.holds.get(name)
+    if hold is None:
+        return sentence
+    step, which = way_back(state, hold.bad)
+    if step is None:
+        return f"{sentence} {which[0].upper()}{which[1:]}. {_again(state, None)}"
+    if state.settings.mode == "observe":
+        return f"{sentence} {which}. To go back, start your job again at step {step}."
+    return f"{sentence} {which}. Go back to it with: supervisorctl rollback {step}"
+
+
+def after_the_end(state: State, bad: int) -> str:
+    """The command that goes back once no daemon runs any more."""
+    return _again(state, way_back(state, bad)[0])
+
+
+def _again(state: State, step: int | None) -> str:
+    if step is None:
+        return "Begin again with: rl-supervisor run RUN.toml --fresh"
+    return f"Start it again at step {step} with: rl-supervisor run RUN.toml --step {step}"
+
+
+def until_when(state: State, name: str) -> str:
+    """A finding was taken back: what is still held, and for how long."""
+    hold = state.worth.holds.get(name)
+    kept = sorted(held(state)) if hold is not None else []
+    if not kept:
+        return ""
+    return f" Step {numbers(kept)} stays until {_enough(state)} newer checkpoints are in the store."
+
+
+_OVER = "Training has been well for long enough: what was held from before goes by the usual rules again ({})."
+
+
+def _enough(state: State) -> int:
+    return max(2, state.settings.keep_last)
+
+
+def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
+    """Let go what is well again for long enough, and see that the store has it as it is."""
+    if not (state.worth.holds or state.holds or state.held):
+        return state, []
+    good = state.good_stored()
+    over = [
+        name
+        for name, hold in state.worth.holds.items()
+        if hold.lifted is not None and sum(step >= hold.lifted for step in good) >= _enough(state)
+    ]
+    if over:
+        state = replace(state, worth=without(state.worth, over))
+    holds = to_record(state.worth)
+    steps = tuple(sorted({step for hold in holds for step in from_before(good, hold.bad)}))
+    told: Actions = [say("worth", _OVER.format(f"step {numbers(state.held)}"))] if over and state.held else []
+    may = state.holds_read and not state.busy.holds and fencing.may_write(state) and state.settings.has_store
+    if (steps, holds) == (state.held, state.holds) or not may or state.store_reason or state.pins_reason:
+        return state, told
+    if not watch.over(state.holds_after, 0.0):
+        return state, told
+    return replace(state, busy=replace(state.busy, holds=True)), [*told, a.KeepHolds(steps, holds)]
+
+
+def _holds_said(before: State, fact: f.HoldsKept) -> Actions:
+    if not fact.reason or fact.reason == before.holds_reason:
+        return []
+    what = f"That step {numbers(fact.steps)} is held" if fact.steps else "That no step is held any more"
+    sentence = f"{what} could not be written down in the store: {fact.reason.rstrip('.')}. It is tried again."
+    return [say("hold", sentence, "warning")]
+
+
+def react(
+    before: State, state: State, fact: f.PinKept | f.HoldsKept | f.StoreChecked | f.StoreSteps
+) -> tuple[State, Actions]:
     """Say how it went, and ask anew for what could not be written down."""
     if isinstance(fact, f.PinKept):
         return state, [_pin_said(fact)]
+    if isinstance(fact, f.HoldsKept):
+        return state, _holds_said(before, fact)
     if isinstance(fact, f.StoreChecked):
         return state, _checked(before, state, fact)
-    acts: Actions = []
+    # What a pod before this one found.
+    acts: Actions = [
+        say("worth", sentence, "warning", finding=name)
+        for name, sentence in findings(state).items()
+        if name in state.worth.holds and name not in before.worth.holds
+    ]
     if state.pins_reason and state.pins_reason != before.pins_reason:
         acts.append(say("pin", f"Nothing is deleted from the store: {state.pins_reason}", "warning"))
     return state, [*acts, *(a.Pin(int(step), pinned) for step, pinned in state.pin_wishes.items())]

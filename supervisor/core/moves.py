@@ -5,14 +5,15 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
+from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
+from supervisor.core.unsaved import unsaved
 from supervisor.core.words import span
 
 EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
 WARM = "The inference server ran on and is taken over warm."
 NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
-LONGEST_WHY = 300  # characters that are kept in the store
 
 Actions = list[a.Action]
 
@@ -107,6 +108,11 @@ def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say
     return state, told
 
 
+def to_go_back(state: State, step: int, why: str = "") -> State:
+    """The next start is at ``step``; what is above it is another lineage then. ``why``: where no person said so."""
+    return replace(state, override=True, asked_step=step, asked_why=why, left_higher=False)
+
+
 def note_failure(state: State, signature: str) -> State:
     failure = Failure(signature, state.progress.step, state.resume_step)
     return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)
@@ -164,7 +170,7 @@ def forgiven(state: State) -> State:
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:
-    level = "info" if code == EXIT_OK else "error"
+    level = "error" if code != EXIT_OK else "warning" if unsaved(state) else "info"
     state = replace(enter(state, mode, sentence), exit_code=code)
     return state, [say(mode, sentence, level)]
 

@@ -162,6 +162,9 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
         case "prune":
             state = replace(state, prune_after=state.now + CRASH_PAUSE_S)
             busy = replace(busy, prune_local=None)
+        case "pin":
+            state = replace(state, holds_after=state.now + CRASH_PAUSE_S)
+            busy = replace(busy, holds=False)
         case "prune-store":
             state = replace(state, publish_after=state.now + CRASH_PAUSE_S)
             busy = replace(busy, prune_store=None)

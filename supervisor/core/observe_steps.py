@@ -14,9 +14,11 @@ from supervisor.core.state import (
     State,
 )
 from supervisor.core.watch import NEVER
+from supervisor.core.worth import inherited
 
 CHOOSE_ANEW_S = 5.0
 PRUNE_AGAIN_S = 60.0
+HOLDS_LATER_S = 600.0  # where writing them down cannot succeed soon
 MOST_VERIFIED = 8
 MOST_BEGUN = 64
 
@@ -78,6 +80,8 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
     anew = _published_anew(state.store, fact.steps)
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
     state = begun(state, *(s.step for s in state.store if s.committed and not s.legacy and s.step in bare))
+    if not state.holds_read and not fact.pins_reason:
+        state = replace(state, holds_read=True, worth=inherited(state.worth, fact.holds, state.now))
     state = replace(
         state,
         store=tuple(s for s in fact.steps if s.step not in state.outdated),
@@ -87,6 +91,8 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         pinned=fact.pinned,
         reading=fact.reading,
         pins_reason=fact.pins_reason,
+        held=state.held if fact.pins_reason else fact.held,
+        holds=state.holds if fact.pins_reason else fact.holds,
         store_reason="",
         store_permanent=False,
         store_t=state.now,
@@ -115,11 +121,14 @@ def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, .
 def _published(state: State, fact: f.Published) -> State:
     others = tuple(s for s in state.store if s.step != fact.step)
     stored = tuple(sorted((*others, f.StoredStep(fact.step, True, fact.size_bytes)), key=lambda s: s.step))
+    # latest.json goes back to no lower step, but from one that is quarantined.
+    above = max((s.step for s in others if s.step == state.store_latest and not s.left), default=-1)
+    latest = max(fact.step, above) if str(above) not in state.quarantined else fact.step
     return replace(
         state,
         store=stored,
-        store_latest=fact.step,
-        published=fact.step,
+        store_latest=latest,
+        published=latest,
         records_t=-NEVER,  # what a next pod begins with goes along
         outdated=tuple(step for step in state.outdated if step != fact.step),
         damaged={step: why for step, why in state.damaged.items() if step != str(fact.step)},
@@ -176,6 +185,14 @@ def _pin_kept(state: State, fact: f.PinKept) -> State:
     return replace(state, pin_wishes=wishes, pinned=tuple(sorted(pins)))
 
 
+def _holds_kept(state: State, fact: f.HoldsKept) -> State:
+    state = replace(state, busy=replace(state.busy, holds=False), holds_reason=fact.reason)
+    if fact.reason:
+        wait = HOLDS_LATER_S if fact.permanent else fencing.LINEAGE_AGAIN_S
+        return replace(state, holds_after=state.now + wait)
+    return replace(state, held=fact.steps, holds=fact.holds)
+
+
 def _store_checked(state: State, fact: f.StoreChecked) -> State:
     # What was said of a listing alone, which may have been seconds old, a later listing may take back. What was said
     # of bytes only bytes take back.
@@ -218,6 +235,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.Pruned: _pruned,
     f.PruneFailed: _prune_failed,
     f.PinKept: _pin_kept,
+    f.HoldsKept: _holds_kept,
     f.StoreChecked: _store_checked,
     f.Restored: _restored,
     f.RestoreFailed: _restore_failed,

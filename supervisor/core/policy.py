@@ -8,7 +8,7 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing, leaving
+from supervisor.core import fencing, keeping, leaving, worth
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
@@ -27,13 +27,15 @@ from supervisor.core.moves import (
     say,
     stop,
     survey,
+    to_go_back,
     want_engine,
     with_all,
     with_first,
 )
 from supervisor.core.observe import fresh_attempt
 from supervisor.core.proof import Verdict
-from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish
+from supervisor.core.records import Hold
+from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
 from supervisor.core.state import State, Would
 from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.upkeep import can_free, leave, upkeep
@@ -87,6 +89,8 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
         return with_first(told, stop(state, "finish", verdict.sentence))
     if verdict.act:
         return _failed(state, verdict)
+    if (worthless := _worthless(state)) is not None:
+        return worthless
     if verdict.kind == "suspect":
         return _suspect(state, verdict)
     if state.suspicion:
@@ -105,6 +109,46 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
         return with_all(acts, incident_stop(state, "disk-full", "disk-full", sentence))
     return state, []
+
+
+def _worthless(state: State) -> tuple[State, Actions] | None:
+    """Training was worth nothing at this attempt's last steps, and the run file says that this is acted upon."""
+    choice = state.settings.on_worthless
+    hold = None if choice == "say" or state.paused else worth.ruined(state.worth, state.started)
+    if hold is None:
+        return None
+    step, which = way_back(state, hold.bad)
+    if hold.finding == "reward-flat" and not state.worth.rewarded and step is None:
+        return None  # it was never above zero: that is where many a run begins
+    if state.settings.mode == "observe":
+        goes_back = choice == "rollback" and step is not None
+        return _would_act(state, hold, f"gone back to step {step}" if goes_back else "stopped the job")
+    before = _went_back_to(state)
+    if choice == "rollback" and step is not None and not state.fence.lost and step > before:
+        sentence = f"{hold.why} Going back to step {step} (recovery.on_worthless = rollback)."
+        return incident_stop(to_go_back(state, step, sentence), hold.finding, "restart", sentence)
+    why_not = ""
+    if choice == "rollback":
+        because = which if step is None else f"the run went back to step {before} for this already"
+        why_not = f", since {f'pod {state.fence.by} holds the run' if state.fence.lost else because}"
+    sentence = f"{hold.why} The job is stopped (recovery.on_worthless = {choice}{why_not})."
+    return incident_stop(state, hold.finding, "give-up", f"{sentence} {keeping.after_the_end(state, hold.bad)}")
+
+
+def _went_back_to(state: State) -> int:
+    """The highest step that the supervisor itself went back to, on any pod; -1: none.
+
+    It goes back only to a higher one than that: one that was made, healthy, beyond what was bad then.
+    """
+    happened = (*state.lineage, *state.happened)
+    return max((one.step for one in happened if one.kind == "rollback" and one.why), default=-1)
+
+
+def _would_act(state: State, hold: Hold, what: str) -> tuple[State, Actions] | None:
+    said = state.worth.rows[hold.finding].said_wall
+    if any(one.cause == hold.finding and one.wall >= said for one in state.would):
+        return None  # told once
+    return _told_if_observed(state, hold.finding, hold.why, what)
 
 
 _TOO_LARGE = "The checkpoint that is being saved, of about {}, does not fit on the disk beside the {} that stay free"
@@ -252,7 +296,8 @@ def _survey_again(state: State) -> tuple[State, Actions]:
 
 def _start(state: State, step: int | None, sentence: str) -> tuple[State, Actions]:
     state = _leave_higher(state, step)
-    state = replace(state, override=False, asked_step=None, left_higher=False)
+    state = replace(state, override=False, asked_step=None, asked_why="", left_higher=False)
+    state = replace(state, worth=worth.gone_back(state.worth, step))
     again = state.attempt > 0
     attempt = state.attempt + 1
     snapshot = None if state.new_config else state.snapshot

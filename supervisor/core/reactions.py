@@ -22,6 +22,7 @@ from supervisor.core.moves import (
     start_failed,
     stop,
     survey,
+    to_go_back,
     want_engine,
     with_all,
     with_first,
@@ -29,6 +30,7 @@ from supervisor.core.moves import (
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.phases import RESUME, learn
 from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
+from supervisor.core.unsaved import unsaved
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import size, span
@@ -45,7 +47,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return _daemon_started(before, state, fact)
         case f.Command():
             return _command(state, fact)
-        case f.PinKept() | f.StoreChecked():
+        case f.PinKept() | f.HoldsKept() | f.StoreChecked():
             return keeping.react(before, state, fact)
         case f.StoreSteps() if not fact.reason:
             return keeping.react(before, state, fact)
@@ -151,11 +153,14 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
     if (over or before.mode in ("publishing", "finishing")) and not asked:
         return finish(state, [told, *claim])
     if before.mode == "finished" and not raised and not asked:
-        sentence = "This run is finished. Raise max_steps to go on, or start with --fresh."
+        missing = unsaved(before)
+        sentence = (
+            f"This run is finished. {missing}{' ' if missing else ''}Raise max_steps to go on, or start with --fresh."
+        )
         return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
     state = replace(state, exit_code=None, exit_said=False, wanted=state.wanted or asked)
     if asked:
-        state = replace(state, override=True, asked_step=None, left_higher=False)
+        state = replace(state, override=True, asked_step=None, asked_why="", left_higher=False)
     else:  # a rollback that the daemon before had begun
         state = replace(state, override=state.asked_step is not None)
     state = replace(state, damaged={}) if asked else state  # a person may have mended what is asked for
@@ -244,8 +249,8 @@ def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
         return state, [say("rollback", f"Step {step} is not to be had: {known}. Nothing was changed.", "error")]
     if _ending(state):
         return state, [say("rollback", "The daemon is about to end: nothing was changed.", "error")]
-    state = replace(forgiven(state), override=True, asked_step=step, wanted=True, exit_code=None, exit_said=False)
-    state = replace(state, left_higher=False)
+    state = replace(forgiven(state), wanted=True, exit_code=None, exit_said=False)
+    state = to_go_back(state, step)
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.live or state.mode == "stopping":
         return with_all(claim, stop(state, "restart", f"Going back to step {step}{by}."))
@@ -373,12 +378,19 @@ def _setup_done(state: State, fact: f.SetupDone) -> tuple[State, Actions]:
 
 
 def _worth(state: State, fact: f.StepDone | f.ErrorSeen) -> tuple[State, Actions]:
-    """Training that goes on and is worth nothing: said, and never a reason to act."""
+    """Training that goes on and is worth nothing: said, with the way back. What is done is the policy's to decide."""
     worth, news = judged(state.worth, fact, state.now, state.wall)
     if worth is state.worth:
         return state, []
-    acts: Actions = [say("worth", one.sentence, "info" if one.cleared else "warning", finding=one.name) for one in news]
-    return replace(state, worth=worth), acts
+    state = replace(state, worth=worth)
+    acts: Actions = []
+    for one in news:
+        if one.cleared:
+            acts.append(say("worth", one.sentence + keeping.until_when(state, one.name), finding=one.name))
+        else:
+            sentence = keeping.with_advice(state, one.name, one.sentence)
+            acts.append(say("worth", sentence, "warning", finding=one.name))
+    return state, acts
 
 
 def _step_done(before: State, state: State) -> tuple[State, Actions]:

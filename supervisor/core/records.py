@@ -28,10 +28,24 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """Training is worth nothing since step ``bad``: what the store keeps of it, for the next pod.
+
+    ``why``: what people were told; "" while it is only feared. ``lifted``: the step from which on it is well again.
+    """
+
+    finding: str  # its name in ``supervisor.core.worth``
+    bad: int
+    why: str = ""
+    lifted: int | None = None
+
+
+@dataclass(frozen=True)
 class Happened:
     """Something that leaves steps of a run, or takes one back; ``wall`` is Unix time.
 
     rollback: all steps above ``step`` are left (-1: all); quarantine: ``step`` is; take: a person wants it after all.
+    A rollback with a ``why`` is the supervisor's own, a person's has none.
     """
 
     kind: Literal["rollback", "quarantine", "take"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from supervisor.core.state import State
 
 
 def next_to_publish(state: State) -> int | None:
     """The newest complete local step that is newer than everything in the store; skipped ones stay local."""
+    if (healthy := _healthy_to_publish(state)) is not None:
+        return healthy
     newest = max((s.step for s in state.local if s.state == "complete"), default=None)
     if newest is None or (newest == state.store_latest == state.published and not state.quarantined):
         return None  # the usual case, in short
@@ -22,11 +26,57 @@ def next_to_publish(state: State) -> int | None:
     return good[-1] if latest is not None and good[-1] == stored[-1] > latest else None
 
 
+def from_before(steps: Sequence[int], bad: int) -> list[int]:
+    """Of ``steps``, ascending, what is kept while training is worth nothing since step ``bad``: the newest before it.
+
+    The loss of a step is that of the weights which the step before it left. So where ``bad`` follows at once, the
+    checkpoint may be the broken one, and the one below it is kept as well.
+    """
+    before = [step for step in steps if step < bad]
+    return before[-2:] if before and before[-1] == bad - 1 else before[-1:]
+
+
+def way_back(state: State, bad: int) -> tuple[int | None, str]:
+    """The step to go back to from what is bad since step ``bad``, and a clause that says which one that is."""
+    kept = from_before(sorted({*state.good_local(), *state.good_stored()}), bad)
+    if not kept:
+        return None, "no checkpoint from before it exists"
+    if len(kept) > 1 and state.resume_step == kept[-1]:
+        return kept[0], f"It was bad at once after step {kept[-1]}; step {kept[0]}, the one before that, is kept"
+    return kept[-1], f"Step {kept[-1]}, the newest checkpoint from before it, is kept"
+
+
+def held(state: State) -> set[int]:
+    """Steps from before training became worthless: needed work while that is known, or feared (promise 13)."""
+    kept = set(state.held)
+    for hold in state.worth.holds.values():
+        kept.update(from_before(state.good_stored(), hold.bad))
+        kept.update(from_before(sorted({*state.good_local(), *state.good_stored()}), hold.bad))
+    return kept
+
+
+def _held_here(state: State, stored: set[int]) -> set[int]:
+    """Of what is held, what this disk keeps: the newest, and what the store lacks. The other is safe in the store."""
+    good = sorted({*state.good_local(), *state.good_stored()})
+    newest = {step for hold in state.worth.holds.values() for step in from_before(good, hold.bad)[-1:]}
+    return newest | (held(state) - stored)
+
+
+def _healthy_to_publish(state: State) -> int | None:
+    """A complete step from before training became worthless that the store lacks: it goes before newer ones."""
+    for hold in state.worth.holds.values():
+        here, there = from_before(state.good_local(), hold.bad), from_before(state.good_stored(), hold.bad)
+        if here and (not there or here[-1] > there[-1]):
+            return here[-1]
+    return None
+
+
 def safe_locally(state: State, keep: int) -> list[int]:
     """Local steps that may be deleted, oldest first: published ones, and ones below a newer published one.
 
     Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published or
-    that a person asked to go back to, or anything at or above the newest published step that is not itself published.
+    that a person asked to go back to, what is held, or anything at or above the newest published step that is not
+    itself published.
     """
     if state.fence.lost:
         return []  # what the store holds is another pod's now: nothing of it makes a step here superfluous
@@ -39,7 +89,7 @@ def safe_locally(state: State, keep: int) -> list[int]:
         kept.add(state.resume_step)  # a job that is loading it still reads it
     if state.busy.publish is not None:
         kept.add(state.busy.publish)
-    kept |= _asked_for(state)
+    kept |= _asked_for(state) | _held_here(state, stored)
     last_good = max(state.good_local(), default=-1)
     return sorted(
         s.step
@@ -77,8 +127,8 @@ def victims_in_store(state: State) -> list[int]:
     """Stored steps beyond retention, oldest first, then unfinished ones; at least two good ones always remain.
 
     Kept: the last N good ones, every M-th, what the pointer names, what this attempt resumed from, pinned steps, what
-    somebody is restoring or asked to go back to, and the newest one whose bytes were seen to be right. Damaged and
-    quarantined steps are a person's to delete. While nobody knows what is pinned nothing goes.
+    somebody is restoring or asked to go back to, what is held, and the newest one whose bytes were seen to be right.
+    Damaged and quarantined steps are a person's to delete. While nobody knows what is pinned nothing goes.
     """
     settings = state.settings
     if state.pins_reason:
@@ -86,7 +136,7 @@ def victims_in_store(state: State) -> list[int]:
     good = state.good_stored()
     kept = {*good[-max(2, settings.keep_last) :], *state.pinned, *state.reading}
     kept |= {int(step) for step in state.pin_wishes}
-    kept |= _asked_for(state)
+    kept |= _asked_for(state) | held(state)
     if settings.keep_every:
         kept |= {step for step in good if step % settings.keep_every == 0}
     if state.store_latest is not None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Happened, Learned
+from supervisor.core.records import Happened, Hold, Learned
 from supervisor.core.worth import Worth
 
 Mode = Literal[
@@ -278,6 +278,7 @@ class Busy:
     restore: int | None = None
     hook: str | None = None
     lineage: int | None = None  # number of entries that are being written down
+    holds: bool = False  # the steps that are held are being written down
 
 
 @dataclass(frozen=True)
@@ -353,6 +354,11 @@ class State:
     pin_wishes: dict[str, bool] = field(default_factory=dict)  # step -> pinned or not: not in the store yet
     reading: tuple[int, ...] = ()  # stored steps that somebody was restoring at the last look
     pins_reason: str = ""  # why the store's pins cannot be read
+    held: tuple[int, ...] = ()  # steps from before training became worthless, as the store has them
+    holds: tuple[Hold, ...] = ()  # and why, as the store has it
+    holds_read: bool = False  # what pods before this one wrote of that is known
+    holds_after: float = 0.0
+    holds_reason: str = ""  # why it could not be written down
     verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
     fence: Fence = field(default_factory=Fence)
     leave: Leave = field(default_factory=Leave)
@@ -391,6 +397,7 @@ class State:
     incident_count: int = 0
     override: bool = False  # --fresh or --step was given and not acted upon yet
     asked_step: int | None = None  # the step of a rollback that was not acted upon yet
+    asked_why: str = ""  # why it goes back, where no person asked for it
     left_higher: bool = False  # what is above it is left already, and it is being restored
     exit_code: int | None = None
     exit_said: bool = False

@@ -42,6 +42,7 @@ from supervisor.core.signals import (
     still_rollouts,
 )
 from supervisor.core.state import State
+from supervisor.core.unsaved import unsaved
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 from supervisor.core.worth import REFUSED
@@ -313,7 +314,9 @@ def progress_sentence(state: State) -> str:
 
 
 def finished_sentence(state: State) -> str:
-    """The last sentence of a run: its last step, or the checkpoint that was found to be the last."""
+    """The last words of a run: its last step, or the checkpoint that was found to be the last, and what is missing."""
     if state.progress.highest is None and state.last_good is not None:
-        return f"The run is finished: step {state.last_good} is the last one, and it is in the store."
-    return f"The run is finished: {progress_sentence(state)}."
+        told = f"The run is finished: step {state.last_good} is the last one, and it is in the store."
+    else:
+        told = f"The run is finished: {progress_sentence(state)}."
+    return f"{told} {unsaved(state)}".rstrip()

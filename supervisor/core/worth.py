@@ -1,4 +1,4 @@
-"""Training that runs but is worthless: a warning for people, never a reason to restart.
+"""Training that runs but is worthless: a warning for people, and a reason to keep the last healthy step.
 
 Each kind of worthlessness is a row of bad steps. A warning is said once, when the row is long enough in steps and in
 time, and taken back when as many good steps as its rule asks for follow each other.
@@ -7,12 +7,14 @@ time, and taken back when as many good steps as its rule asks for follow each ot
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
 from supervisor.core.evolve import replace
 from supervisor.core.facts import ErrorSeen, StepDone
+from supervisor.core.records import Hold
 
 FLAT: Final = 5e-5  # prime-rl writes rewards with four decimals: less than this reads 0.0000
 ERRORS_HIGH: Final = 0.9  # share of rollouts that ended in an error
@@ -52,12 +54,19 @@ RULES: Final[dict[str, Patience]] = {
 }
 
 
+HOLDING: Final = ("loss-nan", "reward-flat")
+"""What may have ruined the weights: steps from before it are kept (promise 13)."""
+
+
 @dataclass(frozen=True)
 class Streak:
-    """Bad steps in a row, and whether people were told. ``since`` is the time of the first of them."""
+    """Bad steps in a row, and whether people were told. ``since`` is the time of the first of them, ``last`` of the
+    last.
+    """
 
     bad: int = 0
     since: float = 0.0
+    last: float = 0.0
     good: int = 0
     said: str = ""  # the sentence, while the warning stands
     said_wall: float = 0.0  # when it was said, Unix time
@@ -72,6 +81,7 @@ class Worth:
     rewarded: bool = False  # the reward was above zero at least once
     stepped: bool = False  # a step was done at least once
     newest: dict[str, int] = field(default_factory=dict)  # the last step judged, by what it said of itself
+    holds: dict[str, Hold] = field(default_factory=dict)  # by the names in HOLDING; they outlive their rows
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,60 @@ def judged(worth: Worth, fact: StepDone | ErrorSeen, t: float, wall: float) -> t
 
 
 def present(worth: Worth) -> tuple[str, ...]:
-    """The sentences of the warnings that stand, in the order of ``RULES``; for status and explain."""
-    return tuple(row.said for name in RULES if (row := worth.rows.get(name)) is not None and row.said)
+    """The sentences of the warnings that stand, in the order of ``RULES``."""
+    return tuple(standing(worth).values())
+
+
+def standing(worth: Worth) -> dict[str, str]:
+    """The same, by name."""
+    return {name: row.said for name in RULES if (row := worth.rows.get(name)) is not None and row.said}
+
+
+def ruined(worth: Worth, since: float) -> Hold | None:
+    """What has been found bad, and was at a step seen after ``since``, up to the newest; None where nothing is."""
+    for name in HOLDING:
+        row, hold = worth.rows.get(name), worth.holds.get(name)
+        if row is not None and hold is not None and row.said and row.bad and row.last >= since:
+            return hold
+    return None
+
+
+def to_record(worth: Worth) -> tuple[Hold, ...]:
+    """What the next pod has to know. A bad step or two of many are no news for it."""
+
+    def is_feared(name: str) -> bool:
+        return name in worth.rows and 2 * worth.rows[name].bad >= RULES[name].steps
+
+    return tuple(hold for name, hold in sorted(worth.holds.items()) if hold.why or is_feared(name))
+
+
+def inherited(worth: Worth, holds: tuple[Hold, ...], t: float) -> Worth:
+    """With what pods before this one knew; what was seen here goes before it."""
+    new = {hold.finding: hold for hold in holds if hold.finding not in worth.holds}
+    if not new:
+        return worth
+    rows = {
+        name: Streak(RULES[name].steps if hold.why else RULES[name].steps // 2, t, said=hold.why)
+        for name, hold in new.items()
+        if name in HOLDING and hold.lifted is None
+    }
+    return replace(worth, rows={**rows, **worth.rows}, holds={**worth.holds, **new})
+
+
+def without(worth: Worth, names: Collection[str]) -> Worth:
+    """These holds are over."""
+    holds = {name: hold for name, hold in worth.holds.items() if name not in names}
+    return replace(worth, holds=holds)
+
+
+def gone_back(worth: Worth, step: int | None) -> Worth:
+    """The run goes on at ``step`` (None: from scratch): what was bad after it is not of this run any more."""
+    over = [name for name, hold in worth.holds.items() if step is None or hold.bad > step]
+    if not over:
+        return worth
+    rows = {name: row for name, row in worth.rows.items() if name not in over}
+    newest = {what: done for what, done in worth.newest.items() if what not in ("loss", "reward")}
+    return without(replace(worth, rows=rows, newest=newest), over)
 
 
 class _Judge:
@@ -119,11 +181,16 @@ class _Judge:
         self.worth = replace(self.worth, newest={**self.worth.newest, what: step})
         return True
 
-    def bad(self, name: str) -> Streak | None:
-        """Count a bad step; the row where it is now long enough and nobody was told."""
+    def bad(self, name: str, step: int | None = None) -> Streak | None:
+        """Count a bad step; the row where it is now long enough and nobody was told. ``step``: what came before it is
+        held from now on.
+        """
         old = self.worth.rows.get(name, Streak())
-        row = replace(old, bad=old.bad + 1, since=self.t if old.bad == 0 else old.since, good=0)
+        row = replace(old, bad=old.bad + 1, since=self.t if old.bad == 0 else old.since, last=self.t, good=0)
         self._keep(name, row)
+        if step is not None:
+            hold = self.worth.holds.get(name, Hold(name, step))
+            self._hold(name, replace(hold, bad=min(hold.bad, step), lifted=None))
         rule = RULES[name]
         # A clock that stepped back gives a negative time, which is no reason to warn early.
         return row if not row.said and row.bad >= rule.steps and self.t - row.since >= rule.seconds else None
@@ -135,20 +202,35 @@ class _Judge:
 
     def say(self, name: str, row: Streak, sentence: str) -> None:
         self._keep(name, replace(row, said=sentence, said_wall=self.wall))
+        if name in self.worth.holds:
+            self._hold(name, replace(self.worth.holds[name], why=sentence))
         self.findings.append(Finding(name, sentence))
 
-    def good(self, name: str, sentence: str) -> None:
-        """Count a good step; ``sentence`` is said where it ends a warning."""
+    def good(self, name: str, sentence: str, step: int | None = None) -> None:
+        """Count a good step; ``sentence`` is said where it ends a warning. ``step``: of a finding that holds."""
         old = self.worth.rows.get(name)
         if old is None:
             return
         row = replace(old, bad=0, good=old.good + 1)
         if not row.said or row.good >= RULES[name].clear:
             self.worth = replace(self.worth, rows={k: v for k, v in self.worth.rows.items() if k != name})
+            if step is not None and name in self.worth.holds:
+                self._lift(name, step)
             if row.said:
                 self.findings.append(Finding(name, sentence, cleared=True))
             return
         self._keep(name, row)
+
+    def _lift(self, name: str, step: int) -> None:
+        """Well again. What people were told of is held until that has lasted (``supervisor.core.keeping``)."""
+        hold = self.worth.holds[name]
+        if hold.why:
+            self._hold(name, replace(hold, lifted=step))
+        else:
+            self.worth = without(self.worth, (name,))
+
+    def _hold(self, name: str, hold: Hold) -> None:
+        self.worth = replace(self.worth, holds={**self.worth.holds, name: hold})
 
     def _keep(self, name: str, row: Streak) -> None:
         self.worth = replace(self.worth, rows={**self.worth.rows, name: row})
@@ -164,42 +246,46 @@ def _step(judge: _Judge, fact: StepDone) -> None:
         if fact.error_rate is not None and judge.new("errors", fact.step):
             _error_rate(judge, fact.step, fact.error_rate)
     else:
+        before = judge.worth.newest.get("loss")
         if fact.loss is not None and judge.new("loss", fact.step):
-            _loss(judge, fact.step, fact.loss)
+            _loss(judge, fact.step, before, fact.loss)
         if fact.throughput is not None and fact.throughput > 0 and judge.new("throughput", fact.step):
             _throughput(judge, fact.step, fact.throughput)
         silent = "trainable" not in judge.worth.newest  # an early prime-rl does not say how many samples counted
         if silent and "all-masked" in judge.worth.rows and judge.new("step", fact.step):
             judge.good("all-masked", f"The trainer did step {fact.step}, so its samples are trained on again.")
+    before = judge.worth.newest.get("reward")
     if fact.reward is not None and judge.new("reward", fact.step):
-        _reward(judge, fact.step, fact.reward)
+        _reward(judge, fact.step, before, fact.reward)
 
 
-def _loss(judge: _Judge, step: int, loss: float) -> None:
+def _first_bad(step: int, before: int | None) -> int:
+    """Where ``step`` is bad, and ``before`` was the last one that told: nobody knows that those between were well."""
+    return step if before is None else min(step, before + 1)
+
+
+def _loss(judge: _Judge, step: int, before: int | None, loss: float) -> None:
     if math.isfinite(loss):
-        judge.good("loss-nan", f"The loss is a number again at step {step} ({loss:.4g}).")
-    elif row := judge.bad("loss-nan"):
-        judge.say(
-            "loss-nan",
-            row,
-            f"The loss is {loss} for {row.bad} steps, up to step {step}: the weights are most likely lost. "
-            "Go back to a step before it.",
-        )
+        judge.good("loss-nan", f"The loss is a number again at step {step} ({loss:.4g}).", step)
+    elif row := judge.bad("loss-nan", _first_bad(step, before)):
+        sentence = f"The loss is {loss} for {row.bad} steps, up to step {step}: the weights are most likely lost."
+        judge.say("loss-nan", row, sentence)
 
 
-def _reward(judge: _Judge, step: int, reward: float) -> None:
+def _reward(judge: _Judge, step: int, before: int | None, reward: float) -> None:
     # A batch without any reward (NaN) teaches as little as one of zeros.
     if not math.isnan(reward) and abs(reward) >= FLAT:
-        judge.good("reward-flat", f"The reward moves again: {reward:.4g} at step {step}.")
+        judge.good("reward-flat", f"The reward moves again: {reward:.4g} at step {step}.", step)
         if reward > 0 and not judge.worth.rewarded:
             judge.worth = replace(judge.worth, rewarded=True)
         return
-    if row := judge.bad("reward-flat"):
-        before = "it was above zero before" if judge.worth.rewarded else "it was never above zero"
+    if row := judge.bad("reward-flat", _first_bad(step, before)):
+        what = "no number" if math.isnan(reward) else "zero"
+        ever = "it was above zero before" if judge.worth.rewarded else "it was never above zero"
         judge.say(
             "reward-flat",
             row,
-            f"The reward is zero for {row.bad} steps in {_minutes(judge.t - row.since)}, up to step {step}; {before}. "
+            f"The reward is {what} for {row.bad} steps in {_minutes(judge.t - row.since)}, up to step {step}; {ever}. "
             "Look at some answers, at the parser and at the reward function.",
         )
 

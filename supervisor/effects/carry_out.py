@@ -175,6 +175,8 @@ class Effects:
                 self._lanes.put("prune-store", lambda: self.store.prune(action))
             case a.Pin():
                 self._lanes.put("pin", lambda: self.store.pin(action))
+            case a.KeepHolds():
+                self._lanes.put("pin", lambda: self.store.keep_holds(action))  # pins are in the same object
             case a.Restore():
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
                 self._lanes.put("setup" if self.job is None else "restore", lambda: self.store.restore(action))

@@ -20,6 +20,7 @@ ALLOWED = (
     a.KeepRecords,
     a.CollectEvidence,
     a.Pin,
+    a.KeepHolds,
     a.Say,
     a.Exit,
 )

@@ -18,7 +18,7 @@ from supervisor.checkpoints.log_files import pack
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.records import Happened
+from supervisor.core.records import Happened, Hold
 from supervisor.effects import aside, run_records
 from supervisor.effects.attempts import digest, read_snapshot
 from supervisor.effects.claiming import LEAVING_STALL_S, Claiming
@@ -215,6 +215,8 @@ class StoreWork:
                 pinned=tuple(answer.get("pinned", ())),
                 reading=tuple(answer.get("reading", ())),
                 pins_reason=str(answer.get("pins_problem", "")),
+                held=tuple(answer.get("held", ())),
+                holds=tuple(Hold(**one) for one in answer.get("holds", ())),
             )
         )
         if not self._records_read:
@@ -336,6 +338,16 @@ class StoreWork:
             self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
             return
         self._post(f.PinKept(action.step, action.pinned))
+
+    def keep_holds(self, action: a.KeepHolds) -> None:
+        """Write down which steps are held while training is worth nothing, and why."""
+        try:
+            self._write("hold", steps=list(action.steps), holds=[vars(one) for one in action.holds])
+        except StoreError as error:
+            permanent = error.kind in ("permanent", "damaged")
+            self._post(f.HoldsKept(action.steps, action.holds, str(error), permanent))
+            return
+        self._post(f.HoldsKept(action.steps, action.holds))
 
     def keep_lineage(self, action: a.KeepLineage) -> None:
         """Write down which steps were left, and why; no step is published before that is known there."""

@@ -25,6 +25,7 @@ FAULT_KINDS = frozenset(
         "memory-fell",
         "imitation",
         "slow-step",
+        "loss-nan",
         "config-error",
         "ignores-sigterm",
     }
@@ -44,7 +45,8 @@ class Fault:
     `short` (.metadata there, a shard cut short). engine-hang: `stop` (the default, SIGSTOP) or `block`.
     ignores-sigterm: the role (trainer, the default; orchestrator, engine, launcher)."""
     factor: float = 10.0
-    """slow-step: how many times longer the step takes."""
+    """slow-step: how many times longer the step takes. (loss-nan: the weights are lost from this step on, and so are
+    the checkpoints that are saved of them.)"""
     growth_bytes: int = 1 << 20
     """disk-full: how much more each later step writes into rollouts."""
     at_start: int = 1

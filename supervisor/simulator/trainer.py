@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import shutil
 import signal
@@ -59,6 +60,7 @@ class Trainer:
         self.volume = Volume(part.output_dir, knobs, state)
         self.progress = Progress(era.first_step, 0, 0)
         self.saved_steps = step_numbers(part.checkpoint_dir / "checkpoints")
+        self.ruined = False
         self.metrics = part.output_dir / era.layout["metrics_file"] if era.layout["metrics_file"] else None
 
     def say(self, level: str, key: str, **values: object) -> None:
@@ -148,6 +150,9 @@ class Trainer:
             before_the_line()
         seconds = time.perf_counter() - started
         numbers = trainer_numbers(self.knobs.seed, step)
+        if self.ruined or self.state.strikes(self.knobs, "loss-nan", step):
+            self.ruined = True
+            numbers["loss"] = math.nan
         self.say("success", "step", step=step, seconds=seconds, duration=format_duration(seconds), **numbers)
         self._log_metrics(step, seconds, numbers)
 
@@ -203,6 +208,8 @@ class Trainer:
 
     def _checkpoint(self, step: int) -> None:
         self.say("info", "saving", step=step)
+        if self.ruined:
+            self.state.mark(f"ruined-{step}")
         self._save(step)
         if self.era.layout["weight_checkpoints"]:
             self.say("info", "saving_weights", step=step)
@@ -278,6 +285,7 @@ class Trainer:
         self.saved_steps = [saved_step for saved_step in self.saved_steps if saved_step <= step]
         if self.era.first_step == 1:
             self.progress = Progress(self.progress.step + 1, self.progress.total_tokens, self.progress.total_samples)
+        self.ruined = self.state.marked(f"ruined-{step}")
         self.say("info", "resuming", step=step)
 
 

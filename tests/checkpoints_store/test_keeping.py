@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.checkpoints import keeping
 from supervisor.checkpoints.catalogue import delete_step, list_steps
-from supervisor.checkpoints.keeping import kept, read_pins, reading, set_pin, tidy
+from supervisor.checkpoints.keeping import Hold, kept, read_pins, reading, set_holds, set_pin, tidy
 from supervisor.checkpoints.publish import publish
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server, Key
@@ -40,6 +40,44 @@ def test_a_pinned_step_is_not_deleted_until_it_is_unpinned(store: Store, tmp_pat
     assert list(list_steps(store, RUN).steps) == [20, 30]
 
 
+NAN = Hold("loss-nan", 21, "The loss is nan for 2 steps, up to step 22: the weights are most likely lost.")
+
+
+def test_a_step_from_before_training_became_worthless_is_not_deleted_by_anybody(store: Store, tmp_path: Path) -> None:
+    publish_all(store, tmp_path, 10, 20, 30, 40)
+    set_holds(store, RUN, [20], [NAN])
+    assert kept(store, RUN).held == (20,)
+    assert kept(store, RUN).holds == (NAN,)
+    assert refused(store, 20) == (
+        f"step 20 of {RUN} is not deleted: it is from before training became worthless (The loss is nan for 2 steps, "
+        "up to step 22: the weights are most likely lost)"
+    )
+    assert delete_step(store, RUN, 10) > 0
+    set_holds(store, RUN, [], [])
+    assert delete_step(store, RUN, 20) > 0
+
+
+def test_a_pin_and_a_hold_know_nothing_of_each_other(store: Store) -> None:
+    set_pin(store, RUN, 10, pinned=True)
+    set_holds(store, RUN, [10, 20], [NAN])
+    set_pin(store, RUN, 20, pinned=True)
+    assert read_pins(store, RUN) == (10, 20)
+    set_pin(store, RUN, 20, pinned=False)
+    assert kept(store, RUN).held == (10, 20)
+    set_holds(store, RUN, [], [])
+    assert read_pins(store, RUN) == (10,)
+    assert len(store.list_versions(f"{RUN}/pins.json")) == 1
+
+
+def test_what_is_held_as_it_is_already_is_not_written_again(store: Store) -> None:
+    set_holds(store, RUN, [], [])
+    assert store.list_versions(f"{RUN}/pins.json") == []
+    set_holds(store, RUN, [20], [NAN])
+    (first,) = store.list_versions(f"{RUN}/pins.json")
+    set_holds(store, RUN, [20], [NAN])
+    assert store.list_versions(f"{RUN}/pins.json") == [first]
+
+
 def test_two_good_steps_stay_whatever_is_asked_for(store: Store, tmp_path: Path) -> None:
     publish_all(store, tmp_path, 10, 20)
     assert "one of the last 2 good steps" in refused(store, 10)
@@ -58,6 +96,13 @@ def test_two_good_steps_stay_whatever_is_asked_for(store: Store, tmp_path: Path)
         b"[" * 50_000,
         json.dumps({"format": 1, "steps": list(range(1001))}).encode(),
         b" " * 70_000,
+        b'{"format": 1, "steps": [], "held": 20}',
+        b'{"format": 1, "steps": [], "held": [-1]}',
+        b'{"format": 1, "steps": [], "holds": [20]}',
+        b'{"format": 1, "steps": [], "holds": [{"finding": "../x", "bad": 1, "why": "", "lifted": null}]}',
+        b'{"format": 1, "steps": [], "holds": [{"finding": "x", "bad": "1", "why": "", "lifted": null}]}',
+        b'{"format": 1, "steps": [], "holds": [{"finding": "x", "bad": 1, "why": "\\u001b[2J", "lifted": null}]}',
+        b'{"format": 1, "steps": [], "holds": [{"finding": "x", "bad": 1, "why": "", "lifted": true}]}',
     ],
 )
 def test_while_the_pins_cannot_be_read_nothing_is_deleted(store: Store, tmp_path: Path, data: bytes) -> None:

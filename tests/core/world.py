@@ -7,6 +7,7 @@ from dataclasses import replace
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
+from supervisor.core.records import Happened, Hold
 from supervisor.core.state import State
 
 GIB = 1 << 30
@@ -47,6 +48,10 @@ class World:
         self.suppress = False  # the run is only observed
         self.pinned: set[int] = set()
         self.pin_problem = ""
+        self.held: tuple[int, ...] = ()  # in the store, as the pins are
+        self.holds: tuple[Hold, ...] = ()
+        self.hold_problem = ""
+        self.happened: tuple[Happened, ...] = ()
         self.publish_works = True
         self.damaged: set[int] = set()
         self.spoiled: dict[int, str] = {}  # stored steps of which the listing shows that something is wrong
@@ -110,7 +115,14 @@ class World:
                 else:
                     self.pinned = self.pinned | {action.step} if action.pinned else self.pinned - {action.step}
                     self.see(f.PinKept(action.step, action.pinned))
+            case a.KeepHolds():
+                if self.hold_problem:
+                    self.see(f.HoldsKept(action.steps, action.holds, self.hold_problem))
+                else:
+                    self.held, self.holds = action.steps, action.holds
+                    self.see(f.HoldsKept(action.steps, action.holds))
             case a.PruneStore():
+                assert action.step not in self.held, f"the store refuses: step {action.step} is held"
                 self.stored.pop(action.step, None)
                 self.see(f.Pruned(action.step, "store", GIB))
             case a.Restore():
@@ -143,7 +155,9 @@ class World:
                 f.StoredStep(step, False, GIB, manifest=f"m{step}", problem=what) for step, what in self.spoiled.items()
             ]
             stored.sort(key=lambda one: one.step)
-            self.see(f.StoreSteps(tuple(stored), self.latest, pinned=tuple(sorted(self.pinned))))
+            pins = tuple(sorted(self.pinned))
+            told = f.StoreSteps(tuple(stored), self.latest, pinned=pins, held=self.held, holds=self.holds)
+            self.see(replace(told, happened=self.happened))
 
     # ------------------------------------------------------------ the job
 
@@ -168,14 +182,14 @@ class World:
         look = f.EngineLook("http://127.0.0.1:8000", "ok", "ok", iterations=self.t, running=8.0, waiting=0.0)
         self.see(replace(look, **what))
 
-    def step(self, number: int, seconds: float = 200.0, reward: float = 0.4) -> None:
+    def step(self, number: int, seconds: float = 200.0, reward: float | None = 0.4, loss: float = 0.1) -> None:
         end = self.t + seconds
         while self.t < end - 5:
             self.t += 5
             self.engine()
         self.t = end
         self.see(f.StepDone("orchestrator", number, seconds, reward))
-        self.see(f.StepDone("trainer", number, seconds, loss=0.1))
+        self.see(f.StepDone("trainer", number, seconds, loss=loss))
 
     def checkpoint(self, number: int, state: str = "complete") -> None:
         self.local[number] = state

@@ -63,6 +63,18 @@ def test_one_of_four_engines_that_hangs_is_found_at_last() -> None:
     assert told.goes_on
 
 
+def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_though_the_pod_is_lost() -> None:
+    told = after(fault("weights-lost"), fault("spot-loss", at="4h"), hours=10)
+    sentences = [one for one in told.said("worth") if "supervisorctl rollback" in one]
+    assert len(sentences) == 2, "one of each pod"
+    kept = {int(one.rpartition(" ")[2]) for one in sentences}
+    assert len(kept) == 1, "the same step"
+    assert kept <= set(told.world.store.steps)
+    assert not told.world.store.steps[kept.pop()].ruined
+    assert sum(checkpoint.ruined for checkpoint in told.world.store.steps.values()) >= 3
+    assert told.report.false_restarts == ()
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_an_overloaded_engine_that_recovers_is_left_alone(seed: int) -> None:
     told = after(fault("engine-overload", seconds=600), seed=seed)

@@ -261,6 +261,12 @@ def _poison_step(world: World, p: Values) -> None:
     job.poison = at
 
 
+def _weights_lost(world: World, p: Values) -> None:
+    job = _job(world)
+    world.struck("weights-lost", "nothing")
+    job.ruined = True
+
+
 def _store_outage(world: World, p: Values) -> None:
     strike = world.struck("store-outage", "nothing")
     until = world.clock.now + float(p["seconds"])
@@ -458,6 +464,7 @@ KINDS: dict[str, Kind] = {
             "the newest checkpoint always leads to a crash; the one before does not",
             after=(2, "steps from it to the crash"),
         ),
+        _kind("weights-lost", "nothing", _weights_lost, "the weights become NaN, and with them each later checkpoint"),
         _kind("store-outage", "nothing", _store_outage, "the store answers nobody", seconds=(2100.0, "how long")),
         _kind("store-damage", "nothing", _damaged_upload, "the newest step in the store has wrong bytes"),
         _kind(

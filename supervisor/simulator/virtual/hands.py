@@ -83,6 +83,8 @@ class Hands(Owner):
                 self._queue("records", lambda done: self._keep(action, done))
             case a.KeepLineage():
                 self._queue("publish", lambda done: self._then(1.0, f.LineageKept(len(action.happened)), done))
+            case a.KeepHolds():
+                self._queue("pin", lambda done: self._keep_holds(action, done))
             case a.RunHook():
                 self._queue("hook", lambda done: self._then(1.0, f.HookDone(action.hook), done))
             case a.Setup():
@@ -162,7 +164,7 @@ class Hands(Owner):
             self._told_records = True
             self._tell(f.StoreRecords(store.learned, dict(store.ledgers)))
         steps = tuple(f.StoredStep(step, True, c.size_bytes) for step, c in sorted(store.steps.items()))
-        self._tell(f.StoreSteps(steps, store.latest))
+        self._tell(f.StoreSteps(steps, store.latest, held=store.held, holds=store.holds))
 
     # ------------------------------------------------------------ the job
 
@@ -328,6 +330,17 @@ class Hands(Owner):
             if not store_down(self):
                 self.pod.store.learned = action.learned
                 self.pod.store.ledgers[action.journal] = action.ledger
+
+        self._in(self._between(0.5, 2.0), end)
+
+    def _keep_holds(self, action: a.KeepHolds, done: Callable[[], None]) -> None:
+        def end() -> None:
+            done()
+            if store_down(self):
+                self._tell(f.HoldsKept(action.steps, action.holds, "the store did not answer."))
+                return
+            self.pod.store.held, self.pod.store.holds = action.steps, action.holds
+            self._tell(f.HoldsKept(action.steps, action.holds))
 
         self._in(self._between(0.5, 2.0), end)
 

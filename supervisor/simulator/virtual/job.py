@@ -86,6 +86,7 @@ class Job(Owner):
         self.pod, self.clock = pod, pod.clock
         self.attempt, self.resume_step = attempt, resume_step
         self.poison = poison  # the step at which this lineage crashes
+        self.ruined = False  # are its weights NaN?
         self.step = resume_step if resume_step is not None else 0  # last one done
         self.made = 0  # steps done by this attempt
         self.started_at = self.clock.now
@@ -231,6 +232,7 @@ class Job(Owner):
         self.step += 1
         self.made += 1
         loss = 0.05 + abs(self.pod.physics_random.gauss(0, 0.02))
+        loss = math.nan if self.ruined else loss
         self.write(Line("trainer", "step", "", self.step, self.step_s, loss, extra=round(2e6 / self.step_s, 1)))
         self.pod.step_done(self.step)
         last = self.step == self.pod.physics.max_steps

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from supervisor.core.goodput import Ledger
-from supervisor.core.records import Learned
+from supervisor.core.records import Hold, Learned
 from supervisor.simulator.virtual.clockwork import Clockwork, Event, Owner
 
 STALL_S = 120.0  # a transfer that moves nothing for so long is given up (the daemon's own limit is of this order)
@@ -14,12 +14,13 @@ STALL_S = 120.0  # a transfer that moves nothing for so long is given up (the da
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One step's files. ``poison``: a job that resumes from it crashes at that step."""
+    """One step's files. ``poison``: a job that resumes from it crashes at that step; ``ruined``: it holds NaN."""
 
     step: int
     size_bytes: int
     poison: int | None = None
     damaged: bool = False
+    ruined: bool = False
 
 
 class Store:
@@ -30,6 +31,8 @@ class Store:
         self.latest: int | None = None
         self.down_until = 0.0
         self.learned: Learned | None = None
+        self.held: tuple[int, ...] = ()
+        self.holds: tuple[Hold, ...] = ()
         self.ledgers: dict[str, Ledger] = {}
 
     def damage(self, step: int) -> None:

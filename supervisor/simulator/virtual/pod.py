@@ -182,7 +182,8 @@ class Pod(Owner):
         torn, self.tear_next_save = self.tear_next_save, None
         whole = torn is None and room > size
         written = size if whole else min(size / 2, room)
-        self.folders[job.step] = Folder(Checkpoint(job.step, int(size), poison), "writing", self.clock.now, written)
+        checkpoint = Checkpoint(job.step, int(size), poison, ruined=job.ruined)
+        self.folders[job.step] = Folder(checkpoint, "writing", self.clock.now, written)
         if torn is not None:
             self.clock.after(seconds / 2, lambda: self._tear(job, torn), job)
         elif not whole:
@@ -237,6 +238,7 @@ class Pod(Owner):
         poison = self.folders[step].checkpoint.poison if step is not None else None
         self.unread.clear()
         self.job = Job(self, attempt, step, poison)
+        self.job.ruined = step is not None and self.folders[step].checkpoint.ruined
         if self.watcher is not None:
             self.watcher.job_launched(self.job)
         self.job.begin()
