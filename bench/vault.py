@@ -1,17 +1,23 @@
 """What publishing and restoring cost, beside b2sdk, the `b2` command and rclone: `python -m bench.vault [--full]`.
 
-All clients are real processes, started anew for each figure, against one server on this machine
+Three shapes, since no one of them speaks for the others: one large file, 2,000 small ones, and a step of torch's
+distributed checkpoints (64 shards and what lies beside them). Each on quiet cores, and on busy ones: four processes a
+core that only spin, at the clients' own priority.
+
+All clients are real processes, started anew for each figure, against one server process on this machine
 (``bench/b2_lean.py``), in an order that turns with each round. Seconds are those of the whole process; CPU is the
 client's own, and the server's beside it, since the same cores serve both. Ours is the transfer process as the daemon
-starts it, which lowers its own priority; so the others are started with the same one.
+starts it, which lowers its own priority; so the others are started with the same one. A ratio is taken within a round.
 
 Asked: up at least 1.3 times the fastest of the others at no more than 0.6 of its CPU; down at least 1.2 times with
-every byte verified; 90 % of what 16 streams allow on a slow link; 256 MiB; the first byte within one second.
+every byte verified (1.0 for the small files); 90 % of what 16 streams allow on a slow link; 256 MiB; the first byte
+within one second. The last table is that of docs/vault.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -21,7 +27,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +37,12 @@ import psutil
 from supervisor.checkpoints.transfer import NICE
 from tests.b2server import B2Server
 
-SMALL_FILES = 200
+SMALL_FILES = 2000
 SMALL_BYTES = 100_000
+SHARDS = 64
+SPINNERS = 4  # on each core, where the cores are busy
+SPIN = "while True: pass"
+ROUNDS = 5
 BLOCK = 4 << 20
 STREAMS = 16
 SLOW_BYTES_PER_S = 5e6
@@ -40,6 +50,9 @@ SLOW_LATENCY_S = 0.03
 RUN, STEP = "bench", 20
 FIRST_BYTE_FILE = 20_000_000_000  # bytes, a hole: reading it costs what reading the page cache costs
 OURS = "rl-supervisor"
+TUNED = ["--transfers=16", "--checkers=16", "--b2-upload-concurrency=16", "--multi-thread-streams=16"]
+TUNED += ["--multi-thread-cutoff=64Mi"]
+"""rclone with as many streams as ours; as it comes it has 4 transfers, and 4 streams for a file above 256 MiB."""
 HEADINGS = (
     f"  {'client':<14} {'seconds (min to max)':<24} {'MB/s':>6} {'CPU s':>7} {'CPU s/GB':>9} {'server CPU':>11} "
     f"{'RSS MiB':>8} {'requests':>9}"
@@ -83,6 +96,41 @@ class Figure:
     requests: int
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A step to send and to fetch: its files by path, and their sizes in bytes."""
+
+    name: str
+    files: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.files.values())
+
+    def write(self, folder: Path) -> None:
+        """Random bytes, which no client can make smaller."""
+        for name, size in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                for start in range(0, size, BLOCK):
+                    file.write(os.urandom(min(BLOCK, size - start)))
+
+
+def shapes(size: int) -> list[Shape]:
+    """The three; ``size`` bytes are in the large files, as they come to some GB on a real pod."""
+    shards = {f"trainer/__{number}_0.distcp": size // SHARDS for number in range(SHARDS)}
+    beside = {"trainer/.metadata": 2_000_000, "orchestrator/progress.pt": 2_000, "orchestrator/buffer.jsonl": 500_000}
+    return [
+        Shape("one large file", {"__0_0.distcp": size}),
+        Shape(
+            f"{SMALL_FILES:,} small files",
+            {f"small/{number // 20}/{number}.json": SMALL_BYTES for number in range(SMALL_FILES)},
+        ),
+        Shape(f"{SHARDS} shards", {**shards, **beside}),
+    ]
+
+
 class Server:
     """The lean server as a process of its own."""
 
@@ -123,12 +171,11 @@ class Client:
 class Bench:
     """The source, the server, and the clients that this machine has."""
 
-    def __init__(self, folder: Path, size: int) -> None:
-        self.folder, self.size = folder, size
+    def __init__(self, folder: Path, largest: int) -> None:
+        self.folder = folder
         self.source = folder / "source"
-        self.total = size + SMALL_FILES * SMALL_BYTES
-        write_source(self.source, size)
-        self.server = Server(self.total + (64 << 20))
+        self.total = 0
+        self.server = Server(largest + (64 << 20))
         self.environ = {
             **os.environ,
             "B2_APPLICATION_KEY_ID": B2Server.KEY.key_id,
@@ -142,6 +189,12 @@ class Bench:
 
     def close(self) -> None:
         self.server.close()
+
+    def take(self, shape: Shape) -> None:
+        """What is sent and fetched from now on."""
+        shutil.rmtree(self.source, ignore_errors=True)
+        shape.write(self.source)
+        self.total = shape.total
 
     # ------------------------------------------------------------ clients
 
@@ -173,7 +226,7 @@ class Bench:
         if rclone:
             words_ = [rclone, "copy", "--b2-account", key[0], "--b2-key", key[1], "--b2-endpoint", key[2]]
             there = ":b2:the-bucket/rclone"
-            for name, more in (("rclone", []), ("rclone 16", ["--b2-upload-concurrency", "16", "--transfers", "16"])):
+            for name, more in (("rclone", []), ("rclone 16", TUNED)):
                 found.append(
                     Client(
                         name,
@@ -284,15 +337,17 @@ def find_rclone() -> str | None:
     return str(beside) if beside.exists() else shutil.which("rclone")
 
 
-def write_source(folder: Path, size: int) -> None:
-    folder.mkdir()
-    with (folder / "__0_0.distcp").open("wb") as file:
-        for start in range(0, size, BLOCK):
-            file.write(os.urandom(min(BLOCK, size - start)))
-    for number in range(SMALL_FILES):
-        path = folder / f"small/{number // 20}/{number}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(os.urandom(SMALL_BYTES))
+@contextlib.contextmanager
+def spinning(count: int) -> Iterator[None]:
+    """So many processes that only use a core, as the environments and data loaders of a job do."""
+    words = ["nice", "-n", str(NICE), sys.executable, "-c", SPIN]
+    spinners = [subprocess.Popen(words) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
 
 
 def compare(source: Path, target: Path) -> None:
@@ -304,33 +359,85 @@ def compare(source: Path, target: Path) -> None:
 # ---------------------------------------------------------------- the tables
 
 
-def table(title: str, way: int, rounds: dict[str, list[tuple[Figure, Figure]]], total: int) -> str:
+Rounds = dict[str, list[tuple[Figure, Figure]]]
+WAYS = ("up", "down")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Ours beside the fastest of the others in one direction: seconds of theirs over ours, CPU of ours over theirs."""
+
+    fastest: str
+    times: Sequence[float]
+    cpu: Sequence[float]
+
+    def __str__(self) -> str:
+        return f"{spread(self.times)} times {self.fastest}, the fastest of the others, at {spread(self.cpu)} of its CPU"
+
+
+def beside(rounds: Rounds, way: int) -> Beside | None:
+    """The fastest by its median; the ratios are those of each round."""
+    others = {name: figures for name, figures in rounds.items() if name != OURS}
+    if not others:
+        return None
+    fastest = min(others, key=lambda name: statistics.median(pair[way].seconds for pair in others[name]))
+    pairs = [(ours[way], theirs[way]) for ours, theirs in zip(rounds[OURS], others[fastest], strict=True)]
+    return Beside(
+        fastest,
+        [theirs.seconds / ours.seconds for ours, theirs in pairs],
+        [ours.cpu_s / theirs.cpu_s for ours, theirs in pairs],
+    )
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and between what the others lie."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def table(title: str, way: int, rounds: Rounds, total: int) -> str:
     """One direction: medians over the rounds, and the ratio to the fastest of the others, round by round."""
-    lines = [
-        title,
-        HEADINGS,
-    ]
+    lines = [title, HEADINGS]
     for name, figures in rounds.items():
         found = [pair[way] for pair in figures]
         seconds = [figure.seconds for figure in found]
         middle, cpu = statistics.median(seconds), statistics.median(figure.cpu_s for figure in found)
         lines.append(
-            f"  {name:<14} {f'{middle:.2f} ({min(seconds):.2f} to {max(seconds):.2f})':<24} "
+            f"  {name:<14} {spread(seconds):<24} "
             f"{total / middle / 1e6:>6.0f} {cpu:>7.2f} {cpu / total * 1e9:>9.2f} "
             f"{statistics.median(f.server_cpu_s for f in found):>11.2f} "
             f"{max(f.rss_mib for f in found):>8.0f} {found[-1].requests:>9}"
         )
-    others = {name: figures for name, figures in rounds.items() if name != OURS}
-    if others:
-        fastest = min(others, key=lambda name: statistics.median(pair[way].seconds for pair in others[name]))
-        pairs = list(zip(rounds[OURS], others[fastest], strict=True))
-        ratios = [theirs[way].seconds / ours[way].seconds for ours, theirs in pairs]
-        cpu_ratios = [ours[way].cpu_s / theirs[way].cpu_s for ours, theirs in pairs]
-        lines.append(
-            f"  {statistics.median(ratios):.2f} times {fastest}, the fastest of the others ({min(ratios):.2f} to "
-            f"{max(ratios):.2f}), at {statistics.median(cpu_ratios):.2f} of its CPU "
-            f"({min(cpu_ratios):.2f} to {max(cpu_ratios):.2f})"
-        )
+    if compared := beside(rounds, way):
+        lines.append(f"  {compared}")
+    return "\n".join(lines)
+
+
+def page(found: Mapping[tuple[str, str], Rounds], shapes: Mapping[str, Shape], words: Sequence[str]) -> str:
+    """The table of docs/vault.md."""
+    lines = [
+        "| shape | cores | | ours, s | CPU s | fastest of the others, s | CPU s | times as fast | of its CPU |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (name, load), rounds in found.items():
+        for way, word in enumerate(WAYS):
+            compared = beside(rounds, way)
+            if compared is None:
+                continue
+            ours, theirs = ([pair[way] for pair in rounds[one]] for one in (OURS, compared.fastest))
+            cells = [
+                f"{name}, {shapes[name].total / 1e6:,.0f} MB",
+                load,
+                word,
+                spread([one.seconds for one in ours]),
+                f"{statistics.median(one.cpu_s for one in ours):.2f}",
+                f"{compared.fastest}: {spread([one.seconds for one in theirs])}",
+                f"{statistics.median(one.cpu_s for one in theirs):.2f}",
+                spread(compared.times),
+                f"{statistics.median(compared.cpu):.2f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    command = " ".join(["python -m bench.vault", *words])
+    lines.append(f"\nMeasured with: `{command}` ({os.cpu_count()} cores for client and server)")
     return "\n".join(lines)
 
 
@@ -350,40 +457,58 @@ def slow_link(bench: Bench, clients: Sequence[Client]) -> str:
     return "\n".join(lines)
 
 
+def measure(bench: Bench, clients: Sequence[Client], rounds: int, what: str) -> Rounds:
+    """All clients in turn, in an order that turns; what came back is compared in the first round."""
+    found: Rounds = {client.name: [] for client in clients}
+    for number in range(rounds):
+        for client in [*clients[number % len(clients) :], *clients[: number % len(clients)]]:
+            say(f"{what}, round {number + 1} of {rounds}: {client.name}")
+            found[client.name].append(bench.round(client, check=number == 0))
+    return found
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Measure and print; exit code 0 whatever the figures are."""
+    words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(prog="python -m bench.vault", description=__doc__)
-    parser.add_argument("--mb", type=int, default=512, help="size of the large file")
+    parser.add_argument("--mb", type=int, default=512, help="size of the large file, and of all shards together")
     parser.add_argument("--full", action="store_true", help="2 GB, as the figures are asked for")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--clients", nargs="*", default=[], help="beside ours: b2sdk, 'b2 sync', rclone, 'rclone 16'")
+    parser.add_argument("--shapes", nargs="*", default=[], help="beginnings of their names (default: all three)")
+    parser.add_argument("--loads", nargs="*", choices=["quiet", "busy"], default=["quiet", "busy"])
     parser.add_argument("--slow", choices=["no", "ours", "all", "only"], default="ours", help="the slow link")
     parser.add_argument("--dir", type=Path, help="where to work (default: /dev/shm when there is room)")
     options = parser.parse_args(words)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # each table is worth having at once
     size = 2_000_000_000 if options.full else options.mb * 1_000_000
-    place = options.dir or roomy(3 * size + (200 << 20))
+    wanted = [one for one in shapes(size) if not options.shapes or one.name.startswith(tuple(options.shapes))]
+    largest = max(one.total for one in wanted)
+    place = options.dir or roomy(3 * largest + (200 << 20))
     folder = Path(tempfile.mkdtemp(prefix="rl-vault-", dir=place))
     bench = None
+    found: dict[tuple[str, str], Rounds] = {}
     try:
-        bench = Bench(folder, size)
+        bench = Bench(folder, largest)
         clients = bench.clients(options.clients)
-        rounds: dict[str, list[tuple[Figure, Figure]]] = {client.name: [] for client in clients}
-        for number in range(0 if options.slow == "only" else options.rounds):
-            for client in clients[number % len(clients) :] + clients[: number % len(clients)]:
-                say(f"round {number + 1} of {options.rounds}: {client.name}")
-                rounds[client.name].append(bench.round(client, check=number == 0))
-        print(
-            f"{size / 1e6:.0f} MB in one file and {SMALL_FILES} of {SMALL_BYTES / 1000:.0f} KB on {place}, "
-            f"{os.cpu_count()} cores for client and server, load {os.getloadavg()[0]:.1f}\n"
-        )
+        for shape in wanted:
+            bench.take(shape)
+            for load in options.loads if options.slow != "only" else ():
+                with spinning(SPINNERS * (os.cpu_count() or 1) if load == "busy" else 0):
+                    rounds = measure(bench, clients, options.rounds, f"{shape.name}, {load}")
+                found[shape.name, load] = rounds
+                print(
+                    f"{shape.name}, {shape.total / 1e6:,.0f} MB on {place}, {load}, {os.cpu_count()} cores for client "
+                    f"and server, load {os.getloadavg()[0]:.1f}\n"
+                )
+                for way, word in enumerate(WAYS):
+                    print(table(word.capitalize(), way, rounds, shape.total), "\n")
         if options.slow != "only":
-            print(table("Up", 0, rounds, bench.total), "\n")
-            print(table("Down", 1, rounds, bench.total), "\n")
             waits = [bench.first_byte_s() for _ in range(options.rounds)]
             print(f"First byte of a file of 20 GB: {min(waits):.2f} to {max(waits):.2f} s after the start\n")
         if options.slow != "no":
-            print(slow_link(bench, clients if options.slow == "all" else clients[:1]))
+            print(slow_link(bench, clients if options.slow == "all" else clients[:1]), "\n")
+        print(page(found, {one.name: one for one in wanted}, words))
     finally:
         if bench:
             bench.close()

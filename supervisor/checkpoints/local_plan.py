@@ -4,6 +4,9 @@ Part hashes of a file are good while its size, mtime and inode are the same. A f
 before the store is asked to make an object of its parts: whoever finds that id in the listing knows its bytes by the
 hashes beside it. Losing the plan costs reading, and sending the files again whose hash no listing tells. So a disk that
 takes no plan stops no publish: that is what makes local steps superfluous, and frees the disk.
+
+One JSON object a line, each written once: what came to be known of one file since the last save. So a step of 10,000
+large files, each of which has to be on the disk before its last request, writes 10,000 lines and not 10,000 plans.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from supervisor.storage.base import StoreError
 
-FORMAT = 3
+FORMAT = 4
 SAVE_EVERY_S = 1.0
 PLANS_KEPT = 3
 """Of published steps: publishing one of them again then reads none of its bytes."""
@@ -74,7 +77,7 @@ class _Entry:
 
 
 class LocalPlan:
-    """The plan file of one step's publish: read leniently (any doubt means: hash again), written by rename.
+    """The plan file of one step's publish: begun by rename, then added to; any doubt in it means: hash again.
 
     ``problem``: why it could not be written the last time, "" when it could. Nothing here raises for that.
     """
@@ -86,8 +89,10 @@ class LocalPlan:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._saved_at = 0.0
+        self._begun = False  # is the file there as this process writes it?
         self.problem = ""
         self._entries: dict[str, _Entry] = self._load()
+        self._unsaved: dict[str, set[int]] = {name: set(entry.found) for name, entry in self._entries.items()}
 
     def known(self, wanted: Wanted) -> tuple[Mapping[int, Found], str]:
         """Hashes of the file's parts by index, and its id in the store ("" when it never was about to have one).
@@ -98,6 +103,7 @@ class LocalPlan:
             entry = self._entries.get(wanted.name)
             if entry is None or entry.wanted != wanted:
                 entry = self._entries[wanted.name] = _Entry(wanted)
+                self._unsaved[wanted.name] = set()
             return dict(entry.found), entry.file_id
 
     def remember(self, wanted: Wanted, index: int, found: Found) -> None:
@@ -107,6 +113,7 @@ class LocalPlan:
             if entry is None or entry.wanted != wanted:
                 return  # forgotten: the file changed
             entry.found[index] = found
+            self._unsaved.setdefault(wanted.name, set()).add(index)
             due = time.monotonic() - self._saved_at >= SAVE_EVERY_S
         if due and self._writing.acquire(blocking=False):
             try:
@@ -123,6 +130,7 @@ class LocalPlan:
             entry = self._entries.get(wanted.name)
             if entry is not None and entry.wanted == wanted:
                 entry.file_id = file_id
+                self._unsaved.setdefault(wanted.name, set())
         if now:
             self.save()
 
@@ -130,10 +138,11 @@ class LocalPlan:
         """The file changed: what we knew of it is wrong."""
         with self._lock:
             self._entries.pop(name, None)
+            self._unsaved[name] = set()
         self.save()
 
     def save(self) -> None:
-        """Write everything that is known."""
+        """Write everything that is known and not written yet."""
         with self._writing:
             self._save()
 
@@ -151,40 +160,84 @@ class LocalPlan:
     def _save(self) -> None:
         """Only for the holder of ``_writing``: who sends need not wait for the disk."""
         with self._lock:
-            document = {
-                "format": FORMAT,
-                "store": self._store_url,
-                "files": [_fields(entry) for entry in self._entries.values()],
-            }
-        temporary = self._path.with_name(f"{self._path.name}.tmp")
+            unsaved, self._unsaved = self._unsaved, {}
+            lines = [self._line(name, parts) for name, parts in unsaved.items()]
         try:
-            _make_folder(self._path.parent)
-            with temporary.open("w") as file:
-                file.write(json.dumps(document))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self._path)
-            _fsync_folder(self._path.parent)
+            if self._begun:
+                _write(self._path, "a", lines)
+            else:
+                self._begin(lines)
         except OSError as error:
+            with self._lock:
+                for name, parts in unsaved.items():
+                    self._unsaved.setdefault(name, set()).update(parts)
             self.problem = (
                 f"the plan {self._path} could not be written ({error.strerror}): had this publish been killed, the "
                 "next would have begun anew"
             )
-            with contextlib.suppress(OSError):
-                temporary.unlink()  # a full disk has better use for what was written of it
         else:
             self.problem = ""
         self._saved_at = time.monotonic()
 
+    def _begin(self, lines: list[dict[str, Any]]) -> None:
+        temporary = self._path.with_name(f"{self._path.name}.tmp")
+        try:
+            _make_folder(self._path.parent)
+            _write(temporary, "w", [{"format": FORMAT, "store": self._store_url}, *lines])
+            temporary.rename(self._path)
+            _fsync_folder(self._path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()  # a full disk has better use for what was written of it
+            raise
+        self._begun = True
+
+    def _line(self, name: str, parts: set[int]) -> dict[str, Any]:
+        entry = self._entries.get(name)
+        return _fields(entry, parts) if entry is not None else {"forgotten": name}
+
     def _load(self) -> dict[str, _Entry]:
         for path in (self._path, self._retired):
             try:
-                document = json.loads(path.read_text())
-                if document["format"] == FORMAT and document["store"] == self._store_url:
-                    return {entry["name"]: _entry(entry) for entry in document["files"]}
-            except (OSError, ValueError, KeyError, TypeError):
+                head, *lines = [_object(line) for line in path.read_text().split("\n") if line]
+                if head == {"format": FORMAT, "store": self._store_url}:
+                    return _entries(lines)
+            except (OSError, ValueError):
                 continue
         return {}
+
+
+def _write(path: Path, mode: str, lines: list[dict[str, Any]]) -> None:
+    """Each line after a line's end, so that one that a kill or a full disk cut spoils no other."""
+    with path.open(mode) as file:
+        file.writelines(f"\n{json.dumps(line)}" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _object(line: str) -> dict[str, Any]:
+    """One line; nothing when it was cut."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _entries(lines: Iterable[Mapping[str, Any]]) -> dict[str, _Entry]:
+    """What all lines say together; of a file that was rewritten, what was said since."""
+    found: dict[str, _Entry] = {}
+    for line in lines:
+        found.pop(str(line.get("forgotten")), None)
+        try:
+            entry = _entry(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+        before = found.get(entry.wanted.name)
+        if before is not None and before.wanted == entry.wanted:
+            entry.found = before.found | entry.found
+        found[entry.wanted.name] = entry
+    return found
 
 
 def _make_folder(folder: Path) -> None:
@@ -210,7 +263,8 @@ def _age(path: Path) -> int:
         return 0
 
 
-def _fields(entry: _Entry) -> dict[str, Any]:
+def _fields(entry: _Entry, parts: Iterable[int]) -> dict[str, Any]:
+    """What to write of a file: these of its parts, and its id."""
     wanted = entry.wanted
     return {
         "name": wanted.name,
@@ -220,12 +274,12 @@ def _fields(entry: _Entry) -> dict[str, Any]:
         "inode": wanted.identity.inode,
         "part_size": wanted.part_size,
         "block_size": wanted.block_size,
-        "parts": [[index, sha1, base64.b64encode(blocks).decode()] for index, (sha1, blocks) in entry.found.items()],
+        "parts": [[index, entry.found[index][0], base64.b64encode(entry.found[index][1]).decode()] for index in parts],
         "file_id": entry.file_id,
     }
 
 
-def _entry(fields: dict[str, Any]) -> _Entry:
+def _entry(fields: Mapping[str, Any]) -> _Entry:
     identity = Identity(int(fields["size"]), int(fields["mtime_ns"]), int(fields["inode"]))
     source, part_size, block_size = Path(str(fields["source"])), int(fields["part_size"]), int(fields["block_size"])
     return _Entry(

@@ -7,8 +7,9 @@ it goes elsewhere, and never that it lands in a step above the one that is resto
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from supervisor.checkpoints.manifest import check_paths
@@ -39,7 +40,7 @@ class Tree:
     target: Path
     primary: bool
 
-    @property
+    @cached_property
     def staging(self) -> Path:
         """Where it is filled: the same file system, and a name that no trainer takes for a step."""
         return self.target.with_name(f"{RESTORING}{self.target.name}")
@@ -52,68 +53,82 @@ class Spot:
     tree: Tree
     inside: PurePosixPath
 
-    @property
+    @cached_property
     def staged(self) -> Path:
         """Where the file is while it is fetched."""
         return self.tree.staging / self.inside
 
-    @property
+    @cached_property
     def target(self) -> Path:
         """Where it is in the end."""
         return self.tree.target / self.inside
 
 
-def place_files(names: Iterable[str], step: int, place: Place, output_dir: Path) -> Mapping[str, Spot]:
-    """A spot for each name. Raises kind "damaged" when a name is refused, "permanent" when the place itself is."""
+def placed() -> None:
+    """A listener that wants to know nothing."""
+
+
+def place_files(
+    names: Iterable[str], step: int, place: Place, output_dir: Path, told: Callable[[], None] = placed
+) -> Mapping[str, Spot]:
+    """A spot for each name, each ``told``. Raises kind "damaged" when a name is refused, "permanent" when the place is.
+
+    A step may have 200,000 names: each is looked at for itself, never beside all others.
+    """
     problem = name_problem(place.primary)
     if problem:
         raise StoreError("permanent", f"the step's folder {place.primary!r} cannot be used: {problem}")
     where = f"step {step} in the store"
     relative = {name: place(name) for name in names}
     check_paths(list(relative.values()), where)
-    primary = PurePosixPath(place.primary)
-    roots = {name: _tree_of(PurePosixPath(path), primary, step, where) for name, path in relative.items()}
+    roots = {name: _root_of(path, place.primary, step, where) for name, path in relative.items()}
     outermost = _outermost(set(roots.values()))
-    trees = {root: Tree(output_dir / root, primary=root == primary) for root in outermost.values()}
-    for tree in trees.values():
-        _refuse_links_out(tree, output_dir)
+    trees = {root: Tree(output_dir / root, primary=root == place.primary) for root in set(outermost.values())}
+    _refuse_links_out(trees.values(), output_dir)
     spots = {}
     for name, path in relative.items():
         root = outermost[roots[name]]
-        spots[name] = Spot(trees[root], PurePosixPath(path).relative_to(root))
+        spots[name] = Spot(trees[root], PurePosixPath(path[len(root) + 1 :]))
+        told()
     return spots
 
 
-def _tree_of(path: PurePosixPath, primary: PurePosixPath, step: int, where: str) -> PurePosixPath:
+def _root_of(path: str, primary: str, step: int, where: str) -> str:
     """The folder that is replaced as a whole for the sake of this file: the step's, else only the file itself."""
-    if path.is_relative_to(primary):
+    if path.startswith(f"{primary}/") or path == primary:
         return primary
-    for depth, part in enumerate(path.parts, 1):
+    end = 0
+    for part in path.split("/"):
+        end += len(part) + 1
         if part.casefold().startswith((RESTORING, REPLACED)):
-            raise StoreError("damaged", f"{where} is refused: {str(path)!r} would write among a restore's own files")
+            raise StoreError("damaged", f"{where} is refused: {path!r} would write among a restore's own files")
         match = _STEP_NAME.fullmatch(part)
         if match:
             if int(match[1]) > step:
-                raise StoreError("damaged", f"{where} is refused: {str(path)!r} would write into a higher step")
-            return PurePosixPath(*path.parts[:depth])
+                raise StoreError("damaged", f"{where} is refused: {path!r} would write into a higher step")
+            return path[: end - 1]
     return path
 
 
-def _outermost(roots: set[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
-    """Each root's outermost root: a tree inside another is part of it."""
+def _outermost(roots: Iterable[str]) -> dict[str, str]:
+    """Each root's outermost root: a tree inside another is part of it. What lies in a folder sorts right after it."""
     found = {}
-    for root in roots:
-        above = [other for other in roots if root.is_relative_to(other)]
-        found[root] = min(above, key=lambda other: len(other.parts))
+    above = ""
+    for root in sorted(roots, key=lambda root: root.split("/")):
+        if not above or not root.startswith(f"{above}/"):
+            above = root
+        found[root] = above
     return found
 
 
-def _refuse_links_out(tree: Tree, output_dir: Path) -> None:
+def _refuse_links_out(trees: Iterable[Tree], output_dir: Path) -> None:
     """A link on the way would carry files out of the run's folder. A person may have linked the primary's parent."""
-    parent = tree.target.parent.resolve()
-    if not tree.primary and not parent.is_relative_to(output_dir.resolve()):
-        raise StoreError(
-            "permanent",
-            f"{tree.target} is not restored: a symbolic link leads from it to {parent}, outside {output_dir}. Make it "
-            f"a real folder, or set the output folder to where it leads",
-        )
+    output = output_dir.resolve()
+    for folder in {tree.target.parent for tree in trees if not tree.primary}:
+        parent = folder.resolve()
+        if not parent.is_relative_to(output):
+            raise StoreError(
+                "permanent",
+                f"{folder} is not restored: a symbolic link leads from it to {parent}, outside {output_dir}. Make it "
+                f"a real folder, or set the output folder to where it leads",
+            )

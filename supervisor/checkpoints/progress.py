@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Moved:
-    """``bytes`` of ``total`` and ``files`` done in this phase: "hashing", "sending", "checking", "fetching".
+    """``bytes`` of ``total`` and ``files`` done in this phase: "placing" and "renaming" (no bytes), "hashing",
+    "sending", "checking", "fetching".
 
     Any difference from the report before is progress; a watchdog looks at nothing else.
     """

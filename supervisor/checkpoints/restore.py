@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,22 +123,29 @@ class _Restore:
 
     def run(self) -> Restored:
         started = time.monotonic()
+        self.meter.phase("placing", 0)
         items, manifest, fingerprint = self._items()
-        trees = sorted({item.spot.tree for item in items}, key=lambda tree: (tree.primary, str(tree.target)))
+        of_tree: dict[Tree, list[Item]] = {}
+        for item in items:
+            of_tree.setdefault(item.spot.tree, []).append(item)
+        trees = sorted(of_tree, key=lambda tree: (tree.primary, str(tree.target)))
         tried = f"restore step {self.step} to {self.output_dir}"
         with local_disk(tried), alone_in(self.output_dir, self.step):
             self.staging.clear_others()
-            in_place = {tree for tree in trees if self._is_in_place(tree, [i for i in items if i.spot.tree == tree])}
+            self.meter.phase("checking", 0)
+            in_place = {tree for tree in trees if self._is_in_place(tree, of_tree[tree])}
             todo = [item for item in items if item.spot.tree not in in_place]
             self._continue(todo, fingerprint)
-            self.staging.make_room([(item.spot, item.size) for item in todo])
+            self.meter.phase("placing", 0)
+            self.staging.make_room([(item.spot, item.size) for item in todo], self._one_more)
             try:
                 self._fetch_all(todo)
             except StoreError as error:
                 if error.kind == "damaged":  # these bytes cannot become a step: give their space back
                     self.staging.discard(trees)
                 raise
-            aside = self.staging.rename([tree for tree in trees if tree not in in_place])
+            self.meter.phase("renaming", 0)
+            aside = self.staging.rename([tree for tree in trees if tree not in in_place], self._one_more)
             self.staging.done()
         return Restored(
             step=self.step,
@@ -153,6 +160,10 @@ class _Restore:
             revision=manifest.revision if manifest else "",
             seconds=time.monotonic() - started,
         )
+
+    def _one_more(self) -> None:
+        """One of many names is done with: no byte moves meanwhile, and who waits sees that something does."""
+        self.meter.add(0, 1)
 
     # ------------------------------------------------------------ what to fetch
 
@@ -171,7 +182,7 @@ class _Restore:
         # A listing may be seconds old, and then it lacks what was just published: it is asked for by its name as well.
         if there and latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
             raise StoreError("damaged", f"{MANIFEST} of step {self.step} is not the one that latest.json vouches for")
-        spots = place_files([file.path for file in manifest.files], self.step, self.place, self.output_dir)
+        spots = self._spots([file.path for file in manifest.files])
         items = []
         for file in manifest.files:
             named = StoredFile(self.folder + file.path, file.size, file.file_id)
@@ -184,6 +195,9 @@ class _Restore:
                 Item(file.path, spot, file.size, file.parts(), versions, xxh3=file.xxh3, block_size=file.block_size)
             )
         return items, manifest, sha256(data)
+
+    def _spots(self, names: Iterable[str]) -> Mapping[str, Spot]:
+        return place_files(names, self.step, self.place, self.output_dir, self._one_more)
 
     def _latest(self) -> Latest | None:
         try:
@@ -207,7 +221,7 @@ class _Restore:
                 f"step {self.step} of {self.run_id} in {self.store.url} has no {MANIFEST}: it was never published "
                 f"to the end. Take another step",
             )
-        spots = place_files(list(files), self.step, self.place, self.output_dir)
+        spots = self._spots(files)
         items = []
         for name, file in files.items():
             ranges = part_ranges(file.size, fitting_part_size(file.size, self.store.part_size(), self.store.streams))
@@ -230,7 +244,7 @@ class _Restore:
             return False
         if any(item.spot.target.is_symlink() or item.spot.target.stat().st_size != item.size for item in items):
             return False
-        self.meter.phase("checking", sum(item.size for item in items))
+        self.meter.more(sum(item.size for item in items))
         for item in items:
             for part in item.parts:
                 if hash_range(item.spot.target, part.offset, part.size) != part.sha1:

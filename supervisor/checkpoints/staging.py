@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,7 +83,7 @@ class Staging:
 
     # ------------------------------------------------------------ room
 
-    def make_room(self, files: Sequence[tuple[Spot, int]]) -> None:
+    def make_room(self, files: Sequence[tuple[Spot, int]], told: Callable[[], None] = lambda: None) -> None:
         """Make every file with its size, where there is room for all: a full disk shows here, and not in the middle.
 
         Claiming the bytes is left to who fetches them (``claim``): where that costs as much as writing (in memory, or
@@ -124,26 +124,39 @@ class Staging:
                 os.ftruncate(descriptor, expected)
             finally:
                 os.close(descriptor)
+            told()
 
     # ------------------------------------------------------------ into place
 
-    def rename(self, trees: Sequence[Tree]) -> list[Path]:
+    def rename(self, trees: Sequence[Tree], told: Callable[[], None] = lambda: None) -> list[Path]:
         """The primary folder last: a step that has it has everything."""
         aside = []
-        for tree in trees:
-            if tree.staging.is_dir():
-                _commit_records_last(tree.staging)
-                for folder, _, _ in os.walk(tree.staging):
-                    _fsync(Path(folder))
-            if tree.target.is_symlink() or tree.target.exists():
-                number = 1
-                while (free := tree.target.with_name(f"{REPLACED}{tree.target.name}-{number}")).exists():
-                    number += 1
-                tree.target.rename(free)
-                aside.append(free)
-            tree.staging.rename(tree.target)
-            _fsync(tree.target.parent)
+        for primary in (False, True):
+            of_kind = [tree for tree in trees if tree.primary == primary]
+            for tree in of_kind:
+                aside += _into_place(tree)
+                told()
+            for folder in {tree.target.parent for tree in of_kind}:  # once, however many files it has
+                _fsync(folder)
+                told()
         return aside
+
+
+def _into_place(tree: Tree) -> list[Path]:
+    """Rename one tree. Returns where what stood in its way is now."""
+    aside = []
+    if tree.staging.is_dir():
+        _commit_records_last(tree.staging)
+        for folder, _, _ in os.walk(tree.staging):
+            _fsync(Path(folder))
+    if tree.target.is_symlink() or tree.target.exists():
+        number = 1
+        while (free := tree.target.with_name(f"{REPLACED}{tree.target.name}-{number}")).exists():
+            number += 1
+        tree.target.rename(free)
+        aside.append(free)
+    tree.staging.rename(tree.target)
+    return aside
 
 
 def _commit_records_last(folder: Path) -> None:

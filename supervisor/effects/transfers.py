@@ -46,17 +46,18 @@ class Moving:
     bytes: int = 0
     total: int = 0
     phase: str = ""
+    files: int = 0
     recent: RecentRate = field(default_factory=RecentRate)
     cancelled: str = ""  # why it was, a sentence
     pid: int = 0  # of the child
 
     def saw(self, said: Mapping[str, Any], now: float) -> bool:
-        """Take in what the child said; True when bytes moved."""
-        phase, moved = str(said.get("phase", "")), int(said.get("bytes", 0))
+        """Take in what the child said; True when anything moved: bytes, or files that have none."""
+        phase, moved, files = str(said.get("phase", "")), int(said.get("bytes", 0)), int(said.get("files", 0))
         if phase != self.phase:
             self.recent = RecentRate()
-        progressed = (phase, moved) != (self.phase, self.bytes)
-        self.phase, self.bytes, self.total = phase, moved, int(said.get("total", 0))
+        progressed = (phase, moved, files) != (self.phase, self.bytes, self.files)
+        self.phase, self.bytes, self.files, self.total = phase, moved, files, int(said.get("total", 0))
         self.recent.saw(moved, now)
         return progressed
 

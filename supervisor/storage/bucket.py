@@ -85,7 +85,8 @@ def survey(store: Store, run_id: str) -> Survey:
     problems += _read_only_folder(store.url)
     files = store.list(f"{run_id}/")
     notes.insert(0, _holds(files, run_id))
-    hidden = [file for file in store.list_versions(f"{run_id}/") if file.file_id not in {one.file_id for one in files}]
+    current = {file.file_id for file in files}
+    hidden = [file for file in store.list_versions(f"{run_id}/") if file.file_id not in current]
     hidden += store.list_hidden(f"{run_id}/")[0]
     if len(hidden) >= MANY_VERSIONS:
         amount = f"{sum(file.size for file in hidden) / 1e9:.1f} GB"
