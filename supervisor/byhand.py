@@ -56,6 +56,7 @@ def publish(
         files=[{"source": str(file.source), "name": file.name} for file in files],
         wandb_run_id=run_file.wandb.id or "",
         allow_back=False,
+        reread=step is not None,  # a step that is named is perhaps to be mended; the newest one is perhaps sent by cron
         state_dir=str(run_file.state_dir / "publish"),
         extra={"dialect": facts.name, "revision": facts.revision, "config_sha256": "", "step_base": facts.first_step},
     )
@@ -64,7 +65,11 @@ def publish(
     sent = size(int(answer.get("sent_bytes", 0)))
     told = f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."
     if answer.get("already"):
-        told = f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}."
+        proven = ": every byte there was read again, and is good" if step is not None else ""
+        told = (
+            f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}"
+        told += f"{proven}."
+        )
     note = str(answer.get("note") or "").rstrip(".")
     return answer | {"done": True}, [told, *([f"{note[:1].upper()}{note[1:]}."] if note else [])]
 
@@ -123,12 +128,19 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
 
 
 def verify(
-    run_file: RunFile, step: int | None, deep: float, seed: int, transfers: Transfers | None = None
+    run_file: RunFile,
+    step: int | None,
+    deep: float,
+    seed: int,
+    transfers: Transfers | None = None,
+    *,
+    has_job: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
     """Compare the store with its manifests, and ``deep`` percent of its parts with their hashes. Changes nothing.
 
-    Returns what was found and what to tell; its field ``damaged`` says whether something that was published is not
-    as it was. Raises SupervisorError when there is no step at all.
+    ``has_job``: the run file tells where the job's steps lie on this disk. Returns what was found and what to tell; its
+    field ``damaged`` says whether something that was published is not as it was. Raises SupervisorError when there is
+    no step at all.
     """
     asked = request(run_file, "verify", deep=deep, seed=seed, **({} if step is None else {"step": step}))
     transfers = transfers or Transfers(os.environ, run_file.store.stall_s)
@@ -144,19 +156,59 @@ def verify(
             read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else ""
             told.append(f"{name} is good: {files_(int(one['files']))}, {amount}{read}.")
     told += [_sentence(str(problem)) for problem in found["problems"]]
-    good = sum(1 for one in found["steps"] if one["committed"] and not one["problems"])
+    whole = [int(one["step"]) for one in found["steps"] if one["committed"] and not one["problems"]]
+    good = len(whole)
     if found["damaged"]:
         count = "" if step is not None else f" {good} good step{' is' if good == 1 else 's are'} there;"
         told.append(
             f"Something in {run_file.store_url} is damaged.{count or ' Nothing else was looked at, and'} nothing was "
-            "deleted. If the damaged step is still complete on a pod, `rl-supervisor publish RUN.toml --step N` mends "
-            "it there."
+            "deleted."
         )
+        rotten = [int(one["step"]) for one in found["steps"] if one["committed"] and one["problems"]]
+        if rotten and whole and max(rotten) > max(whole):
+            told.append(f"The newest step that was found good is {max(whole)}. Keep it: `supervisorctl pin {max(whole)}`.")
+        told += _how_to_mend(rotten, _complete_here(run_file) if has_job else None)
+        if rotten and deep and (deep < 100 or step is not None):
+            told.append("Other steps may hold the same bytes, rotten too: `--deep 100` without --step reads them all.")
     elif not found["steps"]:
         raise SupervisorError(
             f"There is no step of run {run_file.run.id} in {run_file.store_url}. Are the URL and the run's name right?"
         )
     return found, told
+
+
+def _complete_here(run_file: RunFile) -> set[int] | None:
+    """Steps that are complete on this disk; None where the job cannot be looked at."""
+    try:
+        job = open_job(run_file, os.environ)
+    except SupervisorError:
+        return None
+    return {number for number in job.steps() if job.check_step(number).state == "complete"}
+
+
+def _how_to_mend(damaged: list[int], here: set[int] | None) -> list[str]:
+    """What a person does about damaged steps. ``here``: those that are complete on this disk, where that is known."""
+    if not damaged:
+        return []
+    safe = (
+        "A restore compares every byte: no pod resumes at a damaged step, each takes the good one before. `b2 sync` "
+        "and the like compare nothing."
+    )
+    publish_it = "`rl-supervisor publish RUN.toml --step"
+    if here is None:
+        return [f"If the damaged step is still complete on a pod, {publish_it} N` mends it there.", safe]
+    told = [
+        f"Step {step} is complete on this disk: {publish_it} {step}` sends anew what is damaged."
+        for step in damaged
+        if step in here
+    ]
+    if gone := [step for step in damaged if step not in here]:
+        subject = f"Step {gone[0]} is" if len(gone) == 1 else f"Steps {numbers(gone)} are"
+        told.append(
+            f"{subject} not complete on this disk, and cannot be mended from here. {publish_it} N` mends a step on a "
+            "pod that still has it."
+        )
+    return [*told, safe]
 
 
 def logs(run_file: RunFile, attempt: int | None) -> dict[str, Any]:

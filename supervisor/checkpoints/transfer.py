@@ -15,7 +15,7 @@ Request
     ACTION          further fields                                  answer in "ok"
     publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
                     generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds, left
-                    allow_back?,
+                    allow_back?, reread?,
                     extra? {"dialect", "revision",
                     "config_sha256", "step_base", "reward"}
     restore         step, output_dir, place {"primary"},            step, size_bytes, fetched_bytes, files, verified,
@@ -175,6 +175,7 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
         writer=request.get("writer", str, ""),
         wandb_run_id=request.get("wandb_run_id", str, "") or "",
         allow_back=request.get("allow_back", bool, False),
+        reread=request.get("reread", bool, False),
         **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
     )
     done = publish(store, plan, lines.progress)

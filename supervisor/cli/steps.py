@@ -46,7 +46,9 @@ def verify(options: argparse.Namespace) -> int:
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
     transfers = Transfers(os.environ, run_file.store.stall_s)
     with shown(transfers, quiet=options.json):
-        found, told = byhand.verify(run_file, options.step, options.deep, seed, transfers)
+        found, told = byhand.verify(
+            run_file, options.step, options.deep, seed, transfers, has_job=where.has_run_file(options)
+        )
     _print(found | {"seed": seed}, told, as_json=options.json)
     return 1 if found["damaged"] else 0
 
