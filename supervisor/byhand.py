@@ -66,10 +66,8 @@ def publish(
     told = f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."
     if answer.get("already"):
         proven = ": every byte there was read again, and is good" if step is not None else ""
-        told = (
-            f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}"
+        told = f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}"
         told += f"{proven}."
-        )
     note = str(answer.get("note") or "").rstrip(".")
     return answer | {"done": True}, [told, *([f"{note[:1].upper()}{note[1:]}."] if note else [])]
 
@@ -166,7 +164,8 @@ def verify(
         )
         rotten = [int(one["step"]) for one in found["steps"] if one["committed"] and one["problems"]]
         if rotten and whole and max(rotten) > max(whole):
-            told.append(f"The newest step that was found good is {max(whole)}. Keep it: `supervisorctl pin {max(whole)}`.")
+            newest = max(whole)
+            told.append(f"The newest step that was found good is {newest}. Keep it: `supervisorctl pin {newest}`.")
         told += _how_to_mend(rotten, _complete_here(run_file) if has_job else None)
         if rotten and deep and (deep < 100 or step is not None):
             told.append("Other steps may hold the same bytes, rotten too: `--deep 100` without --step reads them all.")
