@@ -26,6 +26,7 @@ from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal, identity_in
+from supervisor.patient import PatientTransfers
 from supervisor.primerl import open_job
 from supervisor.storage.base import StoreError
 
@@ -36,7 +37,7 @@ def publish(
     run_file: RunFile, step: int | None, *, dry_run: bool, transfers: Transfers | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Send a complete local step (None: the newest) to the store; returns what was done and what to tell."""
-    transfers = transfers or Transfers(os.environ, run_file.store.stall_s)
+    transfers = transfers or PatientTransfers(os.environ, run_file.store.stall_s)
     job = open_job(run_file, os.environ)
     checks = {number: job.check_step(number) for number in job.steps()}
     complete = [number for number, check in checks.items() if check.state == "complete"]
@@ -91,7 +92,7 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
     """
     job = open_job(run_file, os.environ)
     _not_anothers(run_file)
-    catalogue = Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
+    catalogue = PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
     state = State(
         settings=f.Settings(run_id=run_file.run.id),
         local=tuple(_local(job, number) for number in job.steps()),
@@ -141,7 +142,7 @@ def verify(
     no step at all.
     """
     asked = request(run_file, "verify", deep=deep, seed=seed, **({} if step is None else {"step": step}))
-    transfers = transfers or Transfers(os.environ, run_file.store.stall_s)
+    transfers = transfers or PatientTransfers(os.environ, run_file.store.stall_s)
     found = transfers.run(asked, what="verify")
     told = []
     for one in found["steps"]:
@@ -212,7 +213,7 @@ def _how_to_mend(damaged: list[int], here: set[int] | None) -> list[str]:
 
 def logs(run_file: RunFile, attempt: int | None) -> dict[str, Any]:
     """What is in the store of all attempts' logs, or the texts of one attempt. Raises SupervisorError."""
-    transfers = Transfers(os.environ, run_file.store.stall_s)
+    transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     if attempt is None:
         return transfers.run(request(run_file, "list-logs"))
     found = transfers.run(request(run_file, "get-logs", attempt=attempt))
@@ -258,7 +259,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
     if run_file.store.url is None:  # the embedded store is this machine's own
         yield {}
         return
-    transfers = Transfers(os.environ, run_file.store.stall_s)
+    transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     journal = Journal(run_file.state_dir)
     try:
         identity = journal.identity()
@@ -279,7 +280,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
             yield signed
     finally:
         with suppress(StoreError):  # then the next pod waits until it is sure
-            transfers.run(request(run_file, "release", **signed))
+            Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "release", **signed))
 
 
 @contextmanager
@@ -309,7 +310,7 @@ def _not_anothers(run_file: RunFile) -> None:
     """Raises SupervisorError when another pod holds the run: what it published makes nothing here superfluous."""
     if run_file.store.url is None:
         return
-    found = Standing(**Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
+    found = Standing(**PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
     here = writer_name(socket.gethostname(), identity_in(run_file.state_dir) or "", "0000")
     if not found.free and not same_pod(found.writer, here):
         raise SupervisorError(
