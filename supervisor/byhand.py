@@ -288,13 +288,14 @@ def _beating(run_file: RunFile, signed: Mapping[str, Any]) -> Iterator[None]:
     """Keep the heartbeat moving, as the daemon does: an upload may take longer than others are patient."""
     over = threading.Event()
     transfers = Transfers(os.environ, STALL_S)
+    state_dir = str(run_file.state_dir / "publish")
 
     def beat() -> None:
         count = 0
         while not over.wait(beat_time(run_file.store.take_over_after)):
             count += 1
             with suppress(StoreError):  # what it means that the run was lost is told to the publish
-                transfers.run(request(run_file, "beat", count=count, **signed))
+                transfers.run(request(run_file, "beat", count=count, state_dir=state_dir, **signed))
 
     thread = threading.Thread(target=beat, daemon=True, name="heartbeat")
     thread.start()

@@ -44,7 +44,7 @@ from supervisor.checkpoints.records import (
 from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
 from supervisor.checkpoints.scrub import reread
 from supervisor.checkpoints.sources import LocalFile, Sources
-from supervisor.storage.base import Store, StoredFile, StoreError
+from supervisor.storage.base import Store, StoredFile, StoreError, UploadEndedError
 from supervisor.storage.hashing import fitting_part_size, sha1
 
 SMALL_BYTES = 1 << 20
@@ -141,8 +141,21 @@ class _Publish:
         )
 
     def run(self) -> Published:
-        with Sources(self.plan.step, self.local, self.meter) as self.sources:
-            return self._run()
+        try:
+            with Sources(self.plan.step, self.local, self.meter) as self.sources:
+                return self._run()
+        except StoreError as error:
+            if isinstance(error, UploadEndedError) or error.kind in ("missing", "damaged"):
+                self._was_it_another_pod()
+            raise
+
+    def _was_it_another_pod(self) -> None:
+        """Raises FencedError when another pod holds the run: it ends and cleans away what this one had under way."""
+        try:
+            self._fence()
+        except StoreError as error:
+            if error.kind == "fenced":
+                raise
 
     def _run(self) -> Published:
         started = time.monotonic()

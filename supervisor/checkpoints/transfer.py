@@ -41,7 +41,7 @@ Request
     standing        -                                               generation, writer, released, mark, leaving
     claim           writer, settle_s, take_over?, over? {as         as "standing"
                     "standing" answers}
-    beat            generation, writer, count, urgent?              as "standing"
+    beat            generation, writer, count, urgent?, state_dir?  as "standing"
     leave           generation, writer, urgent?                     as "standing"
     put-heartbeat   heartbeat {...}, generation?, writer?           -
     release         generation, writer                              -
@@ -74,12 +74,13 @@ import base64
 import binascii
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -92,7 +93,7 @@ from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
-from supervisor.checkpoints.records import settle_pointer
+from supervisor.checkpoints.records import read_latest, settle_files, settle_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import DEFAULT_STREAMS, open_store
@@ -178,13 +179,37 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
         reread=request.get("reread", bool, False),
         **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
     )
-    done = publish(store, plan, lines.progress)
-    # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it are
-    # not looked at: that would be a listing of each after every publish, for what a failed delete leaves now and then.
-    with contextlib.suppress(StoreError):
-        fence()
-        keeping.tidy(store, plan.run_id, (plan.step,), fence)
+    with _publishing(plan.state_dir, plan.run_id, wait=True):
+        done = publish(store, plan, lines.progress)
+        # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it
+        # are not looked at: that would be a listing of each after every publish, for what a failed delete leaves.
+        with contextlib.suppress(StoreError):
+            fence()
+            keeping.tidy(store, plan.run_id, (plan.step,), fence)
+            settle_files(store, plan.run_id, fence)
     return asdict(done)
+
+
+@contextlib.contextmanager
+def _publishing(state_dir: Path, run_id: str, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of this pod's publishes of the run; False where another process has it, and ``wait`` is not set.
+
+    It keeps the heartbeat from taking a publish's new files for a stranger's. A disk that takes no file stops neither.
+    """
+    path = state_dir / f"publishing-{run_id}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a")
+    except OSError:
+        yield wait
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            yield wait  # a file system without locks, or (without waiting) a publish under way
+            return
+        yield True
 
 
 def _restore(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -278,9 +303,22 @@ def _claim(store: Store, request: _Request, lines: _Lines) -> Answer:
 def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, writer = request.get("run_id", str), request.get("writer", str)
     held = claims.beat(store, run_id, request.get("generation", int), writer, request.get("count", int))
-    with contextlib.suppress(StoreError):  # a courtesy to those who read the pointer by its name
+    with contextlib.suppress(StoreError):  # a courtesy to those who read by names
         settle_pointer(store, run_id)
+        _settle_named_step(store, request)
     return asdict(held)
+
+
+def _settle_named_step(store: Store, request: _Request) -> None:
+    """Clear away what a fenced pod's late requests brought into the step that the pointer names, unless we publish."""
+    run_id, state_dir = request.get("run_id", str), request.get("state_dir", str, None)
+    latest = read_latest(store, run_id)
+    if latest is None:
+        return
+    alone = _publishing(Path(state_dir), run_id, wait=False) if state_dir else contextlib.nullcontext(True)
+    with alone as may:
+        if may:
+            settle_files(store, run_id, _fence(store, request), latest.step)
 
 
 def _leave(store: Store, request: _Request, lines: _Lines) -> Answer:

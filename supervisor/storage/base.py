@@ -32,6 +32,13 @@ class StoreError(SupervisorError):
         self.retry_after_s = retry_after_s
 
 
+class UploadEndedError(StoreError):
+    """An upload under way was ended by somebody else: by the pod that holds the run now, or by a person or a rule."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("transient", sentence)
+
+
 class StoreAwayError(StoreError):
     """The store did not answer for longer than a command by hand is patient."""
 
