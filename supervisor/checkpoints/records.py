@@ -127,12 +127,17 @@ def settle_pointer(store: Store, run_id: str) -> bool:
     Only for the holder of the run, and after a look whether it still is. Where the newest cannot be read all stay:
     the next publish replaces it.
     """
+    return settled_pointer(store, run_id)[1]
+
+
+def settled_pointer(store: Store, run_id: str) -> tuple[Latest | None, bool]:
+    """As ``settle_pointer``; with the pointer, None when there is none or its newest version cannot be read."""
     versions = pointer_versions(store, run_id)
-    if len(versions) < 2 or isinstance(versions[0][1], StoreError):
-        return False
-    best, _ = _best(versions)
+    if not versions or isinstance(versions[0][1], StoreError):
+        return None, False
+    best, latest = _best(versions)
     delete_old(store, [file for file, _ in versions if file.file_id != best.file_id])
-    return versions[0][0].file_id != best.file_id
+    return latest, versions[0][0].file_id != best.file_id
 
 
 def settle_files(store: Store, run_id: str, fence: Callable[[], None], step: int | None = None) -> int:

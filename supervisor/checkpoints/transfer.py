@@ -93,7 +93,7 @@ from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
-from supervisor.checkpoints.records import read_latest, settle_files, settle_pointer
+from supervisor.checkpoints.records import settle_files, settled_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import DEFAULT_STREAMS, open_store
@@ -304,21 +304,19 @@ def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, writer = request.get("run_id", str), request.get("writer", str)
     held = claims.beat(store, run_id, request.get("generation", int), writer, request.get("count", int))
     with contextlib.suppress(StoreError):  # a courtesy to those who read by names
-        settle_pointer(store, run_id)
-        _settle_named_step(store, request)
+        latest, _ = settled_pointer(store, run_id)
+        if latest is not None and request.get("urgent", bool, False) is False:
+            _settle_step(store, request, latest.step)
     return asdict(held)
 
 
-def _settle_named_step(store: Store, request: _Request) -> None:
-    """Clear away what a fenced pod's late requests brought into the step that the pointer names, unless we publish."""
+def _settle_step(store: Store, request: _Request, step: int) -> None:
+    """Clear away what a fenced pod's late requests brought into a step, unless this pod is publishing."""
     run_id, state_dir = request.get("run_id", str), request.get("state_dir", str, None)
-    latest = read_latest(store, run_id)
-    if latest is None:
-        return
     alone = _publishing(Path(state_dir), run_id, wait=False) if state_dir else contextlib.nullcontext(True)
     with alone as may:
         if may:
-            settle_files(store, run_id, _fence(store, request), latest.step)
+            settle_files(store, run_id, _fence(store, request), step)
 
 
 def _leave(store: Store, request: _Request, lines: _Lines) -> Answer:

@@ -145,9 +145,7 @@ class LargeFiles:
 
     def _ended(self, name: str) -> UploadEndedError:
         """B2 says of it "No active upload", or that it knows no such file."""
-        return UploadEndedError(
-            f"the upload of {self._url}/{name} was cancelled by somebody else while it was under way"
-        )
+        return UploadEndedError(f"the upload of {self._url}/{name} was cancelled while it was under way, and not by us")
 
     def _finish(self, name: str, file_id: str, parts: Sequence[Part]) -> StoredFile:
         """Make one object of the parts. An error may only mean that the answer was lost, so look before failing.
