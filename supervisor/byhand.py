@@ -192,13 +192,14 @@ def _how_to_mend(damaged: list[int], here: set[int] | None) -> list[str]:
         return []
     safe = (
         "A restore compares every byte: no pod resumes at a damaged step, each takes the good one before. `b2 sync` "
-        "and the like compare nothing."
+        "does not compare large files."
     )
     publish_it = "`rl-supervisor publish RUN.toml --step"
     if here is None:
         return [f"If the damaged step is still complete on a pod, {publish_it} N` mends it there.", safe]
     told = [
-        f"Step {step} is complete on this disk: {publish_it} {step}` sends anew what is damaged."
+        f"Step {step} is complete on this disk. While no daemon runs here, {publish_it} {step}` sends anew what is "
+        "damaged."
         for step in damaged
         if step in here
     ]
