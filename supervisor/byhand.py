@@ -26,6 +26,7 @@ from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal, identity_in
+from supervisor.patient import PatientTransfers
 from supervisor.primerl import open_job
 from supervisor.storage.base import StoreError
 
@@ -36,7 +37,7 @@ def publish(
     run_file: RunFile, step: int | None, *, dry_run: bool, transfers: Transfers | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Send a complete local step (None: the newest) to the store; returns what was done and what to tell."""
-    transfers = transfers or Transfers(os.environ, run_file.store.stall_s)
+    transfers = transfers or PatientTransfers(os.environ, run_file.store.stall_s)
     job = open_job(run_file, os.environ)
     checks = {number: job.check_step(number) for number in job.steps()}
     complete = [number for number, check in checks.items() if check.state == "complete"]
@@ -56,6 +57,7 @@ def publish(
         files=[{"source": str(file.source), "name": file.name} for file in files],
         wandb_run_id=run_file.wandb.id or "",
         allow_back=False,
+        reread=step is not None,  # a step that is named is perhaps to be mended; the newest one is perhaps sent by cron
         state_dir=str(run_file.state_dir / "publish"),
         extra={"dialect": facts.name, "revision": facts.revision, "config_sha256": "", "step_base": facts.first_step},
     )
@@ -64,7 +66,9 @@ def publish(
     sent = size(int(answer.get("sent_bytes", 0)))
     told = f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."
     if answer.get("already"):
-        told = f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}."
+        proven = ": every byte there was read again, and is good" if step is not None else ""
+        told = f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}"
+        told += f"{proven}."
     note = str(answer.get("note") or "").rstrip(".")
     return answer | {"done": True}, [told, *([f"{note[:1].upper()}{note[1:]}."] if note else [])]
 
@@ -88,7 +92,7 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
     """
     job = open_job(run_file, os.environ)
     _not_anothers(run_file)
-    catalogue = Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
+    catalogue = PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
     state = State(
         settings=f.Settings(run_id=run_file.run.id),
         local=tuple(_local(job, number) for number in job.steps()),
@@ -123,15 +127,22 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
 
 
 def verify(
-    run_file: RunFile, step: int | None, deep: float, seed: int, transfers: Transfers | None = None
+    run_file: RunFile,
+    step: int | None,
+    deep: float,
+    seed: int,
+    transfers: Transfers | None = None,
+    *,
+    has_job: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
     """Compare the store with its manifests, and ``deep`` percent of its parts with their hashes. Changes nothing.
 
-    Returns what was found and what to tell; its field ``damaged`` says whether something that was published is not
-    as it was. Raises SupervisorError when there is no step at all.
+    ``has_job``: the run file tells where the job's steps lie on this disk. Returns what was found and what to tell; its
+    field ``damaged`` says whether something that was published is not as it was. Raises SupervisorError when there is
+    no step at all.
     """
     asked = request(run_file, "verify", deep=deep, seed=seed, **({} if step is None else {"step": step}))
-    transfers = transfers or Transfers(os.environ, run_file.store.stall_s)
+    transfers = transfers or PatientTransfers(os.environ, run_file.store.stall_s)
     found = transfers.run(asked, what="verify")
     told = []
     for one in found["steps"]:
@@ -144,14 +155,21 @@ def verify(
             read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else ""
             told.append(f"{name} is good: {files_(int(one['files']))}, {amount}{read}.")
     told += [_sentence(str(problem)) for problem in found["problems"]]
-    good = sum(1 for one in found["steps"] if one["committed"] and not one["problems"])
+    whole = [int(one["step"]) for one in found["steps"] if one["committed"] and not one["problems"]]
+    good = len(whole)
     if found["damaged"]:
         count = "" if step is not None else f" {good} good step{' is' if good == 1 else 's are'} there;"
         told.append(
             f"Something in {run_file.store_url} is damaged.{count or ' Nothing else was looked at, and'} nothing was "
-            "deleted. If the damaged step is still complete on a pod, `rl-supervisor publish RUN.toml --step N` mends "
-            "it there."
+            "deleted."
         )
+        rotten = [int(one["step"]) for one in found["steps"] if one["committed"] and one["problems"]]
+        if rotten and whole and max(rotten) > max(whole):
+            newest = max(whole)
+            told.append(f"The newest step that was found good is {newest}. Keep it: `supervisorctl pin {newest}`.")
+        told += _how_to_mend(rotten, _complete_here(run_file) if has_job else None)
+        if rotten and deep and (deep < 100 or step is not None):
+            told.append("Other steps may hold the same bytes, rotten too: `--deep 100` without --step reads them all.")
     elif not found["steps"]:
         raise SupervisorError(
             f"There is no step of run {run_file.run.id} in {run_file.store_url}. Are the URL and the run's name right?"
@@ -159,9 +177,44 @@ def verify(
     return found, told
 
 
+def _complete_here(run_file: RunFile) -> set[int] | None:
+    """Steps that are complete on this disk; None where the job cannot be looked at."""
+    try:
+        job = open_job(run_file, os.environ)
+    except SupervisorError:
+        return None
+    return {number for number in job.steps() if job.check_step(number).state == "complete"}
+
+
+def _how_to_mend(damaged: list[int], here: set[int] | None) -> list[str]:
+    """What a person does about damaged steps. ``here``: those that are complete on this disk, where that is known."""
+    if not damaged:
+        return []
+    safe = (
+        "A restore compares every byte: no pod resumes at a damaged step, each takes the good one before. `b2 sync` "
+        "does not compare large files."
+    )
+    publish_it = "`rl-supervisor publish RUN.toml --step"
+    if here is None:
+        return [f"If the damaged step is still complete on a pod, {publish_it} N` mends it there.", safe]
+    told = [
+        f"Step {step} is complete on this disk. While no daemon runs here, {publish_it} {step}` sends anew what is "
+        "damaged."
+        for step in damaged
+        if step in here
+    ]
+    if gone := [step for step in damaged if step not in here]:
+        subject = f"Step {gone[0]} is" if len(gone) == 1 else f"Steps {numbers(gone)} are"
+        told.append(
+            f"{subject} not complete on this disk, and cannot be mended from here. {publish_it} N` mends a step on a "
+            "pod that still has it."
+        )
+    return [*told, safe]
+
+
 def logs(run_file: RunFile, attempt: int | None) -> dict[str, Any]:
     """What is in the store of all attempts' logs, or the texts of one attempt. Raises SupervisorError."""
-    transfers = Transfers(os.environ, run_file.store.stall_s)
+    transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     if attempt is None:
         return transfers.run(request(run_file, "list-logs"))
     found = transfers.run(request(run_file, "get-logs", attempt=attempt))
@@ -207,7 +260,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
     if run_file.store.url is None:  # the embedded store is this machine's own
         yield {}
         return
-    transfers = Transfers(os.environ, run_file.store.stall_s)
+    transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     journal = Journal(run_file.state_dir)
     try:
         identity = journal.identity()
@@ -228,7 +281,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
             yield signed
     finally:
         with suppress(StoreError):  # then the next pod waits until it is sure
-            transfers.run(request(run_file, "release", **signed))
+            Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "release", **signed))
 
 
 @contextmanager
@@ -236,13 +289,14 @@ def _beating(run_file: RunFile, signed: Mapping[str, Any]) -> Iterator[None]:
     """Keep the heartbeat moving, as the daemon does: an upload may take longer than others are patient."""
     over = threading.Event()
     transfers = Transfers(os.environ, STALL_S)
+    state_dir = str(run_file.state_dir / "publish")
 
     def beat() -> None:
         count = 0
         while not over.wait(beat_time(run_file.store.take_over_after)):
             count += 1
             with suppress(StoreError):  # what it means that the run was lost is told to the publish
-                transfers.run(request(run_file, "beat", count=count, **signed))
+                transfers.run(request(run_file, "beat", count=count, state_dir=state_dir, **signed))
 
     thread = threading.Thread(target=beat, daemon=True, name="heartbeat")
     thread.start()
@@ -258,7 +312,7 @@ def _not_anothers(run_file: RunFile) -> None:
     """Raises SupervisorError when another pod holds the run: what it published makes nothing here superfluous."""
     if run_file.store.url is None:
         return
-    found = Standing(**Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
+    found = Standing(**PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
     here = writer_name(socket.gethostname(), identity_in(run_file.state_dir) or "", "0000")
     if not found.free and not same_pod(found.writer, here):
         raise SupervisorError(

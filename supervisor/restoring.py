@@ -12,6 +12,7 @@ from supervisor.core.words import numbers, size
 from supervisor.effects.aside import make_for_job
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError
+from supervisor.patient import PatientTransfers
 from supervisor.storage.base import StoreError
 
 Wanted = int | Literal["latest", "best"]
@@ -111,7 +112,7 @@ def restore(
     A damaged step is told and left as it is, and of "latest" and "best" the next one is taken. Raises SupervisorError
     when there is no such step, all are damaged, the disk is too small or a daemon watches the target.
     """
-    transfers = transfers or Transfers(os.environ, run_file.store.stall_s)
+    transfers = transfers or PatientTransfers(os.environ, run_file.store.stall_s)
     if to is not None and not dry_run:
         _usable(to)
     choice = choose(run_file, transfers.run(request(run_file, "catalogue")), wanted)

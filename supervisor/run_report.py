@@ -27,6 +27,7 @@ from supervisor.effects import run_records
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError
 from supervisor.journal import open_read_only
+from supervisor.patient import PatientTransfers
 from supervisor.storage.base import StoreError
 
 PERSON_EVERY_H = 8.0
@@ -80,7 +81,9 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
     ledgers = dict(found.ledgers)
     try:
         asked = request(run_file, "get-records")
-        answer = Transfers(environ, run_file.store.stall_s).run(asked, stall_s=STALL_S)
+        # Where this machine's journal knows the run, a report of what is here is better than one in half an hour.
+        kind = Transfers if found.ledgers else PatientTransfers
+        answer = kind(environ, run_file.store.stall_s).run(asked, stall_s=STALL_S)
         stored = {str(name): base64.b64decode(text) for name, text in answer["records"].items()}
         ledgers |= run_records.of_others(stored, found.own, time.time())[1]
     except StoreError as error:

@@ -30,6 +30,13 @@ def point(  # noqa: PLR0917
             raise
         current, note = None, f"{error}; it was replaced"
         last = last_pointer(store, wanted.run_id)
+    if current is None and not allow_back:
+        # There is none, or none that can be read: a step that is mended meanwhile need not be the newest good one.
+        newest = _newest_good(store, wanted.run_id, but=wanted.step)
+        if newest is not None and newest > wanted.step:
+            manifest_id, manifest = _manifest_of(store, wanted.run_id, newest)
+            note = f"{note}; latest.json names step {newest}, the newest good one".removeprefix("; ")
+            wanted = replace(wanted, step=newest)
     lineage = max(wanted.lineage, last.lineage if last else 0)
     back = allow_back or (current is not None and current.lineage < wanted.lineage)
     if current is not None and current.step > wanted.step and back:
@@ -71,25 +78,39 @@ def point_away(store: Store, wanted: Latest, fence: Callable[[], None]) -> Lates
     if current is None or current.legacy or current.step != wanted.step:
         return wanted
     known = replace(wanted, wandb_run_id=wanted.wandb_run_id or current.wandb_run_id)
-    steps = list_steps(store, wanted.run_id).steps.values()
-    good = [one.step for one in steps if one.committed and not one.left and not one.legacy and one.step != wanted.step]
+    good = _newest_good(store, wanted.run_id, but=wanted.step)
     name = f"{run_folder(wanted.run_id)}{LATEST}"
-    if not good:
+    if good is None:
         delete_versions(store, name, {name}, fence)
         return known
-    versions = store.list_versions(f"{step_folder(wanted.run_id, max(good))}{MANIFEST}")
-    file, _, data = newest_manifest(store, wanted.run_id, max(good), versions)
+    manifest_id, data = _manifest_of(store, wanted.run_id, good)
     back = replace(
         known,
-        step=max(good),
+        step=good,
         timestamp=now(),
         lineage=max(wanted.lineage, current.lineage + 1),  # or the step that is left would count for more
-        manifest_file_id=file.file_id,
+        manifest_file_id=manifest_id,
         manifest_sha256=sha256(data),
     )
     fence()
     put_and_read_back(store, name, back.to_bytes(), LATEST_LIMIT)
     return known
+
+
+def _newest_good(store: Store, run_id: str, but: int) -> int | None:
+    """The newest step other than ``but`` that is committed, neither left nor quarantined."""
+    steps = list_steps(store, run_id).steps.values()
+    return max(
+        (one.step for one in steps if one.committed and not one.left and not one.legacy and one.step != but),
+        default=None,
+    )
+
+
+def _manifest_of(store: Store, run_id: str, step: int) -> tuple[str, bytes]:
+    """The id and the bytes of the manifest that commits ``step``."""
+    versions = store.list_versions(f"{step_folder(run_id, step)}{MANIFEST}")
+    file, _, data = newest_manifest(store, run_id, step, versions)
+    return file.file_id, data
 
 
 def put_and_read_back(store: Store, name: str, data: bytes, limit: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from supervisor.checkpoints.manifest import (
     Manifest,
     ManifestFile,
     check_paths,
+    sha256,
     step_folder,
 )
 from supervisor.checkpoints.pointer import point, point_away, put_and_read_back
@@ -34,16 +36,19 @@ from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import (
     delete_old,
     delete_versions,
+    read_latest,
     read_manifest,
     settle_pointer,
     until,
 )
 from supervisor.checkpoints.reuse import Memory, Reuse, find_base, shape_of
+from supervisor.checkpoints.scrub import reread
 from supervisor.checkpoints.sources import LocalFile, Sources
-from supervisor.storage.base import Store, StoredFile, StoreError
+from supervisor.storage.base import Store, StoredFile, StoreError, UploadEndedError
 from supervisor.storage.hashing import fitting_part_size, sha1
 
 SMALL_BYTES = 1 << 20
+MOST_NAMED = 5
 LOOKED_JUST_NOW_S = 3.0
 """So old may be the look before a small file replaces another one, where names keep no versions: a step has hundreds,
 and a look is two requests. Before a larger one it is looked each time."""
@@ -59,7 +64,10 @@ class Source:
 
 @dataclass(frozen=True)
 class PublishPlan:
-    """What to publish. ``state_dir`` holds the local plan; ``allow_back`` lets the pointer go to a lower step."""
+    """What to publish. ``state_dir`` holds the local plan; ``allow_back`` lets the pointer go to a lower step.
+
+    ``reread``: where the step is published already, read all that the store has of it, and send anew what rotted there.
+    """
 
     run_id: str
     step: int
@@ -73,6 +81,7 @@ class PublishPlan:
     step_base: int | None = None
     reward: float | None = None
     allow_back: bool = False
+    reread: bool = False
     generation: int = 0
     happened: Lineage = field(default_factory=Lineage)  # to the run so far
     fence: Fence | None = None  # looks whether the run is still ours; None where nobody else can have it
@@ -121,6 +130,7 @@ class _Publish:
         self.composer = store.composer()
         self.reuse = Reuse(plan.step, self.composer, None)
         self.unlisted: set[str] = set()  # names of files that were found by their id alone
+        self.rotten: dict[str, StoredFile] = {}  # by name, files that the store lists, and whose bytes are others now
         self.latest = Latest(
             plan.step,
             plan.run_id,
@@ -131,8 +141,21 @@ class _Publish:
         )
 
     def run(self) -> Published:
-        with Sources(self.plan.step, self.local, self.meter) as self.sources:
-            return self._run()
+        try:
+            with Sources(self.plan.step, self.local, self.meter) as self.sources:
+                return self._run()
+        except StoreError as error:
+            if isinstance(error, UploadEndedError) or error.kind in ("missing", "damaged"):
+                self._was_it_another_pod()
+            raise
+
+    def _was_it_another_pod(self) -> None:
+        """Raises FencedError when another pod holds the run: it ends and cleans away what this one had under way."""
+        try:
+            self._fence()
+        except StoreError as error:
+            if error.kind == "fenced":
+                raise
 
     def _run(self) -> Published:
         started = time.monotonic()
@@ -140,20 +163,28 @@ class _Publish:
         listing = {file.name: file for file in self.store.list(self.folder)}
         before, data, file_id = self._committed(listing)
         files = self._files({file.path: file for file in before.files} if before else {})
-        already = before is not None and not self._passed_over(before) and self._same(before, files, listing)
+        same = before is not None and not self._passed_over(before) and self._same(before, files)
+        untouched = same and before is not None and self._untouched(before, listing)
+        if f"{self.folder}{MANIFEST}" in listing and (self.plan.reread or not untouched):
+            listing = self._without_rotten(files, listing, before)
+        already = untouched and not self.rotten
+        left = self._left(before) if same and before is not None else ""
         if not already:
             self._fence()
-            self._uncommit(before, listing, files)
+            if not same:
+                self._uncommit(before, listing, files)
             self._look_at_the_base(files)
             stored = self._send(files, listing, before)
             self._check_listing(files, stored)
             self._fence()
-            data, file_id = self._commit(files, stored, listing, before)
-        left = self._left(before) if already and before is not None else ""
+            data, file_id = self._commit(files, stored, listing, before, keep=bool(left))
         if left:
             moved, note = False, f"step {self.plan.step} has the same bytes as before: {left}"
         else:
             moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
+        note = "; ".join(filter(None, (self._told_of_rot(), note)))
+        if same and (self.plan.reread or not already):
+            self._drop_replaced(file_id)
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
@@ -195,7 +226,21 @@ class _Publish:
             if error.kind not in ("damaged", "missing"):
                 raise
             return None, b"", ""
+        if self.plan.reread and not self._vouched_for(there, data):
+            return None, b"", ""
         return manifest, data, there.file_id
+
+    def _vouched_for(self, there: StoredFile, data: bytes) -> bool:
+        """Does the pointer, where it names this manifest, know it by these bytes? Not every store keeps a hash."""
+        try:
+            latest = read_latest(self.store, self.plan.run_id)
+        except StoreError as error:
+            if error.kind != "damaged":
+                raise
+            return True
+        if latest is None or latest.legacy or latest.manifest_file_id != there.file_id:
+            return True
+        return latest.manifest_sha256 == sha256(data)
 
     def _passed_over(self, before: Manifest) -> bool:
         """Is it a step that the run went back behind? It was reached anew, and its old commit says nothing of that."""
@@ -217,19 +262,54 @@ class _Publish:
             files.append(self.sources.file(Wanted(file.name, file.source, identity, part_size, block_size)))
         return files
 
-    def _same(self, before: Manifest, files: Sequence[LocalFile], listing: dict[str, StoredFile]) -> bool:
-        """Is exactly this content committed, and every file of it still there? Only then is nothing replaced."""
-        committed = {file.path: file for file in before.files}
+    def _same(self, before: Manifest, files: Sequence[LocalFile]) -> bool:
+        """Is exactly this content committed? Then nothing has to be un-committed: what is sent is what was there."""
         if {file.name: file.size for file in files} != {file.path: file.size for file in before.files}:
             return False
         self.sources.read_all(files)
+        return {_content(file) for file in files} == {file.content() for file in before.files}
+
+    def _untouched(self, before: Manifest, listing: dict[str, StoredFile]) -> bool:
+        """Does the store list every file of the manifest as the manifest names it?"""
         return all(
-            (there := listing.get(self.folder + file.name)) is not None
-            and there.size == file.size
-            and there.file_id == committed[file.name].file_id
-            and _content(file) == committed[file.name].content()
-            for file in files
+            (there := listing.get(self.folder + file.path)) is not None
+            and (there.size, there.file_id) == (file.size, file.file_id)
+            for file in before.files
         )
+
+    def _without_rotten(
+        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
+    ) -> dict[str, StoredFile]:
+        """The listing without files that would stay and whose bytes are others now: those are sent anew.
+
+        An id proves no bytes, nor does the SHA-1 that the store tells: both are from the day on which the file came.
+        What an interrupted publish left is not read again, since it came a moment ago.
+        """
+        committed = {file.path: file for file in before.files} if before else {}
+
+        def stays(file: LocalFile) -> StoredFile | None:
+            there = listing.get(self.folder + file.name)
+            return there if there is not None and _holds(there, file, committed.get(file.name)) else None
+
+        kept = zip(files, self.sources.all(self.store.streams, stays, files), strict=True)
+        todo = [(file, there, part) for file, there in kept if there is not None for part in file if part.size]
+        self.meter.phase("checking", sum(part.size for _, _, part in todo))
+        with ThreadPoolExecutor(max(1, min(self.store.streams, len(todo)))) as pool:
+            wrong = list(pool.map(lambda one: reread(self.store, one[1], one[0].name, one[2], self.meter), todo))
+        for (file, there, _), problem in zip(todo, wrong, strict=True):
+            if problem and file.name not in self.rotten:
+                self.rotten[file.name] = there
+                file.file_id = ""
+                self.local.confirm(file.wanted, "", now=True)  # or the next publish would take that id for its bytes
+        return {name: there for name, there in listing.items() if name.removeprefix(self.folder) not in self.rotten}
+
+    def _told_of_rot(self) -> str:
+        if not self.rotten:
+            return ""
+        names = sorted(self.rotten)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        told = f"the store's bytes of {', '.join(names[:MOST_NAMED])}{more} were no longer those that were published"
+        return f"{told}: sent anew"
 
     # ------------------------------------------------------------ files
 
@@ -246,6 +326,8 @@ class _Publish:
         """Other bytes are committed under this step's name: first nobody may find them, then they are replaced."""
         if listing:
             self.latest = point_away(self.store, self.latest, self._fence)
+        if self.rotten:  # first: once nothing commits the step, what is left of it is taken for what it was
+            delete_versions(self.store, self.folder, {self.folder + name for name in self.rotten}, self._fence)
         if f"{self.folder}{MANIFEST}" in listing:
             delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self._fence)
         if before is not None:
@@ -259,7 +341,8 @@ class _Publish:
         """Small files first, then large ones; those that are compared are hashed meanwhile, and come last."""
         committed = {file.path: file for file in before.files} if before else {}
         listing = self._with_unlisted(files, listing)
-        comparable = self.reuse.comparable(files)
+        # A copy of what rotted may be as rotten.
+        comparable = self.reuse.comparable([file for file in files if file.name not in self.rotten])
         compared = {file.name: file for file in comparable if not _finished(listing.get(self.folder + file.name), file)}
         self.reuse.compare(list(compared.values()), all_of_them=len(compared) == len(comparable))
         # Hashing these counts as progress: it may take minutes, and nothing else may be left to do.
@@ -276,7 +359,8 @@ class _Publish:
                 stored = there
             else:
                 self._fence(lately=True)
-                stored = self.reuse.put(name, file, self.meter) or self.store.put_file(
+                copied = None if file.name in self.rotten else self.reuse.put(name, file, self.meter)
+                stored = copied or self.store.put_file(
                     name, file.source, file.size, file, progress, lambda file_id: self._finishing(file, file_id)
                 )
             self.meter.add(0, 1)
@@ -358,7 +442,10 @@ class _Publish:
         stored: dict[str, StoredFile],
         listing: dict[str, StoredFile],
         before: Manifest | None,
+        *,
+        keep: bool,
     ) -> tuple[bytes, str]:
+        """Write the manifest. ``keep``: nobody resumes at this step, and that its files were mended changes nothing."""
         plan = self.plan
         # Whoever mends a damaged step by hand has its bytes, and not what the daemon knew of it when it was made.
         same = before is not None and {file.content() for file in before.files} == {_content(file) for file in files}
@@ -367,8 +454,8 @@ class _Publish:
         manifest = Manifest(
             run_id=plan.run_id,
             step=plan.step,
-            generation=plan.generation,
-            lineage=plan.happened.number,
+            generation=before.generation if keep and before else plan.generation,
+            lineage=before.lineage if keep and before else plan.happened.number,
             writer=plan.writer,
             dialect=plan.dialect,
             revision=plan.revision,
@@ -393,6 +480,23 @@ class _Publish:
         )
         data = manifest.to_bytes()
         return data, put_and_read_back(self.store, f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
+
+    def _drop_replaced(self, manifest_id: str) -> None:
+        """Delete the versions that a mend replaced: the rotten files, and the manifests that name them.
+
+        Done again after a kill, when nothing is rotten any more, by ``keeping.tidy`` and for the manifests here.
+        """
+        names = {f"{self.folder}{name}": file.file_id for name, file in self.rotten.items()}
+        name = f"{self.folder}{MANIFEST}"
+        versions = self.store.list_versions(self.folder if names else name)
+        replaced = [
+            file
+            for file in versions
+            if names.get(file.name) == file.file_id or (file.name == name and file.file_id != manifest_id)
+        ]
+        if any(file.name == name and file.file_id == manifest_id for file in versions) and replaced:
+            self._fence()
+            delete_old(self.store, replaced)
 
     def _put_blocks(self, data: bytes, listing: dict[str, StoredFile]) -> BlocksObject | None:
         """Block hashes, for the next step; not again what an attempt before this one has brought."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from supervisor.checkpoints.manifest import (
     LATEST_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
+    STEP,
     Latest,
     Manifest,
     parse_latest,
@@ -126,12 +127,68 @@ def settle_pointer(store: Store, run_id: str) -> bool:
     Only for the holder of the run, and after a look whether it still is. Where the newest cannot be read all stay:
     the next publish replaces it.
     """
+    return settled_pointer(store, run_id)[1]
+
+
+def settled_pointer(store: Store, run_id: str) -> tuple[Latest | None, bool]:
+    """As ``settle_pointer``; with the pointer, None when there is none or its newest version cannot be read."""
     versions = pointer_versions(store, run_id)
-    if len(versions) < 2 or isinstance(versions[0][1], StoreError):
-        return False
-    best, _ = _best(versions)
+    if not versions or isinstance(versions[0][1], StoreError):
+        return None, False
+    best, latest = _best(versions)
     delete_old(store, [file for file, _ in versions if file.file_id != best.file_id])
-    return versions[0][0].file_id != best.file_id
+    return latest, versions[0][0].file_id != best.file_id
+
+
+def settle_files(store: Store, run_id: str, fence: Callable[[], None], step: int | None = None) -> int:
+    """Delete what a pod without the run brought under the names of committed steps; returns how many versions.
+
+    It was on its way when that pod lost the run. Restoring goes by the manifest's ids; who reads by name would get it.
+    Only for the holder, and while it publishes nothing itself: a mend has newer versions than its manifest, too.
+    ``step``: look at that one alone. One listing, and a manifest only where a name of a step has several versions.
+
+    Deleted is what lies over a version that the manifest names by its id, unless it has the same bytes, and manifests
+    that count for less. Everything else in a step's folder is a person's own.
+    """
+    folder = run_folder(run_id)
+    steps: dict[int, dict[str, list[StoredFile]]] = {}
+    for file in store.list_versions(folder if step is None else step_folder(run_id, step)):
+        first, _, path = file.name.removeprefix(folder).partition("/")
+        match = STEP.fullmatch(first)
+        if match and path and str(int(match[1])) == match[1]:
+            steps.setdefault(int(match[1]), {}).setdefault(path, []).append(file)
+    late: list[StoredFile] = []
+    for number, versions in steps.items():
+        if MANIFEST in versions and any(len(of_name) > 1 for of_name in versions.values()):
+            late += _late(store, run_id, number, versions)
+    if late:
+        fence()  # then what was listed before is no newer holder's
+    delete_old(store, late)
+    return len(late)
+
+
+def _late(store: Store, run_id: str, step: int, versions: Mapping[str, Sequence[StoredFile]]) -> list[StoredFile]:
+    try:
+        # Read by its id after the listing: were it gone by now, what was listed would be of a step in the making.
+        commit, manifest, _ = newest_manifest(store, run_id, step, versions[MANIFEST])
+    except StoreError as error:
+        if error.kind not in ("damaged", "missing"):
+            raise
+        return []
+    late = _over(versions[MANIFEST], commit.file_id)
+    if late is None:
+        return []
+    for file in manifest.files:
+        hash_ = file.part_sha1[0] if len(file.part_sha1) == 1 else None
+        over = _over(versions.get(file.path, ()), file.file_id) or []
+        late += [one for one in over if one.size != file.size or one.sha1 is None or one.sha1 != hash_]
+    return late
+
+
+def _over(versions: Sequence[StoredFile], file_id: str) -> list[StoredFile] | None:
+    """The versions that are newer than this one; None where it is not listed."""
+    ids = [file.file_id for file in versions]
+    return list(versions[: ids.index(file_id)]) if file_id in ids else None
 
 
 def delete_old(store: Store, files: Sequence[StoredFile]) -> int:

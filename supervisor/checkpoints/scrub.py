@@ -141,7 +141,9 @@ def _check(store: Store, run_id: str, step: int, versions: Versions, sample: _Sa
     todo = [(file, part) for file, part in sample.of(step, manifest) if file.path in there]
     sample.meter.phase("checking", sum(part.size for _, part in todo))
     with ThreadPoolExecutor(max(1, min(store.streams, len(todo)))) as pool:
-        wrong = pool.map(lambda one: _reread(store, one[0], one[1], versions[one[0].path], sample.meter), todo)
+        wrong = pool.map(
+            lambda one: reread(store, _version(one[0], versions[one[0].path]), one[0].path, one[1], sample.meter), todo
+        )
         problems += sorted({problem for problem in wrong if problem})
     if len(problems) > MOST_PROBLEMS:
         problems = [*problems[:MOST_PROBLEMS], f"and {len(problems) - MOST_PROBLEMS} further problems"]
@@ -166,8 +168,8 @@ def _version(file: ManifestFile, versions: Sequence[StoredFile]) -> StoredFile:
     return next((there for there in versions if there.file_id == file.file_id), versions[0])
 
 
-def _reread(store: Store, file: ManifestFile, part: Part, versions: Sequence[StoredFile], meter: Meter) -> str:
-    there = _version(file, versions)
+def reread(store: Store, there: StoredFile, path: str, part: Part, meter: Meter) -> str:
+    """What is wrong with a part of an object, read again and hashed, or ""."""
     for _ in range(READS):
         digest = hashlib.sha1(usedforsecurity=False)
         read = 0
@@ -183,12 +185,12 @@ def _reread(store: Store, file: ManifestFile, part: Part, versions: Sequence[Sto
         except StoreError as error:
             if error.kind not in ("missing", "damaged"):
                 raise
-            return f"{file.path} cannot be read: {error}"
+            return f"{path} cannot be read: {error}"
         if digest.hexdigest() == part.sha1:
             return ""
         meter.add(-read)
     end = part.offset + part.size
-    return f"{file.path} came back {READS} times with other bytes than were published (bytes {part.offset} to {end})"
+    return f"{path} came back {READS} times with other bytes than were published (bytes {part.offset} to {end})"
 
 
 def _pointer_twice(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:

@@ -15,7 +15,7 @@ Request
     ACTION          further fields                                  answer in "ok"
     publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
                     generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds, left
-                    allow_back?,
+                    allow_back?, reread?,
                     extra? {"dialect", "revision",
                     "config_sha256", "step_base", "reward"}
     restore         step, output_dir, place {"primary"},            step, size_bytes, fetched_bytes, files, verified,
@@ -45,7 +45,7 @@ Request
     standing        -                                               generation, writer, released, mark, leaving
     claim           writer, settle_s, take_over?, over? {as         as "standing"
                     "standing" answers}
-    beat            generation, writer, count, urgent?              as "standing"
+    beat            generation, writer, count, urgent?, state_dir?  as "standing"
     leave           generation, writer, urgent?                     as "standing"
     put-heartbeat   heartbeat {...}, generation?, writer?           -
     release         generation, writer                              -
@@ -78,12 +78,13 @@ import base64
 import binascii
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -96,7 +97,7 @@ from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
-from supervisor.checkpoints.records import settle_pointer
+from supervisor.checkpoints.records import settle_files, settled_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import DEFAULT_STREAMS, open_store
@@ -179,15 +180,40 @@ def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
         writer=request.get("writer", str, ""),
         wandb_run_id=request.get("wandb_run_id", str, "") or "",
         allow_back=request.get("allow_back", bool, False),
+        reread=request.get("reread", bool, False),
         **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
     )
-    done = publish(store, plan, lines.progress)
-    # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it are
-    # not looked at: that would be a listing of each after every publish, for what a failed delete leaves now and then.
-    with contextlib.suppress(StoreError):
-        fence()
-        keeping.tidy(store, plan.run_id, (plan.step,), fence)
+    with _publishing(plan.state_dir, plan.run_id, wait=True):
+        done = publish(store, plan, lines.progress)
+        # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it
+        # are not looked at: that would be a listing of each after every publish, for what a failed delete leaves.
+        with contextlib.suppress(StoreError):
+            fence()
+            keeping.tidy(store, plan.run_id, (plan.step,), fence)
+            settle_files(store, plan.run_id, fence)
     return asdict(done)
+
+
+@contextlib.contextmanager
+def _publishing(state_dir: Path, run_id: str, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of this pod's publishes of the run; False where another process has it, and ``wait`` is not set.
+
+    It keeps the heartbeat from taking a publish's new files for a stranger's. A disk that takes no file stops neither.
+    """
+    path = state_dir / f"publishing-{run_id}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a")
+    except OSError:
+        yield wait
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            yield wait  # a file system without locks, or (without waiting) a publish under way
+            return
+        yield True
 
 
 def _restore(store: Store, request: _Request, lines: _Lines) -> Answer:
@@ -292,9 +318,20 @@ def _claim(store: Store, request: _Request, lines: _Lines) -> Answer:
 def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
     run_id, writer = request.get("run_id", str), request.get("writer", str)
     held = claims.beat(store, run_id, request.get("generation", int), writer, request.get("count", int))
-    with contextlib.suppress(StoreError):  # a courtesy to those who read the pointer by its name
-        settle_pointer(store, run_id)
+    with contextlib.suppress(StoreError):  # a courtesy to those who read by names
+        latest, _ = settled_pointer(store, run_id)
+        if latest is not None and request.get("urgent", bool, False) is False:
+            _settle_step(store, request, latest.step)
     return asdict(held)
+
+
+def _settle_step(store: Store, request: _Request, step: int) -> None:
+    """Clear away what a fenced pod's late requests brought into a step, unless this pod is publishing."""
+    run_id, state_dir = request.get("run_id", str), request.get("state_dir", str, None)
+    alone = _publishing(Path(state_dir), run_id, wait=False) if state_dir else contextlib.nullcontext(True)
+    with alone as may:
+        if may:
+            settle_files(store, run_id, _fence(store, request), step)
 
 
 def _leave(store: Store, request: _Request, lines: _Lines) -> Answer:

@@ -14,8 +14,8 @@ from supervisor.cli import where
 from supervisor.cli.moving import shown
 from supervisor.cli.render import safe
 from supervisor.config import load
-from supervisor.effects.transfers import Transfers
 from supervisor.errors import UsageError
+from supervisor.patient import PatientTransfers
 
 
 def by_hand(options: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def by_hand(options: argparse.Namespace) -> int:
         run_file = where.run_file_of(options)
         if options.to is None and not where.has_run_file(options):
             raise UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
-    transfers = Transfers(os.environ, run_file.store.stall_s)
+    transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     with shown(transfers, quiet=options.json):
         if options.by_hand == "restore":
             step: restoring.Wanted = "latest" if options.step is None else options.step
@@ -44,9 +44,11 @@ def verify(options: argparse.Namespace) -> int:
     """Compare the store with its manifests; 1 when something is damaged. Raises SupervisorError."""
     run_file = where.run_file_of(options)
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
-    transfers = Transfers(os.environ, run_file.store.stall_s)
+    transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     with shown(transfers, quiet=options.json):
-        found, told = byhand.verify(run_file, options.step, options.deep, seed, transfers)
+        found, told = byhand.verify(
+            run_file, options.step, options.deep, seed, transfers, has_job=where.has_run_file(options)
+        )
     _print(found | {"seed": seed}, told, as_json=options.json)
     return 1 if found["damaged"] else 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.cli.render import safe
 from supervisor.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
 from supervisor.secrets import masked, remember_environment
-from supervisor.storage.base import StoreError
+from supervisor.storage.base import StoreAwayError, StoreError
 
 
 class OutputError(SupervisorError):
@@ -26,8 +26,8 @@ class OutputError(SupervisorError):
 def run_cli(command: Callable[[], int], program: str, *, contract: bool = False) -> int:
     """Run ``command``: a SupervisorError becomes its sentence, a crash one sentence and a file with the traceback.
 
-    The exit code of both is 1 (2 for wrong usage); with ``contract`` it is that of ``supervisor.errors``: the error's
-    own, and "try again" for a crash.
+    The exit code of both is 1 (2 for wrong usage, 75 where the store stayed away); with ``contract`` it is that of
+    ``supervisor.errors``: the error's own, and "try again" for a crash.
     """
     os.umask(os.umask(0o022) | 0o022)  # what a command writes is the caller's, and nobody else's to change
     for stream in (sys.stdout, sys.stderr):
@@ -38,7 +38,7 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     except SupervisorError as error:
         remember_environment()
         _tell(masked(_whole(error)))
-        if contract:
+        if contract or isinstance(error, StoreAwayError):
             return error.exit_code
         return EXIT_USAGE if error.exit_code == EXIT_USAGE else 1
     except KeyboardInterrupt:

@@ -122,6 +122,8 @@ class StoreWork:
         """A request of the claim. On a pod that is about to go one that hangs is tried again soon."""
         stall_s = LEAVING_STALL_S if more.get("urgent") else SMALL_STALL_S
         what = "heartbeat" if do in ("beat", "leave") else ""
+        if do == "beat":
+            more = {**more, "state_dir": str(self._state_dir / "publish")}
         return self.transfers.run(self._ask(do, **more), what=what, stall_s=stall_s)
 
     def _write(self, do: str, **more: Any) -> dict[str, Any]:

@@ -38,6 +38,10 @@ def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
     return {"do": do, "run_id": run_file.run.id, "store": place, **more}
 
 
+class ChildCrashedError(StoreError):
+    """The child ended by itself and without an answer: that is our own mistake, or the installation's."""
+
+
 @dataclass
 class Moving:
     """How far a transfer is in its present phase (hashing, sending, fetching)."""
@@ -83,6 +87,7 @@ class Transfers:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._closed = False
         self.moving: dict[str, Moving] = {}
+        self.moved_t = float("-inf")  # when a transfer last moved a byte, on the monotonic clock
 
     def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
         """Carry out one request; returns the child's ``ok`` object. Raises StoreError."""
@@ -134,7 +139,7 @@ class Transfers:
                 if "progress" in said:
                     now = time.monotonic()
                     if moving.saw(said["progress"], now):
-                        last[0] = now
+                        last[0] = self.moved_t = now
                 elif "entry" in said:
                     entry = said["entry"]
                     entries.setdefault(entry["field"], {})[entry["name"]] = entry["value"]
@@ -179,7 +184,8 @@ class Transfers:
         if moving.cancelled:
             raise StoreError("transient", moving.cancelled)
         tail = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
-        raise StoreError(
+        kind = ChildCrashedError if child.returncode > 0 else StoreError
+        raise kind(
             "transient", f"The transfer process ended with status {child.returncode} without an answer: {tail[0]}"
         )
 

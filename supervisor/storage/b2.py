@@ -18,7 +18,7 @@ from typing import Any, Literal
 from supervisor.storage import hashing
 from supervisor.storage.b2_composing import B2Composer
 from supervisor.storage.b2_large import CONTENT_TYPE, LargeFiles, hasher_of
-from supervisor.storage.b2client import B2Client, plain_sha1
+from supervisor.storage.b2client import B2Client, plain_sha1, renewing
 from supervisor.storage.b2http import Download
 from supervisor.storage.base import (
     Composer,
@@ -280,7 +280,7 @@ class B2Store:
         rules = None
         if "listBuckets" in self._client.capabilities:
             with self._client.explained(f"ask B2 for the rules of the bucket {self._client.bucket}"):
-                found = self._client.api.list_buckets(bucket_name=self._client.bucket)
+                found = renewing(self._client.retry, self._client.api.list_buckets)(bucket_name=self._client.bucket)
             rules = [dict(rule) for one in found for rule in one.lifecycle_rules or ()]
         return Bucket(self._client.key_id[-4:], self._client.capabilities, rules)
 

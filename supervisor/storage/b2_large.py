@@ -25,6 +25,7 @@ from supervisor.storage.base import (
     Progress,
     StoredFile,
     StoreError,
+    UploadEndedError,
     known_part,
     ranges_of,
 )
@@ -122,17 +123,29 @@ class LargeFiles:
         return str(file_id), there
 
     def _send_part(self, name: str, file_id: str, number: int, stream: SourceRange, stop: threading.Event) -> None:
-        def attempt() -> None:
+        def attempt() -> UploadEndedError | None:
             if stop.is_set():  # the first failure is what counts
                 raise StoreError("changed", f"the upload of {name} was given up")
-            with self._client.sending(name, stream, file_id):
-                answer = self._client.session.upload_part(file_id, number, len(stream), stream.sha1, stream)
+            try:
+                with self._client.sending(name, stream, file_id):
+                    answer = self._client.session.upload_part(file_id, number, len(stream), stream.sha1, stream)
+            except StoreError as error:
+                if isinstance(error.__cause__, b2.BadRequest) and self._is_over(file_id, name, error):
+                    return self._ended(name)  # no further try changes that
+                raise
             if answer["contentSha1"] != stream.sha1:
                 raise StoreError("transient", f"{self._url} confirmed another SHA-1 for part {number} of {name}")
+            return None
 
-        self._client.retry.call(attempt)
+        ended = self._client.retry.call(attempt)
+        if ended is not None:
+            raise ended
         stream.arrived()
         self._count(len(stream))
+
+    def _ended(self, name: str) -> UploadEndedError:
+        """B2 says of it "No active upload", or that it knows no such file."""
+        return UploadEndedError(f"the upload of {self._url}/{name} was cancelled while it was under way, and not by us")
 
     def _finish(self, name: str, file_id: str, parts: Sequence[Part]) -> StoredFile:
         """Make one object of the parts. An error may only mean that the answer was lost, so look before failing.
@@ -156,8 +169,8 @@ class LargeFiles:
         try:
             with self._client.explained(f"look at {self._url}/{name}"):
                 answer = self._client.session.get_file_info_by_id(file_id)
-        except StoreError:
-            raise failure from None
+        except StoreError as error:
+            raise self._ended(name) if error.kind == "missing" else failure from None
         if answer["action"] == "upload" and answer["contentLength"] == size:
             return self._client.stored(answer)
         if isinstance(failure.__cause__, b2.MissingPart):

@@ -7,7 +7,7 @@ bodies is also given ``retry``, since b2sdk's own patience is not enough there (
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import requests
@@ -58,11 +58,12 @@ class B2Client:
             _raw_api_class=PartApi,
         )
         self.api = B2Api(info, api_config=config)
+        self._session = _Renewing(self.api.session, retry)
         raw_api: PartApi = self.session.raw_api
         raw_api.transport = Transport(raw_api.b2_http.user_agent, Throttle(limit_bytes_per_s))
         with self.explained(f"sign in to B2 for the bucket {bucket}"):
             self.api.authorize_account(key_id, key, realm=realm or "production")
-            self.bucket_id: str = self.api.get_bucket_by_name(bucket).id_
+            self.bucket_id: str = renewing(retry, self.api.get_bucket_by_name)(bucket).id_
         allowed = info.get_allowed()
         self.capabilities = frozenset(allowed["capabilities"])
         self._key_prefix: str = allowed["namePrefix"] or ""
@@ -71,7 +72,8 @@ class B2Client:
 
     @property
     def session(self) -> Any:
-        return self.api.session
+        """b2sdk's session. Its requests without a body are made again when B2 says that their token has expired."""
+        return self._session
 
     def reach(self, name: str, capability: str, verb: str, *, folder: bool = False) -> str:
         """The name in the bucket, when the key may ``verb`` it; else one sentence, before any request is made."""
@@ -133,6 +135,41 @@ class B2Client:
             sha1=plain_sha1(entry.get("contentSha1")),
             uploaded_at=float(entry.get("uploadTimestamp") or 0) / 1000,
         )
+
+
+def renewing(retry: Retry, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, made again while B2 says of an authorization just given that it has expired.
+
+    b2sdk signs in anew once for each request (2.13.1, ``B2Session``), and B2's hosts do not always agree on a token at
+    once. A key that B2 refuses is another answer: that of the sign-in.
+    """
+
+    def made(*args: Any, **more: Any) -> Any:
+        for number in range(1, retry.tries):
+            try:
+                return call(*args, **more)
+            except b2.InvalidAuthToken as error:
+                if error.code != b2errors.EXPIRED:
+                    raise
+                retry.sleep(retry.pause(number))
+        return call(*args, **more)
+
+    return made
+
+
+class _Renewing:
+    """A session of b2sdk, each of whose requests is ``renewing``.
+
+    But for those with a body: their token is an upload URL's, and who sends them throws that away and tries again.
+    """
+
+    def __init__(self, session: Any, retry: Retry) -> None:
+        self._wrapped, self._retry = session, retry
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._wrapped, name)
+        plain = not callable(found) or name in ("raw_api", "upload_file", "upload_part")
+        return found if plain else renewing(self._retry, found)
 
 
 def plain_sha1(value: object) -> str | None:

@@ -22,6 +22,7 @@ CATCH = (b2.B2Error, *NETWORK_ERRORS, AssertionError, ValueError)
 b2sdk hands a server's Retry-After to ``time.sleep`` unread, which refuses a negative one with ValueError.
 """
 
+EXPIRED = "expired_auth_token"
 _KEY_REFUSED = (b2.InvalidAuthToken, b2.Unauthorized, b2.CapabilityNotAllowed, b2.AccessDenied)
 _ACCOUNT = (b2.NoPaymentHistory, b2.EmailNotVerified)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([^'\")]+)")
@@ -59,7 +60,7 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
             f"{could_not}: the bucket {bucket} does not exist in the account of the {key}. Make the bucket, or correct "
             f"store.url",
         )
-    if isinstance(error, b2.InvalidAuthToken) and error.code == "expired_auth_token":
+    if isinstance(error, b2.InvalidAuthToken) and error.code == EXPIRED:
         # b2sdk signs in anew once and then gives up; with a key that B2 refuses, that sign-in would have failed
         return say("transient", f"{could_not}: B2 says of an authorization just given that it has expired")
     if isinstance(error, _KEY_REFUSED):

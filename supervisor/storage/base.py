@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, overload
 
-from supervisor.errors import SupervisorError
+from supervisor.errors import EXIT_TRY_AGAIN, SupervisorError
 
 Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
 
@@ -30,6 +30,22 @@ class StoreError(SupervisorError):
         super().__init__(sentence)
         self.kind: Kind = kind
         self.retry_after_s = retry_after_s
+
+
+class UploadEndedError(StoreError):
+    """An upload under way was ended by somebody else: by the pod that holds the run now, or by a person or a rule."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("transient", sentence)
+
+
+class StoreAwayError(StoreError):
+    """The store did not answer for longer than a command by hand is patient."""
+
+    exit_code = EXIT_TRY_AGAIN
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("transient", sentence)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,9 @@ class Handler(BaseHTTPRequestHandler):
         name = self.entry["name"]
         if fault := self.state.fault(op, name, lambda fault: fault.delay_s > 0):
             time.sleep(fault.delay_s)
+        if (fault := self.state.fault(op, name, lambda fault: fault.hold is not None)) and fault.hold is not None:
+            fault.held.set()
+            fault.hold.wait(60)
         if fault := self.state.fault(op, name, lambda fault: fault.status > 0):
             headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
             raise Refusal(fault.status, fault.code, "as the test wished", headers)
@@ -376,10 +379,12 @@ class B2Server:
         self.state.keys[key.key_id] = key
         return key
 
-    def fail(self, op: str, **fault: Any) -> None:
+    def fail(self, op: str, **fault: Any) -> Fault:
         """Inject a ``Fault``."""
+        made = Fault(op, **fault)
         with self.state.lock:
-            self.state.faults.append(Fault(op, **fault))
+            self.state.faults.append(made)
+        return made
 
     def journal(self, op: str = ".*", name: str = "") -> list[dict[str, Any]]:
         """Entries so far whose operation matches and whose object name holds ``name``."""

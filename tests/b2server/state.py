@@ -47,6 +47,7 @@ class Fault:
 
     ``status`` answers that error (with ``code`` and ``retry_after``) instead of doing anything; ``cut_upload_after``
     closes the connection after so many bytes of the request's body, ``cut_download_after`` of the answer's;
+    ``hold`` waits for that event before anything is done, so that a request is in flight meanwhile;
     ``flip`` inverts the bits of that byte of a download; ``lose_answer`` does the work and closes the connection;
     ``delay_s`` waits first; ``drip`` moves a body at no more than so many bytes a second.
     """
@@ -63,6 +64,8 @@ class Fault:
     flip: int | None = None
     lose_answer: bool = False
     delay_s: float = 0.0
+    hold: threading.Event | None = None
+    held: threading.Event = field(default_factory=threading.Event)  # set as soon as a request waits
     drip: float = 0.0
 
     def matches(self, op: str, name: str) -> bool:

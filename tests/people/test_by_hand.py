@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +277,36 @@ def test_on_a_terminal_it_is_shown_how_far_a_transfer_is(monkeypatch: pytest.Mon
     assert terminal.getvalue().endswith(moving.CLEAR)
     with moving.shown(transfers, quiet=True):
         pass
+
+
+def test_what_rotted_in_the_store_is_mended_as_verify_says(tmp_path: Path, capsys: Told) -> None:
+    """Its size, time and id are those of the file that was published: only its bytes tell."""
+    store = open_store((tmp_path / "store").as_uri(), None, {})
+    words = run_file(tmp_path, store)
+    for number in (10, 20):
+        primary = tmp_path / f"out/checkpoints/step_{number}"
+        primary.mkdir(parents=True)
+        for name in ("optimizer.pt", "model.pt"):
+            (primary / name).write_bytes(name.encode() * number)
+        assert main(["publish", words, "--step", str(number)]) == 0, capsys.readouterr().err
+    for number in (10, 20):
+        stored = tmp_path / "store" / RUN / f"step_{number}/model.pt"
+        status, data = stored.stat(), bytearray(stored.read_bytes())
+        data[3] ^= 1
+        with stored.open("r+b") as file:
+            file.write(data)
+        os.utime(stored, ns=(status.st_atime_ns, status.st_mtime_ns))
+    (tmp_path / "out/checkpoints/step_10/model.pt").unlink()
+    shutil.rmtree(tmp_path / "out/checkpoints/step_10")
+    capsys.readouterr()
+    assert main(["verify", words, "--deep", "100"]) == 1
+    told = capsys.readouterr().out
+    assert "`rl-supervisor publish RUN.toml --step 20` sends anew what is damaged." in told
+    assert "Step 10 is not complete on this disk, and cannot be mended from here." in told
+    assert "no pod resumes at a damaged step" in told
+    assert main(["publish", words, "--step", "20"]) == 0
+    told = capsys.readouterr().out
+    assert "The store's bytes of model.pt were no longer those that were published: sent anew." in told
+    assert main(["verify", words, "--deep", "100", "--step", "20"]) == 0, capsys.readouterr().out
+    assert main(["publish", words, "--step", "20"]) == 0
+    assert "is published already" in (told := capsys.readouterr().out) and "every byte there was read again" in told

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.checkpoints.publish import publish
+from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import open_store
-from tests.checkpoints_store.conftest import RUN, Step, Transfers, transfers, tree
+from tests.checkpoints_store.conftest import RUN, Step, Transfers, quiet, transfers, tree
 from tests.checkpoints_store.test_late_writers import overtaken
 from tests.s3server import ACCESS_KEY, SECRET_KEY, Proxy, Seaweed
 from tests.storage.conftest import ONE_SERVER, QUICK, S3_ENVIRON
@@ -99,3 +101,22 @@ def test_without_versions_the_file_of_a_fenced_pod_replaces_none_of_the_holders(
     place = s3_place(False)
     _, letter = overtaken(lambda: open_store(f"s3://{place}", s3.url, S3_ENVIRON, streams=2, retry=QUICK), tmp_path)
     assert letter == b"B"
+
+
+def test_what_rotted_there_is_sent_anew_when_the_step_is_published_by_hand(
+    s3: Proxy, s3_place: Callable[[bool], str], tmp_path: Path
+) -> None:
+    """The service tells the ETag of the healthy bytes, and gives others each time it is asked."""
+    store = open_store(f"s3://{s3_place(False)}", s3.url, S3_ENVIRON, streams=4, retry=QUICK, part_size=1)
+    step = Step(tmp_path / "pod-a", 20).fill()
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    assert publish(store, step.plan(tmp_path / "state", reread=True), quiet).already
+    rot = s3.fail("GetObject", header="Range", flip_answer=True, times=1 << 30)
+    assert scrub(store, RUN, quiet, deep=100).damaged
+    before = len(s3.journal.of("PutObject"))
+    done = publish(store, step.plan(tmp_path / "state", reread=True), quiet)
+    sent = [e["key"] for e in s3.journal.of("PutObject")[before:]]
+    assert not done.already and any(key.endswith("__0_0.distcp") for key in sent) and "sent anew" in done.note
+    assert not any(key.endswith("trainer/empty") for key in sent), "nothing in it can rot"
+    rot.times = 0
+    assert not scrub(store, RUN, quiet, deep=100).damaged
