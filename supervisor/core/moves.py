@@ -107,15 +107,19 @@ def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say
     return state, told
 
 
-def note_failure(state: State, signature: str) -> State:
-    failure = Failure(signature, state.progress.step, state.resume_step)
+def note_failure(state: State, signature: str, suspect: int | None = None) -> State:
+    """Count the end of an attempt. ``suspect``: the good step that can have caused it."""
+    failure = Failure(signature, state.progress.step, state.resume_step, suspect)
     return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)
 
 
 def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
-    """Quarantine the resume step, since the checkpoint may be poisoned, and go to the one before, once."""
+    """Quarantine the resume step, since the checkpoint may be poisoned, and go to the one before.
+
+    Whatever is complete above that one from now on is progress.
+    """
     step = state.resume_step
-    state = replace(state, stepped_back=True, quarantined={**state.quarantined, str(step): state.wall})
+    state = replace(state, best_complete=lower, quarantined={**state.quarantined, str(step): state.wall})
     if step is not None:
         why_so = why.rstrip(".")[:LONGEST_WHY]
         state = replace(state, happened=(*state.happened, Happened("quarantine", step, state.wall, why_so)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import fencing, leaving
+from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
@@ -149,7 +150,7 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
     evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, verdict.sentence)
     acts: Actions = [told, evidence]
     before = state
-    state = note_failure(state, verdict.cause)
+    state = note_failure(state, verdict.cause, state.last_good if may_be_the_checkpoint(state, verdict) else None)
     row = row_for(state, verdict)
     reason = why(row, state)
     state, would = _told_if_observed(state, verdict.cause, verdict.sentence, _WOULD[row.do])
@@ -176,6 +177,10 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "disk-full", sentence))
         case "step-back" if not would:  # else a step would be quarantined, for all pods, that nobody tried
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
+            if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
+                state = replace(state, failures=before.failures, barren=before.barren)
+            else:
+                state = replace(state, stepped_back=True)
             return with_all(acts + back, stop(state, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))

@@ -234,6 +234,7 @@ class Failure:
     signature: str
     step: int | None
     resume_step: int | None
+    suspect: int | None = None  # the good step that can have caused it (``blame``): the newest one before it
 
 
 @dataclass(frozen=True)
