@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from supervisor.core.proof import CULPRIT_S, Verdict, killed_from_outside
+from supervisor.core.recurring import blamed
 from supervisor.core.state import Error, Failure, State
 
 UNREADABLE = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
@@ -67,7 +68,7 @@ def may_be_the_checkpoint(state: State, verdict: Verdict) -> bool:
         said.add(verdict.cause)
     elif not any(is_one_of(one, WEIGHTS) for one in said):
         return False
-    if any(end - trouble.t < CULPRIT_S for trouble in state.trouble):
+    if blamed(state):
         return False
     return not any(is_elsewhere(one) for one in said) and not any(map(_names_another_part, near))
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import recurring
+from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.records import Happened
+from supervisor.core.starts import OVERDUE, shown
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.words import span
 
@@ -110,6 +113,9 @@ def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say
 def note_failure(state: State, signature: str, suspect: int | None = None) -> State:
     """Count the end of an attempt. ``suspect``: the good step that can have caused it."""
     failure = Failure(signature, state.progress.step, state.resume_step, suspect)
+    if signature == OVERDUE:
+        failure = replace(failure, shown=shown(state), lasted_s=state.now - started(state))
+    state = recurring.note(state, signature)
     return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)
 
 
@@ -164,7 +170,7 @@ def finish(state: State, acts: Actions) -> tuple[State, Actions]:
 
 def forgiven(state: State) -> State:
     """A person acted: the budget of restarts begins anew, and what could not be restored is tried again."""
-    return replace(state, barren=0, failures=(), stepped_back=False, waits=0, damaged={})
+    return replace(state, barren=0, failures=(), crashes=(), stepped_back=False, waits=0, damaged={})
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:

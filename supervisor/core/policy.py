@@ -8,7 +8,7 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing, leaving
+from supervisor.core import fencing, leaving, recurring
 from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
@@ -45,6 +45,7 @@ from supervisor.core.words import size, span
 SURVEY_AGAIN_S = 20.0
 DISK_PATIENCE_S = 3600.0
 KEEP_WOULD = 50
+LOOK_AT_THEM = "It restarts each time; look at what they have in common: supervisorctl explain"
 
 
 def advance(state: State, watch: Watch) -> tuple[State, Actions]:
@@ -146,23 +147,29 @@ _WOULD = {
 
 def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
     """A verdict that convicts: open the incident, look up what follows, stop what has to go."""
-    state, told = open_incident(state, verdict.cause, verdict.sentence)
-    evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, verdict.sentence)
-    acts: Actions = [told, evidence]
     before = state
     state = note_failure(state, verdict.cause, state.last_good if may_be_the_checkpoint(state, verdict) else None)
+    again = recurring.sentence(state)
+    state, told = open_incident(state, verdict.cause, f"{verdict.sentence} {again}".rstrip())
+    evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, verdict.sentence)
+    acts: Actions = [told, evidence]
+    if recurring.worth_saying(state):
+        acts.append(say("recurring", f"{again} {LOOK_AT_THEM}", "error", cause=verdict.cause))
     row = row_for(state, verdict)
     reason = why(row, state)
     state, would = _told_if_observed(state, verdict.cause, verdict.sentence, _WOULD[row.do])
     if would:
-        state = replace(state, failures=before.failures, barren=before.barren)  # nothing is done, so nothing is used up
+        # Nothing is done, so nothing is used up.
+        state = replace(state, failures=before.failures, barren=before.barren, crashes=before.crashes)
     acts += would
     sentence = f"{verdict.sentence} {reason}".rstrip()
     if reason and row.do not in ("give-up", "unfit", "step-back"):  # these say it themselves
         acts.append(say("policy", reason, cause=verdict.cause, does=row.do))
     match row.do:
-        case "give-up" if row.history == "no progress":
+        case "give-up" if row.history in ("no progress", "nothing new"):
             asks = "A person has to look at the evidence and run supervisorctl start."
+            if row.history == "nothing new":
+                asks += " If this run's start needs longer, raise deadlines.startup first."
             return with_all(acts, stop(state, "give-up", f"{sentence} {asks}"))
         case "give-up":
             remedy = _remedy(state, verdict)

@@ -116,6 +116,8 @@ class GpuTrouble:
     text: str
     t: float
     fatal: bool
+    xid: int = 0  # NVIDIA's number; 0: the driver does not answer about it
+    uuid: str = ""  # "" where it is not known which GPU that is
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,20 @@ class Failure:
     step: int | None
     resume_step: int | None
     suspect: int | None = None  # the good step that can have caused it (``blame``): the newest one before it
+    shown: dict[str, float] = field(default_factory=dict)  # how far a start came that made no step (``starts``)
+    lasted_s: float = 0.0  # of such a start, downloads apart
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A failure as it is remembered beyond new complete steps (``recurring``)."""
+
+    t: float
+    cause: str
+    step: int | None
+    resume_step: int | None
+    gpus: tuple[str, ...] = ()  # UUIDs of those that reported a fault before it
+    link: bool = False  # it was a fault of a link between GPUs
 
 
 @dataclass(frozen=True)
@@ -383,6 +399,7 @@ class State:
     barren: int = 0  # restarts since the last new complete step
     best_complete: int | None = None
     failures: tuple[Failure, ...] = ()
+    crashes: tuple[Crash, ...] = ()  # of the last day, whatever was completed in between
     stepped_back: bool = False
     waits: int = 0  # for the network, since the last progress
     backoff_until: float = 0.0

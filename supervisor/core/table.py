@@ -10,13 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from supervisor.core import recurring
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
 from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, safe_locally
+from supervisor.core.starts import fruitless_s
 from supervisor.core.state import State
+from supervisor.core.words import span
 
 Do = Literal["give-up", "unfit", "wait", "wait-for-room", "step-back", "engine-alone", "job-alone", "restart"]
 MOST_WAITS = 12  # their limits double from 1 to 20 min and half of each is waited on average: an hour and a half
+
+FRUITLESS_STARTS = 2  # so many times ``deadlines.startup`` are spent on starts that show nothing new
 
 
 @dataclass(frozen=True)
@@ -36,16 +41,18 @@ NETWORK = ("wandb-unreachable", "hub-unreachable", "hub-rate-limited")
 TABLE = (
     # causes, place, history -> what follows, and why
     Row(("gpu-lost",), "any", "any", "unfit", "A lost GPU comes back with another pod, not with a restart."),
+    Row(("*",), "any", "same gpu", "unfit", "{gpu}: another pod goes on."),
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then run supervisorctl start."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
+    Row(("startup-overdue",), "start", "nothing new", "give-up", "{fruitless} of starts showed nothing new."),
     Row(("*",), "start", "unreadable", "step-back", "The job could not read the checkpoint of step {step}."),
     Row(("*",), "any", "same place", "step-back", "The job crashed twice soon after step {step}."),
     Row(("*",), "any", "last resort", "step-back", "No new complete step after step {step} in {tries} restarts."),
     Row(("*",), "any", "no progress", "give-up", "No new complete step in {tries} restarts: giving up, all is kept."),
     Row(ENGINE, "run", "engine first", "engine-alone", "Only the inference server failed: the job goes on without it."),
     Row(("*",), "any", "engine well", "job-alone", "The inference server is well and is kept warm."),
-    Row(("startup-overdue",), "start", "any", "restart", "The next start is given twice the time."),
+    Row(("startup-overdue",), "start", "any", "restart", "The next start is given more time if it shows more."),
     Row(("*",), "any", "any", "restart", ""),
 )
 
@@ -62,7 +69,12 @@ def row_for(state: State, verdict: Verdict) -> Row:
 
 def why(row: Row, state: State) -> str:
     """The row's reason with the run's own numbers."""
-    return row.why.format(tries=state.barren - 1, step=state.resume_step)
+    return row.why.format(
+        tries=state.barren - 1,
+        step=state.resume_step,
+        gpu=recurring.failing_gpu(state),
+        fruitless=span(fruitless_s(state)),
+    )
 
 
 # ---------------------------------------------------------------- histories
@@ -116,11 +128,17 @@ def _engine_well(state: State, verdict: Verdict) -> bool:
     return well and settings.engine_warm and resumes and not is_one_of(verdict.cause, ENGINE) and _first_try(state)
 
 
+def _nothing_new(state: State, verdict: Verdict) -> bool:
+    return fruitless_s(state) >= FRUITLESS_STARTS * state.settings.startup_s
+
+
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
     "any": lambda state, verdict: True,
     "incurable": lambda state, verdict: verdict.deterministic,
     "patient": lambda state, verdict: state.waits < MOST_WAITS,
     "no room": lambda state, verdict: (disk_critical(state) or disk_short(state)) and not safe_locally(state, keep=1),
+    "same gpu": lambda state, verdict: recurring.failing_gpu(state) != "",
+    "nothing new": _nothing_new,
     "unreadable": _unreadable,
     "same place": _same_place,
     "last resort": _last_resort,

@@ -139,11 +139,10 @@ def test_what_no_checkpoint_causes_quarantines_no_step_however_often_it_comes(ca
     world = resumed_at_ten()
     while world.state.mode == "starting":
         cause(world)  # type: ignore[operator]
-    assert world.state.mode == "gave-up", world.state.why
+    assert world.state.mode == ("unfit" if cause is gpu_fault else "gave-up"), world.state.why
     assert set(resume_steps(world)) == {10}
     assert not world.state.quarantined
     assert not world.asked(a.KeepLineage)
-    assert world.asked(a.Exit)[-1].code == 93
 
 
 @pytest.mark.parametrize("cause", OWN)
@@ -214,7 +213,7 @@ def test_weights_that_the_engine_cannot_take_speak_against_the_step() -> None:
 
 
 def test_crashes_far_from_the_resume_step_and_from_each_other_end_with_a_step_back_before_giving_up() -> None:
-    """The checkpoints are far apart: such crashes may be the step's fault, and before a person is called it is tried."""
+    """The checkpoints are far apart: such crashes may be the step's fault, and a person is called only after that."""
     world = resumed_at_ten()
     for steps in (7, 8, 9):
         crash(world, after_steps=steps)
