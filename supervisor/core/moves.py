@@ -8,7 +8,7 @@ from supervisor.core import recurring
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.records import Happened
-from supervisor.core.starts import OVERDUE, shown
+from supervisor.core.starts import HUNG, shown
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.words import span
 
@@ -113,7 +113,7 @@ def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say
 def note_failure(state: State, signature: str, suspect: int | None = None) -> State:
     """Count the end of an attempt. ``suspect``: the good step that can have caused it."""
     failure = Failure(signature, state.progress.step, state.resume_step, suspect)
-    if signature == OVERDUE:
+    if signature in HUNG:
         failure = replace(failure, shown=shown(state), lasted_s=state.now - started(state))
     state = recurring.note(state, signature)
     return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)

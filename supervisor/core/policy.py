@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import fencing, leaving, recurring
+from supervisor.core.adoption import put_back
 from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
@@ -79,6 +80,7 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
 def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.leave.asked:
         return leaving.live(state, watch)
+    state = put_back(state, watch)
     verdict = judge(state, watch)
     if verdict.act and state.paused:
         return _suspect(state, replace(verdict, sentence=f"Paused, so nothing is done about it: {verdict.sentence}"))

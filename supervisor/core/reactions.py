@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
+from supervisor.core import adoption, fencing, keeping, leaving, observed
 from supervisor.core import facts as f
-from supervisor.core import fencing, keeping, leaving, observed
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
@@ -170,7 +170,7 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
     if fact.adopted == state.attempt and state.live:
-        return rebase(state), [told, *looks]
+        return adoption.left_by(before, rebase(state)), [told, *looks]
     if fact.adopted is not None and fact.adopted == state.attempt:
         # No mode says that it should be alive, and something of it may be.
         return with_all([told, *looks], stop(state, "restart", "The daemon before left a job that nobody asked for."))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from supervisor.core.state import Failure, State
+from supervisor.core.state import State
 
 OVERDUE = "startup-overdue"
+HUNG = (OVERDUE, "start-stuck")
 MORE = 1.1  # memory and downloads differ by a little from start to start
 
 
@@ -25,7 +26,7 @@ def shown(state: State) -> dict[str, float]:
 
 def more_time(state: State) -> int:
     """How often the time of this start is doubled: for each overdue one, and itself, that showed more than before."""
-    overdue = _overdue(state)
+    overdue = [one for one in state.failures if one.signature == OVERDUE]
     if not overdue:
         return 0
     before, times = overdue[0].shown, 0
@@ -36,18 +37,14 @@ def more_time(state: State) -> int:
 
 
 def fruitless_s(state: State) -> float:
-    """Seconds of the newest overdue starts that showed no more than those before them, with the one they equal."""
+    """Seconds of the newest hung starts that showed no more than those before them, with the one they equal."""
     before: Mapping[str, float] = {}
     seconds = 0.0
-    for one in _overdue(state):
+    hung = [one for one in state.failures if one.signature in HUNG]
+    for one in hung:
         seconds = one.lasted_s if _more(one.shown, before) else seconds + one.lasted_s
         before = _furthest(before, one.shown)
-    newest = _overdue(state)[-1:]
-    return 0.0 if newest and seconds == newest[0].lasted_s else seconds
-
-
-def _overdue(state: State) -> list[Failure]:
-    return [one for one in state.failures if one.signature == OVERDUE]
+    return 0.0 if hung and seconds == hung[-1].lasted_s else seconds
 
 
 def _more(now: Mapping[str, float], before: Mapping[str, float]) -> bool:

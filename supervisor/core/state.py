@@ -284,6 +284,17 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Ages as the daemon before knew them (``adoption``), to be put back where nothing has moved ``since`` it came."""
+
+    since: float
+    step: int | None
+    progress_t: float
+    started: float
+    phases: dict[str, Phase] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Busy:
     """Effects under way, one of a kind. Values are step or attempt numbers."""
 
@@ -341,6 +352,7 @@ class State:
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch
     progress: Progress = field(default_factory=Progress)
+    left: Left | None = None
     config_changed: tuple[str, ...] = ()
     own: OwnEngine = field(default_factory=OwnEngine)
     worth: Worth = field(default_factory=Worth)

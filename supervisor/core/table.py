@@ -14,7 +14,7 @@ from supervisor.core import recurring
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
 from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, safe_locally
-from supervisor.core.starts import fruitless_s
+from supervisor.core.starts import HUNG, fruitless_s
 from supervisor.core.state import State
 from supervisor.core.words import span
 
@@ -45,7 +45,7 @@ TABLE = (
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then run supervisorctl start."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
-    Row(("startup-overdue",), "start", "nothing new", "give-up", "{fruitless} of starts showed nothing new."),
+    Row(HUNG, "start", "nothing new", "give-up", "{fruitless} of starts showed nothing new."),
     Row(("*",), "start", "unreadable", "step-back", "The job could not read the checkpoint of step {step}."),
     Row(("*",), "any", "same place", "step-back", "The job crashed twice soon after step {step}."),
     Row(("*",), "any", "last resort", "step-back", "No new complete step after step {step} in {tries} restarts."),

@@ -1,4 +1,4 @@
-"""Money does not burn in silence: what comes again and again, or does not move, is said, and ended where it has to be."""
+"""Money does not burn in silence: what comes again and again, or does not move, is said, and ended where it must be."""
 
 from __future__ import annotations
 
