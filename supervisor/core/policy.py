@@ -35,6 +35,7 @@ from supervisor.core.moves import (
 )
 from supervisor.core.observe import fresh_attempt
 from supervisor.core.proof import Verdict
+from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish
 from supervisor.core.state import State, Would
 from supervisor.core.table import lower_good_step, row_for, why
@@ -73,8 +74,9 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
         case "publishing":
             state, acts = _publishing(state)
     state, more = upkeep(state, watch)
+    state, told = remind(state, watch)
     state, last = leave(state, watch)
-    return state, acts + more + last
+    return state, acts + more + told + last
 
 
 def _live(state: State, watch: Watch) -> tuple[State, Actions]:

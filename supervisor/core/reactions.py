@@ -28,6 +28,7 @@ from supervisor.core.moves import (
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.phases import RESUME, learn
+from supervisor.core.reminders import pods_without_progress
 from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
@@ -89,6 +90,9 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             level = "info" if fact.step_changed else ("error" if fact.permanent else "warning")
             sentence = f"Publishing step {fact.step} failed: {fact.reason}{wait}"
             return state, [say("publish-failed", sentence, level, step=fact.step)]
+        case f.StoreRecords():
+            sentence = pods_without_progress(state.ledgers)
+            return state, [say("pods", sentence, "warning")] if sentence else []
         case f.Pruned():
             place = "from the local disk" if fact.where == "local" else "from the store"
             freed = f", {size(fact.freed_bytes)} free again" if fact.freed_bytes else ""

@@ -284,6 +284,15 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class Reminder:
+    """What costs money and does not go on (``reminders``), since when, and how often that was said."""
+
+    what: str
+    since: float
+    times: int = 0
+
+
+@dataclass(frozen=True)
 class Left:
     """Ages as the daemon before knew them (``adoption``), to be put back where nothing has moved ``since`` it came."""
 
@@ -424,6 +433,7 @@ class State:
     left_higher: bool = False  # what is above it is left already, and it is being restored
     exit_code: int | None = None
     exit_said: bool = False
+    reminder: Reminder | None = None
     spared: str = ""  # the cause that observing kept us from acting on
     would: tuple[Would, ...] = ()  # newest last, fifty at most
     calm_until: float = 0.0  # until then nothing can be concluded from facts that only say that all goes on

@@ -8,6 +8,8 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.goodput import Ledger
+from supervisor.core.records import Learned
 
 from .world import GIB, SETTINGS, World
 
@@ -239,3 +241,107 @@ def test_a_person_who_acts_begins_the_series_anew(verb: str) -> None:
     world.see(f.Command(verb, "ana"))
     world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
     assert "of one kind" not in world.said("verdict")[-1]
+
+
+# ---------------------------------------------------------------- waits that are paid (rows 30, 39, 41)
+
+
+def ages(sentences: list[str], before: str, after: str) -> list[str]:
+    return [sentence.partition(before)[2].partition(after)[0] for sentence in sentences]
+
+
+def test_a_store_that_is_away_for_twelve_hours_is_said_again_with_its_age_and_what_a_person_can_do() -> None:
+    world = World()
+    world.store_reason = "the store did not answer: 503 service unavailable."
+    world.boot()
+    world.after(12 * HOUR, tick=5)
+    said = world.said("waiting")
+    assert ages(said, "No job has run here for ", ",") == ["10 min", "60 min", "4 h", "7 h", "10 h"]
+    assert "this pod is paid meanwhile" in said[-1]
+    assert "503 service unavailable" in said[-1]
+    assert "rl-supervisor check --online RUN.toml" in said[-1]
+    assert "end this pod and take another" in said[-1]
+    assert not world.asked(a.Start)
+    world.store_reason = ""
+    world.after(60)
+    assert world.asked(a.Start)
+    world.after(HOUR, tick=60)
+    assert len(world.said("waiting")) == 5
+
+
+def test_the_age_of_a_wait_outlives_the_daemon() -> None:
+    world = World()
+    world.store_reason = "the store did not answer."
+    world.boot()
+    for _ in range(8):
+        world.after(540, tick=5)
+        world.boot()
+    assert ages(world.said("waiting"), "here for ", ",") == ["10 min", "60 min"]
+
+
+def test_a_restore_that_fails_again_and_again_is_one_wait() -> None:
+    world = World()
+    world.answer = False
+    world.boot()
+    world.see(f.LocalSteps((), settled=True))
+    world.see(f.StoreSteps((f.StoredStep(10, True, GIB),), 10))
+    for _ in range(130):
+        world.after(30, tick=5)
+        world.see(f.RestoreFailed(10, "time-out."))
+        world.see(f.LocalSteps((), settled=True))
+    assert ages(world.said("waiting"), "here for ", ",")[:2] == ["10 min", "60 min"]
+
+
+def test_a_pod_that_waits_for_another_one_says_so_again() -> None:
+    world = World(replace(SETTINGS, fencing=True))
+    world.boot()
+    for _ in range(260):
+        world.see(f.ClaimHeld("pod-a", 3, 5.0, 600.0))
+        world.after(60, tick=20)
+    said = world.said("waiting")
+    assert len(said) == 3
+    assert "Pod pod-a holds this run" in said[-1]
+    assert "end this pod" in said[-1]
+
+
+def test_a_fenced_pod_whose_job_goes_on_says_again_that_two_pods_are_paid() -> None:
+    world = World(replace(SETTINGS, fencing=True))
+    world.boot()
+    world.see(f.Claimed(1))
+    world.job_up()
+    for number in range(1, 8):
+        world.step(number)
+    world.see(f.Fenced("pod-b", 2))
+    for number in range(8, 30):
+        world.step(number)
+    said = world.said("two-pods")
+    assert len(said) == 2
+    assert "pod pod-b holds it" in said[0]
+    assert "supervisorctl stop" in said[0]
+    assert "supervisorctl start --take-over" in said[0]
+    assert not world.asked(a.Stop), "its steps may be the better ones: a person decides"
+    world.see(f.Command("start", "ana", ("--take-over",)))
+    world.see(f.Claimed(3))
+    for number in range(30, 60):
+        world.step(number)
+    assert len(world.said("two-pods")) == 2
+
+
+def pod(began: float, uploads: int) -> Ledger:
+    return Ledger({"GOODPUT": 3 * HOUR}, began_wall=began, wall=began + 3 * HOUR, uploads=uploads)
+
+
+def test_pods_that_were_taken_before_they_published_anything_are_counted() -> None:
+    world = World()
+    world.boot()
+    pods = {"a": pod(1e9, 4), "b": pod(1.1e9, 0), "c": pod(1.2e9, 0), "d": pod(1.3e9, 0)}
+    world.see(f.StoreRecords(Learned(), pods))
+    (sentence,) = world.said("pods")
+    assert "The 3 pods before this one published no step, in 9 h together" in sentence
+
+
+def test_one_pod_without_a_step_or_an_old_one_is_no_news() -> None:
+    world = World()
+    world.boot()
+    world.see(f.StoreRecords(Learned(), {"a": pod(1e9, 0), "b": pod(1.1e9, 0), "c": pod(1.2e9, 1), "d": pod(1.3e9, 0)}))
+    assert not world.said("pods")
