@@ -2,7 +2,7 @@
 
 A quarantine holds for all pods, so what belongs to one pod (a kill, its memory, a port, a GPU), to the network, to the
 configuration, or to an engine that says nothing of weights, never counts. ``tests/core/test_table_causes.py`` holds
-these lists to the signatures that exist: each of them is in one of the two.
+these lists to the signatures that exist: each of them is in one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from supervisor.core.state import Error, Failure, State
 
 UNREADABLE = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
 WEIGHTS = (*UNREADABLE, "checkpoint-other-*", "loss-not-finite", "engine-weight-*", "engine-weights-*", "load-refused")
-# What says nothing of why a job ended (most of it comes in healthy hours, too): the end itself counts then.
-UNSAID = (
+# A part of the job ends by itself, and says that it does: the weights may be why.
+CRASHED = (
     *("exit-*", "fatal-error", "python-error", "component-failed", "child-failed", "task-stopped", "aborted"),
-    *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch"),
-    *("batch-*", "empty-loss-mask", "data-used-up", "packer-stalled", "weights-not-updated", "lora-not-loaded"),
+    *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch", "packer-stalled"),
+    *("batch-empty", "empty-loss-mask", "data-used-up", "weights-not-updated", "lora-not-loaded"),
+)
+# What comes in healthy hours, too, and says nothing of why a job ended.
+NOISE = (
     *("connection-*", "event-loop-busy", "rollouts-aborted", "max-tokens-too-large", "prompt-too-long"),
     *("reward-function-error", "environment-code-failed", "sandbox-failed", "judge-refused", "tool-parser-off"),
+    "batch-dropped",
 )
 ELSEWHERE = (
     *("gpu-*", "xid-*", "driver-*", "fabric-manager-missing", "machine-fault", "nccl-*", "gloo-*", "rendezvous-*"),
@@ -49,14 +53,14 @@ def is_one_of(cause: str, patterns: Iterable[str]) -> bool:
 
 def is_elsewhere(cause: str) -> bool:
     """Does this cause lie elsewhere than in a checkpoint?"""
-    return is_one_of(cause, ELSEWHERE) and not is_one_of(cause, (*WEIGHTS, *UNSAID))
+    return is_one_of(cause, ELSEWHERE) and not is_one_of(cause, (*WEIGHTS, *CRASHED, *NOISE))
 
 
 def may_be_the_checkpoint(state: State, verdict: Verdict) -> bool:
     """Can the step that the attempt resumed at have caused ``verdict``?
 
-    A job that ended by itself, and nothing near its end that lies elsewhere; what is dead or hangs says nothing of a
-    checkpoint, unless a line about weights does.
+    A job that ended by itself, or a part of it that is gone and said that it crashed, and nothing near that end that
+    lies elsewhere. What hangs, or is gone without a word, says nothing of a checkpoint.
     """
     ended = state.ended
     end = ended.t if ended is not None else state.now
@@ -65,12 +69,19 @@ def may_be_the_checkpoint(state: State, verdict: Verdict) -> bool:
     if verdict.kind == "exited":
         if ended is None or killed_from_outside(ended):
             return False
-        said.add(verdict.cause)
-    elif not any(is_one_of(one, WEIGHTS) for one in said):
+    elif not any(_crashed(error, verdict) for error in near):
         return False
+    if not verdict.cause.endswith("-gone"):
+        said.add(verdict.cause)
     if blamed(state):
         return False
     return not any(is_elsewhere(one) for one in said) and not any(map(_names_another_part, near))
+
+
+def _crashed(error: Error, verdict: Verdict) -> bool:
+    """Does this line say that what is gone ended by itself?"""
+    own = verdict.cause == f"{error.role}-gone" and is_one_of(error.signature, CRASHED)
+    return own or is_one_of(error.signature, WEIGHTS)
 
 
 def _names_another_part(error: Error) -> bool:

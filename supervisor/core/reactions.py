@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import adoption, fencing, keeping, leaving, observed
+from supervisor.core import adoption, fencing, keeping, leaving, observed, recurring
 from supervisor.core import facts as f
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
@@ -72,7 +72,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
         case f.EngineStopped() if fact.engine == state.own.number:
             return _engine_stopped(before, state, fact)
         case f.HostLook() | f.GpuLook() | f.GpuFault():
-            return warn(before, state)
+            return warn(before, recurring.told_late(before, state))
         case f.StepDone():
             state, worth = _worth(state, fact)
             return with_all(worth, _step_done(before, state))

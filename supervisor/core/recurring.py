@@ -13,6 +13,7 @@ from supervisor.core.words import span
 
 MOST = 50
 DAY_S = 86400.0
+LATE_S = 60.0
 FIRST_TOLD = 3
 HANGS = ("hang", "overdue", "stuck", "wedged", "silent")  # ends of causes
 GPU_WITHIN_S = 6 * 3600.0
@@ -28,12 +29,28 @@ def blamed(state: State) -> list[GpuTrouble]:
 
 def note(state: State, cause: str) -> State:
     """Remember a failure."""
-    faults = {one.uuid: one for one in blamed(state) if one.uuid}  # of a GPU that nobody can name nothing is counted
-    gpus = tuple(faults) if len(faults) <= FEW_GPUS else ()
-    links = any(one.xid in LINK_XIDS for one in faults.values())
-    crash = Crash(state.now, cause, state.progress.step, state.resume_step, gpus, links)
+    crash = _with_gpus(Crash(state.now, cause, state.progress.step, state.resume_step), state)
     kept = [one for one in state.crashes if state.now - one.t < DAY_S]
     return replace(state, crashes=(*kept, crash)[-MOST:])
+
+
+def _with_gpus(crash: Crash, state: State) -> Crash:
+    faults = {one.uuid: one for one in blamed(state) if one.uuid}  # of a GPU that has no name nothing is counted
+    gpus = tuple(faults) if len(faults) <= FEW_GPUS else ()
+    return replace(crash, gpus=gpus, link=any(one.xid in LINK_XIDS for one in faults.values()))
+
+
+def told_late(before: State, state: State) -> State:
+    """What the machine says just after a failure explains it as well: two sensors' facts have no order."""
+    news = state.trouble is not before.trouble or state.oom_t != before.oom_t
+    if not news or state.live or not state.crashes or state.now - state.crashes[-1].t > LATE_S:
+        return state
+    *crashes, last = state.crashes
+    state = replace(state, crashes=(*crashes, _with_gpus(last, state)))
+    if not state.failures or not (blamed(state) or state.oom_t == state.now):
+        return state
+    *failures, failure = state.failures
+    return replace(state, failures=(*failures, replace(failure, suspect=None)))
 
 
 def failing_gpu(state: State) -> str:

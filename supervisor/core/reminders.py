@@ -97,6 +97,6 @@ def pods_without_progress(ledgers: Mapping[str, Ledger]) -> str:
         return ""
     spent = span(sum(ledger.total_s for ledger in fruitless))
     return (
-        f"The {len(fruitless)} pods before this one published no step, in {spent} together: they may live too "
-        "short for a checkpoint. Look at: rl-supervisor report RUN.toml. Save more often, or take pods that stay longer."
+        f"The {len(fruitless)} pods before this one published no step, in {spent} together: they may live too short "
+        "for a checkpoint. Look at: rl-supervisor report RUN.toml. Save more often, or take pods that stay longer."
     )

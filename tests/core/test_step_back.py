@@ -194,6 +194,30 @@ def test_a_poisoned_step_with_another_symptom_each_time_goes_one_step_back(first
     assert resume_steps(world)[-1] == 5
 
 
+def test_a_trainer_that_says_that_it_crashed_and_is_gone_speaks_against_the_step() -> None:
+    """Its launcher lives on for a while: the process is seen gone before the job has ended."""
+    world = resumed_at_ten()
+    for _ in range(2):
+        world.job_up()
+        world.step(11)
+        world.see(f.ErrorSeen("trainer", "fatal-error", "Fatal error in train: loss is nan"))
+        world.see(f.ProcessGone(attempt(world), "trainer", world.pid + 3, 5003))
+        world.after(700)
+    assert resume_steps(world)[-1] == 5
+
+
+@pytest.mark.parametrize(("role", "index"), [("trainer", 3), ("orchestrator", 2), ("inference", 1)])
+def test_a_process_that_is_gone_without_a_word_says_nothing_of_the_step(role: f.Role, index: int) -> None:
+    world = resumed_at_ten()
+    while world.state.live:
+        world.job_up()
+        world.see(f.ErrorSeen("orchestrator", "connection-error", "Connection error."))
+        world.see(f.ProcessGone(attempt(world), role, world.pid + index, 5000 + index))
+        world.after(700)
+    assert world.state.mode == "gave-up"
+    assert not world.state.quarantined
+
+
 def test_a_crash_in_native_code_is_the_jobs_own_end() -> None:
     world = resumed_at_ten()
     for _ in range(2):
@@ -293,3 +317,24 @@ def test_a_persons_stop_between_two_crashes_is_no_failure_and_begins_the_evidenc
     assert not world.state.quarantined, "what the person changed meanwhile may be why"
     crash(world, after_steps=1)
     assert resume_steps(world)[-1] == 5
+
+
+@pytest.mark.parametrize("late", ["gpu", "memory"])
+def test_what_the_machine_says_just_after_the_end_explains_it_too(late: str) -> None:
+    """The end and the driver's or the kernel's word come from two sensors, in either order."""
+    world = resumed_at_ten()
+    world.see(f.HostLook(memory_total_bytes=64 * GIB, memory_available_bytes=20 * GIB, oom_kills=0))
+    world.answer = False
+    for count in (1, 2, 3):
+        world.see(f.ComponentExited(attempt(world), "launcher", 1))
+        world.t += 0.5
+        if late == "gpu":
+            world.see(f.GpuFault("GPU 1", 94, "contained"))
+        else:
+            world.see(f.HostLook(memory_total_bytes=64 * GIB, memory_available_bytes=20 * GIB, oom_kills=count))
+        world.answer = True
+        world.see(f.AttemptStopped(attempt(world), 3.0, gpu_free=True))
+        world.after(700)
+        world.answer = False
+        assert resume_steps(world)[-1] == 10
+        assert not world.state.quarantined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.blame import ELSEWHERE, UNREADABLE, UNSAID, WEIGHTS, is_elsewhere, is_one_of
+from supervisor.core.blame import CRASHED, ELSEWHERE, NOISE, UNREADABLE, WEIGHTS, is_elsewhere, is_one_of
 from supervisor.core.table import NETWORK
 from supervisor.core.verdicts import GPU_ERRORS
 from supervisor.primerl.logs import SIGNATURES
@@ -18,11 +18,11 @@ def test_causes_that_the_policy_waits_for_are_signatures_that_are_found() -> Non
 
 def test_each_known_error_is_a_checkpoints_or_lies_elsewhere_or_says_nothing() -> None:
     """A new signature has to be sorted into one of the lists: which of them decides whether a step is quarantined."""
-    unsorted = [name for name in sorted(KNOWN) if not is_one_of(name, (*WEIGHTS, *UNSAID, *ELSEWHERE))]
+    unsorted = [name for name in sorted(KNOWN) if not is_one_of(name, (*WEIGHTS, *CRASHED, *NOISE, *ELSEWHERE))]
     assert not unsorted
 
 
-@pytest.mark.parametrize("patterns", [WEIGHTS, UNSAID, ELSEWHERE])
+@pytest.mark.parametrize("patterns", [WEIGHTS, CRASHED, NOISE, ELSEWHERE])
 def test_no_list_names_what_does_not_exist(patterns: tuple[str, ...]) -> None:
     ours = {"exit-1", "host-oom", "gpu-lost", "engine-gone", "start-failed"}  # causes that no line gives
     assert [one for one in patterns if not any(is_one_of(name, (one,)) for name in KNOWN | ours)] == []
