@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supervisor.core.phases import RESUME, STEP, WARM, limits
+from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import Phase, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
@@ -55,13 +56,13 @@ def startup_budget(state: State) -> float:
 
 
 def _foreseen(state: State) -> float:
-    """What is allowed by the setting, and by the starts so far; doubled after each start that made no step."""
-    slow_starts = sum(1 for failure in state.failures[-3:] if failure.signature == "startup-overdue")
+    """What is allowed by the setting, and by the starts so far; doubled for each that showed more than those before."""
+    slow_starts = any(failure.signature == OVERDUE for failure in state.failures)
     budget = state.settings.startup_s
     if state.learned.phases.get(RESUME) is not None and not slow_starts:
         # Deadlocks happen while resuming (prime-rl issues 2230 and 3016): what starts took before is the better guide.
         budget = min(budget, max(RESUME_FLOOR_S, limits(state.learned.phases[RESUME], 0.0, 0.0).hard_s))
-    return budget * 2.0**slow_starts
+    return budget * 2.0 ** more_time(state)
 
 
 def startup_suspect(state: State) -> float:

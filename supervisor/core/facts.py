@@ -212,6 +212,11 @@ class FreshStartSeen(Fact):
 
 
 @dataclass(frozen=True)
+class LinesMissed(Fact):
+    """A daemon that took over a living job could not read all lines that were written while none watched."""
+
+
+@dataclass(frozen=True)
 class DiskLook(Fact):
     """The checkpoint volume, in bytes; ``reason`` set and sizes None when ``statvfs`` failed or hung."""
 

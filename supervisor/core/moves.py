@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import recurring
+from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
+from supervisor.core.starts import HUNG, shown
 from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.unsaved import unsaved
 from supervisor.core.words import span
@@ -113,15 +116,22 @@ def to_go_back(state: State, step: int, why: str = "") -> State:
     return replace(state, override=True, asked_step=step, asked_why=why, left_higher=False)
 
 
-def note_failure(state: State, signature: str) -> State:
-    failure = Failure(signature, state.progress.step, state.resume_step)
+def note_failure(state: State, signature: str, suspect: int | None = None) -> State:
+    """Count the end of an attempt. ``suspect``: the good step that can have caused it."""
+    failure = Failure(signature, state.progress.step, state.resume_step, suspect)
+    if signature in HUNG:
+        failure = replace(failure, shown=shown(state), lasted_s=state.now - started(state))
+    state = recurring.note(state, signature)
     return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)
 
 
 def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
-    """Quarantine the resume step, since the checkpoint may be poisoned, and go to the one before, once."""
+    """Quarantine the resume step, since the checkpoint may be poisoned, and go to the one before.
+
+    Whatever is complete above that one from now on is progress.
+    """
     step = state.resume_step
-    state = replace(state, stepped_back=True, quarantined={**state.quarantined, str(step): state.wall})
+    state = replace(state, best_complete=lower, quarantined={**state.quarantined, str(step): state.wall})
     if step is not None:
         why_so = why.rstrip(".")[:LONGEST_WHY]
         state = replace(state, happened=(*state.happened, Happened("quarantine", step, state.wall, why_so)))
@@ -166,7 +176,7 @@ def finish(state: State, acts: Actions) -> tuple[State, Actions]:
 
 def forgiven(state: State) -> State:
     """A person acted: the budget of restarts begins anew, and what could not be restored is tried again."""
-    return replace(state, barren=0, failures=(), stepped_back=False, waits=0, damaged={})
+    return replace(state, barren=0, failures=(), crashes=(), stepped_back=False, waits=0, damaged={})
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:

@@ -19,6 +19,7 @@ from supervisor.core.state import (
     Gone,
     GpuMemory,
     Leave,
+    Left,
     State,
 )
 from supervisor.core.watch import NEVER
@@ -60,11 +61,12 @@ def fresh_attempt(state: State) -> State:
         growth={},
         spared="",
         trouble=(),
+        left=None,
     )
 
 
 def rebase(state: State) -> State:
-    """Start all deadlines anew: another daemon watched until now."""
+    """Start all deadlines anew: another daemon watched until now. ``adoption`` puts back what is known."""
     now = state.now
     return replace(
         state,
@@ -89,6 +91,18 @@ def rebase(state: State) -> State:
         gone=tuple(replace(gone, t=now) for gone in state.gone),
         suspect_since=None,
         suspicion="",
+    )
+
+
+def _left_later(left: Left | None, later: Callable[[float], float]) -> Left | None:
+    if left is None:
+        return None
+    return replace(
+        left,
+        since=later(left.since),
+        progress_t=later(left.progress_t),
+        started=later(left.started),
+        phases={role: replace(phase, t=later(phase.t)) for role, phase in left.phases.items()},
     )
 
 
@@ -126,6 +140,7 @@ def suspend(state: State, seconds: float) -> State:
         work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
         gpus={uuid: replace(m, fallen_since=later_if(m.fallen_since)) for uuid, m in state.gpus.items()},
         gone=tuple(replace(gone, t=later(gone.t)) for gone in state.gone),
+        left=_left_later(state.left, later),
         suspect_since=None,
         suspicion="",
     )
@@ -256,6 +271,10 @@ def _store_records(state: State, fact: f.StoreRecords) -> State:
     return replace(state, learned=learned, ledgers=fact.ledgers)
 
 
+def _lines_missed(state: State, fact: f.LinesMissed) -> State:
+    return replace(state, left=None)  # a step may stand in them: the silence since the daemon before is not known
+
+
 def _publish_moves(state: State, fact: f.PublishMoves) -> State:
     return replace(state, leave=replace(state.leave, moves=fact))
 
@@ -308,6 +327,7 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.EffectCrashed: _effect_crashed,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
+    f.LinesMissed: _lines_missed,
     f.PublishMoves: _publish_moves,
     f.DaemonStarted: _daemon_started,
 }

@@ -35,8 +35,11 @@ TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what w
 MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
 IN_A_ROW = 3  # numbers that are believed whatever the clock says
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
-# failure, fallen off the bus, NVLink, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
-FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120})
+# failure, fallen off the bus, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
+FATAL_XIDS = frozenset({48, 64, 79, 95, 119, 120})
+LINK_XIDS = frozenset({74})  # NVLink: often well after one restart (``recurring``)
+# Notices, and the clearing away of what a program that ended had there: each kill gives one.
+HARMLESS_XIDS = frozenset({37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 121, 141, 154, 157, *range(160, 166)})
 COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
 
 
@@ -92,7 +95,8 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
 
 def _gpu_fault(state: State, fact: f.GpuFault) -> State:
     text = f"{fact.gpu}: Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}"
-    trouble = GpuTrouble(fact.gpu, text, state.now, fatal=fact.xid in FATAL_XIDS)
+    uuid = next((uuid for uuid, one in state.gpus.items() if f"GPU {one.gpu.index}" == fact.gpu), "")
+    trouble = GpuTrouble(fact.gpu, text, state.now, fact.xid in FATAL_XIDS, fact.xid, uuid)
     return replace(state, trouble=(*state.trouble, trouble)[-16:])
 
 

@@ -8,7 +8,9 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing, keeping, leaving, worth
+from supervisor.core import fencing, keeping, leaving, recurring, worth
+from supervisor.core.adoption import put_back
+from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
@@ -35,6 +37,7 @@ from supervisor.core.moves import (
 from supervisor.core.observe import fresh_attempt
 from supervisor.core.proof import Verdict
 from supervisor.core.records import Hold
+from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
 from supervisor.core.state import State, Would
 from supervisor.core.table import lower_good_step, row_for, why
@@ -46,6 +49,7 @@ from supervisor.core.words import size, span
 SURVEY_AGAIN_S = 20.0
 DISK_PATIENCE_S = 3600.0
 KEEP_WOULD = 50
+LOOK_AT_THEM = "It restarts each time; look at what they have in common: supervisorctl explain"
 
 
 def advance(state: State, watch: Watch) -> tuple[State, Actions]:
@@ -72,13 +76,15 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
         case "publishing":
             state, acts = _publishing(state)
     state, more = upkeep(state, watch)
+    state, told = remind(state, watch)
     state, last = leave(state, watch)
-    return state, acts + more + last
+    return state, acts + more + told + last
 
 
 def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.leave.asked:
         return leaving.live(state, watch)
+    state = put_back(state, watch)
     verdict = judge(state, watch)
     if verdict.act and state.paused:
         return _suspect(state, replace(verdict, sentence=f"Paused, so nothing is done about it: {verdict.sentence}"))
@@ -189,23 +195,29 @@ _WOULD = {
 
 def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
     """A verdict that convicts: open the incident, look up what follows, stop what has to go."""
-    state, told = open_incident(state, verdict.cause, verdict.sentence)
+    before = state
+    state = note_failure(state, verdict.cause, state.last_good if may_be_the_checkpoint(state, verdict) else None)
+    again = recurring.sentence(state)
+    state, told = open_incident(state, verdict.cause, f"{verdict.sentence} {again}".rstrip())
     evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, verdict.sentence)
     acts: Actions = [told, evidence]
-    before = state
-    state = note_failure(state, verdict.cause)
+    if recurring.worth_saying(state):
+        acts.append(say("recurring", f"{again} {LOOK_AT_THEM}", "error", cause=verdict.cause))
     row = row_for(state, verdict)
     reason = why(row, state)
     state, would = _told_if_observed(state, verdict.cause, verdict.sentence, _WOULD[row.do])
     if would:
-        state = replace(state, failures=before.failures, barren=before.barren)  # nothing is done, so nothing is used up
+        # Nothing is done, so nothing is used up.
+        state = replace(state, failures=before.failures, barren=before.barren, crashes=before.crashes)
     acts += would
     sentence = f"{verdict.sentence} {reason}".rstrip()
     if reason and row.do not in ("give-up", "unfit", "step-back"):  # these say it themselves
         acts.append(say("policy", reason, cause=verdict.cause, does=row.do))
     match row.do:
-        case "give-up" if row.history == "no progress":
+        case "give-up" if row.history in ("no progress", "nothing new"):
             asks = "A person has to look at the evidence and run supervisorctl start."
+            if row.history == "nothing new":
+                asks += " If this run's start needs longer, raise deadlines.startup first."
             return with_all(acts, stop(state, "give-up", f"{sentence} {asks}"))
         case "give-up":
             remedy = _remedy(state, verdict)
@@ -220,6 +232,10 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "disk-full", sentence))
         case "step-back" if not would:  # else a step would be quarantined, for all pods, that nobody tried
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
+            if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
+                state = replace(state, failures=before.failures, barren=before.barren)
+            else:
+                state = replace(state, stepped_back=True)
             return with_all(acts + back, stop(state, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))

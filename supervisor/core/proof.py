@@ -18,6 +18,8 @@ Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "h
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
 CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree
+KILLS = (1, 2, 9, 15)  # SIGHUP, SIGINT, SIGKILL, SIGTERM
+CRASHES = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
 
 
@@ -76,7 +78,7 @@ def exited(state: State) -> Verdict | None:
         error.signature if error else f"exit-{ended.exit_code if ended.exit_code is not None else 'signal'}",
         f"The job ended with {_how(state)} {where}{because}{told}",
         act=True,
-        deterministic=bool(error and error.deterministic and step is None and not _from_outside(ended)),
+        deterministic=bool(error and error.deterministic and step is None and not killed_from_outside(ended)),
     )
 
 
@@ -90,12 +92,14 @@ def _deeper(state: State, t: float) -> tuple[str, str] | None:
     return None
 
 
-def _from_outside(ended: Ended) -> bool:
-    """Was it killed, or did nobody see how it ended? Then no line of its own has to be why.
+def killed_from_outside(ended: Ended) -> bool:
+    """Was it killed, or did no one see how it ended? Then no line of its own has to be why.
 
-    A shell, and ``uv run``, hand SIGKILL and SIGTERM on as 137 and 143.
+    A shell, and ``uv run``, hand a signal on as 128 and its number. A crash in native code is the job's own end.
     """
-    return ended.exit_code is None or ended.exit_code in (137, 143)
+    if ended.exit_code is not None:
+        return ended.exit_code in tuple(128 + number for number in KILLS)
+    return ended.signal not in CRASHES
 
 
 def _how(state: State) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
+from supervisor.core import adoption, fencing, keeping, leaving, observed, recurring
 from supervisor.core import facts as f
-from supervisor.core import fencing, keeping, leaving, observed
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
@@ -29,6 +29,7 @@ from supervisor.core.moves import (
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.phases import RESUME, learn
+from supervisor.core.reminders import pods_without_progress
 from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
 from supervisor.core.unsaved import unsaved
 from supervisor.core.verdicts import finished_sentence, progress_sentence
@@ -73,7 +74,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
         case f.EngineStopped() if fact.engine == state.own.number:
             return _engine_stopped(before, state, fact)
         case f.HostLook() | f.GpuLook() | f.GpuFault():
-            return warn(before, state)
+            return warn(before, recurring.told_late(before, state))
         case f.StepDone():
             state, worth = _worth(state, fact)
             return with_all(worth, _step_done(before, state))
@@ -91,6 +92,9 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             level = "info" if fact.step_changed else ("error" if fact.permanent else "warning")
             sentence = f"Publishing step {fact.step} failed: {fact.reason}{wait}"
             return state, [say("publish-failed", sentence, level, step=fact.step)]
+        case f.StoreRecords():
+            sentence = pods_without_progress(state.ledgers)
+            return state, [say("pods", sentence, "warning")] if sentence else []
         case f.Pruned():
             place = "from the local disk" if fact.where == "local" else "from the store"
             freed = f", {size(fact.freed_bytes)} free again" if fact.freed_bytes else ""
@@ -175,7 +179,7 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
     if fact.adopted == state.attempt and state.live:
-        return rebase(state), [told, *looks]
+        return adoption.left_by(before, rebase(state)), [told, *looks]
     if fact.adopted is not None and fact.adopted == state.attempt:
         # No mode says that it should be alive, and something of it may be.
         return with_all([told, *looks], stop(state, "restart", "The daemon before left a job that nobody asked for."))

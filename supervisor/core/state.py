@@ -116,6 +116,8 @@ class GpuTrouble:
     text: str
     t: float
     fatal: bool
+    xid: int = 0  # NVIDIA's number; 0: the driver does not answer about it
+    uuid: str = ""  # "" where it is not known which GPU that is
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,21 @@ class Failure:
     signature: str
     step: int | None
     resume_step: int | None
+    suspect: int | None = None  # the good step that can have caused it (``blame``): the newest one before it
+    shown: dict[str, float] = field(default_factory=dict)  # how far a start came that made no step (``starts``)
+    lasted_s: float = 0.0  # of such a start, downloads apart
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A failure as it is remembered beyond new complete steps (``recurring``)."""
+
+    t: float
+    cause: str
+    step: int | None
+    resume_step: int | None
+    gpus: tuple[str, ...] = ()  # UUIDs of those that reported a fault before it
+    link: bool = False  # it was a fault of a link between GPUs
 
 
 @dataclass(frozen=True)
@@ -264,6 +281,26 @@ class Leave:
     moves: PublishMoves | None = None  # how far the publish under way is
     told: str = ""  # what was said of that publish: "in time", "late", "hopeless"
     stays_at: float | None = None  # from when on a pod that was left in the midst of a stop counts as one that stays
+
+
+@dataclass(frozen=True)
+class Reminder:
+    """What costs money and does not go on (``reminders``), since when, and how often that was said."""
+
+    what: str
+    since: float
+    times: int = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """Ages as the daemon before knew them (``adoption``), to be put back where nothing has moved ``since`` it came."""
+
+    since: float
+    step: int | None
+    progress_t: float
+    started: float
+    phases: dict[str, Phase] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -325,6 +362,7 @@ class State:
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch
     progress: Progress = field(default_factory=Progress)
+    left: Left | None = None
     config_changed: tuple[str, ...] = ()
     own: OwnEngine = field(default_factory=OwnEngine)
     worth: Worth = field(default_factory=Worth)
@@ -388,6 +426,7 @@ class State:
     barren: int = 0  # restarts since the last new complete step
     best_complete: int | None = None
     failures: tuple[Failure, ...] = ()
+    crashes: tuple[Crash, ...] = ()  # of the last day, whatever was completed in between
     stepped_back: bool = False
     waits: int = 0  # for the network, since the last progress
     backoff_until: float = 0.0
@@ -401,6 +440,7 @@ class State:
     left_higher: bool = False  # what is above it is left already, and it is being restored
     exit_code: int | None = None
     exit_said: bool = False
+    reminder: Reminder | None = None
     spared: str = ""  # the cause that observing kept us from acting on
     would: tuple[Would, ...] = ()  # newest last, fifty at most
     calm_until: float = 0.0  # until then nothing can be concluded from facts that only say that all goes on

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Literal
 
+from supervisor.core import recurring
+from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
 from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, safe_locally
+from supervisor.core.starts import HUNG, fruitless_s
 from supervisor.core.state import State
+from supervisor.core.words import span
 
 Do = Literal["give-up", "unfit", "wait", "wait-for-room", "step-back", "engine-alone", "job-alone", "restart"]
 MOST_WAITS = 12  # their limits double from 1 to 20 min and half of each is waited on average: an hour and a half
+
+FRUITLESS_STARTS = 2  # so many times ``deadlines.startup`` are spent on starts that show nothing new
 
 
 @dataclass(frozen=True)
@@ -32,20 +37,22 @@ class Row:
 
 ENGINE = ("engine-*",)
 NETWORK = ("wandb-unreachable", "hub-unreachable", "hub-rate-limited")
-DAMAGED = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
 
 TABLE = (
     # causes, place, history -> what follows, and why
     Row(("gpu-lost",), "any", "any", "unfit", "A lost GPU comes back with another pod, not with a restart."),
+    Row(("*",), "any", "same gpu", "unfit", "{gpu}: another pod goes on."),
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then run supervisorctl start."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
+    Row(HUNG, "start", "nothing new", "give-up", "{fruitless} of starts showed nothing new."),
+    Row(("*",), "start", "unreadable", "step-back", "The job could not read the checkpoint of step {step}."),
+    Row(("*",), "any", "same place", "step-back", "The job crashed twice soon after step {step}."),
+    Row(("*",), "any", "last resort", "step-back", "No new complete step after step {step} in {tries} restarts."),
     Row(("*",), "any", "no progress", "give-up", "No new complete step in {tries} restarts: giving up, all is kept."),
-    Row(DAMAGED, "start", "lower step", "step-back", "The job could not read the checkpoint of step {step}."),
-    Row(("*",), "any", "same twice", "step-back", "The same failure twice after resuming at step {step}."),
     Row(ENGINE, "run", "engine first", "engine-alone", "Only the inference server failed: the job goes on without it."),
     Row(("*",), "any", "engine well", "job-alone", "The inference server is well and is kept warm."),
-    Row(("startup-overdue",), "start", "any", "restart", "The next start is given twice the time."),
+    Row(("startup-overdue",), "start", "any", "restart", "The next start is given more time if it shows more."),
     Row(("*",), "any", "any", "restart", ""),
 )
 
@@ -54,37 +61,52 @@ def row_for(state: State, verdict: Verdict) -> Row:
     """The row that decides about ``verdict``; ``state`` counts this failure already."""
     place = "start" if state.mode == "starting" or state.progress.step is None else "run"
     for row in TABLE:
-        fits = row.place in ("any", place) and _is_one_of(verdict.cause, row.causes)
+        fits = row.place in ("any", place) and is_one_of(verdict.cause, row.causes)
         if fits and HISTORY[row.history](state, verdict):
             return row
     raise AssertionError("the last row of the policy fits everything")
 
 
-def _is_one_of(cause: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(cause, pattern) for pattern in patterns)
-
-
 def why(row: Row, state: State) -> str:
     """The row's reason with the run's own numbers."""
-    return row.why.format(tries=state.barren - 1, step=state.resume_step)
+    return row.why.format(
+        tries=state.barren - 1,
+        step=state.resume_step,
+        gpu=recurring.failing_gpu(state),
+        fruitless=span(fruitless_s(state)),
+    )
 
 
 # ---------------------------------------------------------------- histories
 
 
 def lower_good_step(state: State) -> int | None:
-    """The good step below the resume step, when the run may go back once and the resume step is still good."""
+    """The good step below the resume step, while the resume step is still good itself."""
     step, good = state.resume_step, {*state.good_local(), *state.good_stored()}
-    if state.stepped_back or step is None or step not in good:
+    if step is None or step not in good:
         return None
     return max((s for s in good if s < step), default=None)
 
 
-def _same_twice(state: State, verdict: Verdict) -> bool:
-    if len(state.failures) < 2 or lower_good_step(state) is None:
-        return False
-    last, before = state.failures[-1], state.failures[-2]
-    return (last.signature, last.step) == (before.signature, before.step)
+def _may_step_back(state: State) -> bool:
+    return not state.stepped_back and lower_good_step(state) is not None
+
+
+def _unreadable(state: State, verdict: Verdict) -> bool:
+    # Proven each time, so it may go down more than once.
+    return lower_good_step(state) is not None and is_unreadable(state, verdict)
+
+
+def _same_place(state: State, verdict: Verdict) -> bool:
+    return _may_step_back(state) and at_one_place(suspects(state))
+
+
+def _last_resort(state: State, verdict: Verdict) -> bool:
+    return _no_progress(state, verdict) and _may_step_back(state) and len(suspects(state)) >= TWICE
+
+
+def _no_progress(state: State, verdict: Verdict) -> bool:
+    return state.barren > state.settings.max_restarts
 
 
 def _first_try(state: State) -> bool:
@@ -103,7 +125,11 @@ def _engine_well(state: State, verdict: Verdict) -> bool:
     well = settings.inference == "own-role" and own.alive and not own.asked and state.engine.ever_ok
     # A fresh start needs a fresh server: prime-rl gives it no weights then, and it may hold those of an undone step.
     resumes = state.last_good is not None
-    return well and settings.engine_warm and resumes and not _is_one_of(verdict.cause, ENGINE) and _first_try(state)
+    return well and settings.engine_warm and resumes and not is_one_of(verdict.cause, ENGINE) and _first_try(state)
+
+
+def _nothing_new(state: State, verdict: Verdict) -> bool:
+    return fruitless_s(state) >= FRUITLESS_STARTS * state.settings.startup_s
 
 
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
@@ -111,9 +137,12 @@ HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
     "incurable": lambda state, verdict: verdict.deterministic,
     "patient": lambda state, verdict: state.waits < MOST_WAITS,
     "no room": lambda state, verdict: (disk_critical(state) or disk_short(state)) and not safe_locally(state, keep=1),
-    "no progress": lambda state, verdict: state.barren > state.settings.max_restarts,
-    "lower step": lambda state, verdict: lower_good_step(state) is not None,
-    "same twice": _same_twice,
+    "same gpu": lambda state, verdict: recurring.failing_gpu(state) != "",
+    "nothing new": _nothing_new,
+    "unreadable": _unreadable,
+    "same place": _same_place,
+    "last resort": _last_resort,
+    "no progress": _no_progress,
     "engine first": _engine_first,
     "engine well": _engine_well,
 }

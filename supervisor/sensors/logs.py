@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Remark, Role, StepDone
+from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Clock
 from supervisor.sensors.folder_events import FolderEvents
@@ -93,16 +93,17 @@ class LogSensor:
                     time.sleep(REST_S)
             self._read = self._follower.positions()
             facts = [fact for found in told.values() for fact in (_present(found) if self._late else found)]
-            self._late = self._late and self._follower.behind
             skipped = [one for one in self._follower.passed_over() if one[1] >= TOLD_BYTES]
-            return [*(_passed_over(*one) for one in skipped), *few(facts)]
+            missed = [LinesMissed()] if skipped or self._late else []
+            self._late = self._late and self._follower.behind
+            return [*(_passed_over(*one) for one in skipped), *missed, *few(facts)]
 
     def again_s(self, took_s: float) -> float | None:
         """Soon, while a log is written faster than one look a second reads it, or there is a backlog."""
         return max(CATCH_UP_S, SHARE * took_s) if self._follower.behind else None
 
     def unknown(self, reason: str) -> Sequence[Fact]:
-        return ()  # a log that cannot be read is a log that says nothing; silence is what deadlines are for
+        return (LinesMissed(),)  # else a log that says nothing: silence is what deadlines are for
 
     def posted(self) -> None:
         """The facts of the last look have been handed on (called by the ``Looker``)."""

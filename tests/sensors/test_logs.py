@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Remark, Role, StepDone
+from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Looker
 from supervisor.sensors.folder_events import FolderEvents
@@ -297,6 +297,7 @@ def test_of_a_job_whose_positions_are_lost_only_what_still_is_so_is_told(tmp_pat
     assert steps_told == [*range(401, 421)] * 2, "what the first did would make the steps to come old news"
     assert [fact.text for fact in told if isinstance(fact, ErrorSeen)] == ["refused a port", "oom now"]
     assert not [fact for fact in told if isinstance(fact, FinishSeen)]
+    assert LinesMissed() in told, "what was done before that end is not known"
     append(log, "refused 421\nStep 421\n")
     assert [type(fact) for fact in sensor.look()] == [ErrorSeen, StepDone], "from now on all is news"
     sensor.close()
@@ -368,11 +369,13 @@ def test_of_more_than_can_be_news_only_the_end_is_read_and_a_person_is_told(
     assert [fact.step for fact in told if isinstance(fact, StepDone)] == [2]
     (said,) = [fact.sentence for fact in told if isinstance(fact, Remark)]
     assert said.startswith(f"4 MB of {log} were passed over")
+    assert told.count(LinesMissed()) == 1
     append(log, "Step 3\n")
     kept = json.loads(json.dumps([position.as_json() for position in sensor._follower.positions()]))
     sensor.close()
     after = LogSensor([LogSource("trainer", str(log))], Parser(), positions=kept)
-    assert [fact.step for fact in after.look() if isinstance(fact, StepDone)] == [3]
+    assert [type(fact) for fact in after.look()] == [StepDone], "nothing is missed"
+    assert after.unknown("logs did not answer for 15 s") == (LinesMissed(),)
     after.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.observe_job import FATAL_XIDS
+from supervisor.core.observe_job import FATAL_XIDS, HARMLESS_XIDS, LINK_XIDS
 from supervisor.signatures import any_job
 from supervisor.signatures.xids import WHAT_TO_DO, seen_in, xids
 
@@ -20,7 +20,11 @@ def test_every_common_code_has_a_meaning_and_something_to_do() -> None:
 
 
 def test_what_the_core_takes_for_a_lost_gpu_needs_more_than_a_restart() -> None:
-    assert {xids()[code].action for code in FATAL_XIDS} <= {"reset", "reboot"}
+    assert {xids()[code].action for code in FATAL_XIDS | LINK_XIDS} <= {"reset", "reboot"}
+
+
+def test_what_the_core_never_holds_against_a_gpu_is_what_the_table_calls_a_notice_or_a_consequence() -> None:
+    assert {code for code, xid in xids().items() if xid.action in ("none", "follow")} == HARMLESS_XIDS
 
 
 @pytest.mark.parametrize(

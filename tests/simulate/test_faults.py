@@ -230,6 +230,13 @@ def test_a_daemon_that_is_killed_costs_the_run_nothing(seconds: float) -> None:
     assert told.goes_on
 
 
+def test_daemons_that_die_every_nine_minutes_beside_a_stuck_job_see_that_it_is_stuck() -> None:
+    kills = [fault("daemon-kill", 9 * 60.0 * number, seconds=20) for number in range(1, 50)]
+    told = after(*kills, fault("orchestrator-wedge"), hours=8)
+    assert told.detected_s("orchestrator-wedge") < 3000, "as soon as one daemon does"
+    assert told.report.restarts == 1
+
+
 def test_a_job_that_dies_while_no_daemon_lives_is_restarted_by_the_next_one() -> None:
     told = after(fault("daemon-kill", seconds=600), fault("trainer-crash", "2h1min"))
     assert told.report.restarts == 1

@@ -1,0 +1,53 @@
+"""The ages that a daemon leaves to the next one: of the last step, of the start, of what each role is doing.
+
+They are facts, and a daemon that dies every few minutes beside a stuck job must not make them young. But what happened
+while none watched stands in logs that the new one has not read yet, and of engine and rollouts it knows nothing. So at
+first each deadline begins anew (``observe.rebase``), and once everything has had the time to be seen, the ages of what
+has not moved since are put back.
+"""
+
+from __future__ import annotations
+
+from supervisor.core.evolve import replace
+from supervisor.core.signals import FRESH_S
+from supervisor.core.state import Left, Phase, State
+from supervisor.core.watch import Watch
+
+
+def left_by(before: State, state: State) -> State:
+    """A daemon takes over the living job of ``before``, and the deadlines of ``state`` have begun anew."""
+    known = before.left if before.left is not None else Left(-1.0, None, 0.0, 0.0)
+    started = known.started if before.started == known.since else before.started
+    if "download" in before.growth and before.mode == "starting":
+        started += state.now - before.now  # it may have gone on while no daemon looked, and stops the start's clock
+    untouched = (before.progress.t, before.progress.step) == (known.since, known.step)
+    left = Left(
+        since=state.now,
+        step=before.progress.step,
+        progress_t=known.progress_t if untouched else before.progress.t,
+        started=started,
+        phases={role: _known(phase, known.phases.get(role), known.since) for role, phase in before.phases.items()},
+    )
+    return replace(state, left=left)
+
+
+def put_back(state: State, watch: Watch) -> State:
+    """With the true ages of what has not moved since this daemon came, once it has looked for long enough."""
+    left = state.left
+    if left is None or not watch.over(left.since, FRESH_S):
+        return state
+    progress = state.progress
+    if (progress.t, progress.step) == (left.since, left.step):
+        progress = replace(progress, t=left.progress_t)
+    return replace(
+        state,
+        left=None,
+        started=left.started if state.started == left.since else state.started,
+        progress=progress,
+        phases={role: _known(phase, left.phases.get(role), left.since) for role, phase in state.phases.items()},
+    )
+
+
+def _known(phase: Phase, before: Phase | None, since: float) -> Phase:
+    same = before is not None and phase.t == since and (phase.phase, phase.step) == (before.phase, before.step)
+    return replace(phase, t=before.t) if before is not None and same else phase

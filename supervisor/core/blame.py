@@ -1,0 +1,114 @@
+"""Which failures a checkpoint can cause, and which it cannot: only the first kind may speak against a step.
+
+A quarantine holds for all pods, so what belongs to one pod (a kill, its memory, a port, a GPU), to the network, to the
+configuration, or to an engine that says nothing of weights, never counts. ``tests/core/test_table_causes.py`` holds
+these lists to the signatures that exist: each of them is in one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from supervisor.core.proof import CULPRIT_S, Verdict, killed_from_outside
+from supervisor.core.recurring import blamed
+from supervisor.core.state import Error, Failure, State
+
+UNREADABLE = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
+WEIGHTS = (*UNREADABLE, "checkpoint-other-*", "loss-not-finite", "engine-weight-*", "engine-weights-*", "load-refused")
+# A part of the job ends by itself, and says that it does: the weights may be why.
+CRASHED = (
+    *("exit-*", "fatal-error", "python-error", "component-failed", "child-failed", "task-stopped", "aborted"),
+    *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch", "packer-stalled"),
+    *("batch-empty", "empty-loss-mask", "data-used-up", "weights-not-updated", "lora-not-loaded"),
+)
+# What comes in healthy hours, too, and says nothing of why a job ended.
+NOISE = (
+    *("connection-*", "event-loop-busy", "rollouts-aborted", "max-tokens-too-large", "prompt-too-long"),
+    *("reward-function-error", "environment-code-failed", "sandbox-failed", "judge-refused", "tool-parser-off"),
+    "batch-dropped",
+)
+ELSEWHERE = (
+    *("gpu-*", "xid-*", "driver-*", "fabric-manager-missing", "machine-fault", "nccl-*", "gloo-*", "rendezvous-*"),
+    *("cuda-oom*", "cuda-fork", "cuda-not-starting", "torch-without-cuda", "segfault-cuda-context", "devices-mixed"),
+    *("host-*", "oom-killer", "killed", "ended-from-outside", "threads-exhausted", "too-many-files", "bus-error"),
+    *("shared-memory-full", "*disk-full", "volume-*", "cache-not-writable", "permission-denied", "port-in-use"),
+    *("hub-*", "wandb-*", "name-not-resolved", "dataset-not-found", "*key-missing", "judge-unpaid"),
+    *("config-*", "run-folder-used", "environment-*", "module-missing", "packages-*", "program-missing", "library-*"),
+    *("glibc-*", "toolkit-*", "compile*", "model-*", "tokenizer-*", "chat-template-missing"),
+    *("engine-*", "inference-*", "kv-cache-too-small", "*start-failed"),
+)
+# "Inference failed with exit code 1", "Trainer failed with exit code -9": the launcher names the part, or the kill.
+PART_ELSEWHERE = re.compile(r"(?i)\binference\b.*\bfailed\b|\bexit code (?:-9|-15|137|143)\b")
+ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last
+SOON = 5  # steps after the checkpoint: what a bad checkpoint breaks, it breaks by then
+TWICE = 2
+
+
+def is_one_of(cause: str, patterns: Iterable[str]) -> bool:
+    """``patterns`` as of a shell."""
+    return any(fnmatchcase(cause, pattern) for pattern in patterns)
+
+
+def is_elsewhere(cause: str) -> bool:
+    """Does this cause lie elsewhere than in a checkpoint?"""
+    return is_one_of(cause, ELSEWHERE) and not is_one_of(cause, (*WEIGHTS, *CRASHED, *NOISE))
+
+
+def may_be_the_checkpoint(state: State, verdict: Verdict) -> bool:
+    """Can the step that the attempt resumed at have caused ``verdict``?
+
+    A job that ended by itself, or a part of it that is gone and said that it crashed, and nothing near that end that
+    lies elsewhere. What hangs, or is gone without a word, says nothing of a checkpoint.
+    """
+    ended = state.ended
+    end = ended.t if ended is not None else state.now
+    near = [error for error in state.errors.values() if end - error.t < ROOT_S]
+    said = {error.signature for error in near}
+    if verdict.kind == "exited":
+        if ended is None or killed_from_outside(ended):
+            return False
+    elif not any(_crashed(error, verdict) for error in near):
+        return False
+    if not verdict.cause.endswith("-gone"):
+        said.add(verdict.cause)
+    if blamed(state):
+        return False
+    return not any(is_elsewhere(one) for one in said) and not any(map(_names_another_part, near))
+
+
+def _crashed(error: Error, verdict: Verdict) -> bool:
+    """Does this line say that what is gone ended by itself?"""
+    own = verdict.cause == f"{error.role}-gone" and is_one_of(error.signature, CRASHED)
+    return own or is_one_of(error.signature, WEIGHTS)
+
+
+def _names_another_part(error: Error) -> bool:
+    return error.signature == "component-failed" and PART_ELSEWHERE.search(error.text) is not None
+
+
+def is_unreadable(state: State, verdict: Verdict) -> bool:
+    """Does the job itself say that it cannot read the step it was to resume at, before it made any?"""
+    if state.progress.step is not None or not may_be_the_checkpoint(state, verdict):
+        return False
+    end = state.ended.t if state.ended is not None else state.now
+    said = (error.signature for error in state.errors.values() if end - error.t < CULPRIT_S)
+    return any(one in UNREADABLE for one in said)
+
+
+def suspects(state: State) -> list[Failure]:
+    """The failures since the last new complete step that speak against the present resume step."""
+    return [one for one in state.failures if one.suspect is not None and one.suspect == state.resume_step]
+
+
+def at_one_place(failures: list[Failure]) -> bool:
+    """Did two of them come at one place: soon after the step that they speak against, or at the very same step?"""
+    places = [_place(one) for one in failures]
+    return any(places.count(place) >= TWICE for place in places)
+
+
+def _place(failure: Failure) -> int:
+    """The step at which it came; all that come soon after the checkpoint are one place."""
+    begin = failure.suspect or 0
+    return begin if failure.step is None else max(failure.step - SOON, begin)

@@ -1,0 +1,101 @@
+"""What comes again and again although steps are made in between: crashes of one kind, and a GPU that fails each time.
+
+The budget of restarts begins anew with each new complete step. These counts do not: only a person ends them.
+"""
+
+from __future__ import annotations
+
+from supervisor.core.evolve import replace
+from supervisor.core.observe_job import HARMLESS_XIDS, LINK_XIDS
+from supervisor.core.proof import CULPRIT_S
+from supervisor.core.state import Crash, GpuTrouble, State
+from supervisor.core.words import span
+
+MOST = 50
+DAY_S = 86400.0
+LATE_S = 60.0
+FIRST_TOLD = 3
+HANGS = ("hang", "overdue", "stuck", "wedged", "silent")  # ends of causes
+GPU_WITHIN_S = 6 * 3600.0
+GPU_TIMES, LINK_TIMES = 3, 2  # a link is often well after one restart; if not, another restart does not help
+FEW_GPUS = 2  # more of them at once: the program did it, or what they share
+
+
+def blamed(state: State) -> list[GpuTrouble]:
+    """The GPU faults shortly before now that may be why the attempt failed, newest last."""
+    end = state.ended.t if state.ended is not None else state.now
+    return [one for one in state.trouble if end - one.t < CULPRIT_S and one.xid not in HARMLESS_XIDS]
+
+
+def note(state: State, cause: str) -> State:
+    """Remember a failure."""
+    crash = _with_gpus(Crash(state.now, cause, state.progress.step, state.resume_step), state)
+    kept = [one for one in state.crashes if state.now - one.t < DAY_S]
+    return replace(state, crashes=(*kept, crash)[-MOST:])
+
+
+def _with_gpus(crash: Crash, state: State) -> Crash:
+    faults = {one.uuid: one for one in blamed(state) if one.uuid}  # of a GPU that has no name nothing is counted
+    gpus = tuple(faults) if len(faults) <= FEW_GPUS else ()
+    return replace(crash, gpus=gpus, link=any(one.xid in LINK_XIDS for one in faults.values()))
+
+
+def told_late(before: State, state: State) -> State:
+    """What the machine says just after a failure explains it as well: two sensors' facts have no order."""
+    news = state.trouble is not before.trouble or state.oom_t != before.oom_t
+    if not news or state.live or not state.crashes or state.now - state.crashes[-1].t > LATE_S:
+        return state
+    *crashes, last = state.crashes
+    state = replace(state, crashes=(*crashes, _with_gpus(last, state)))
+    if not state.failures or not (blamed(state) or state.oom_t == state.now):
+        return state
+    *failures, failure = state.failures
+    return replace(state, failures=(*failures, replace(failure, suspect=None)))
+
+
+def failing_gpu(state: State) -> str:
+    """What the GPU did that has failed too often by now, a clause; "" when there is none."""
+    if not state.crashes:
+        return ""
+    for uuid in state.crashes[-1].gpus:
+        times = [one for one in state.crashes if uuid in one.gpus and state.now - one.t < GPU_WITHIN_S]
+        limit = LINK_TIMES if sum(one.link for one in times) >= LINK_TIMES else GPU_TIMES
+        if len(times) >= limit:
+            name = next((one.gpu for one in reversed(state.trouble) if one.uuid == uuid), "A GPU")
+            lasted = span(state.now - times[0].t)
+            return f"{name} ({uuid}) reported a fault before {len(times)} failures in {lasted}"
+    return ""
+
+
+def series(state: State) -> list[Crash]:
+    """The failures of the newest one's kind, within a day, oldest first."""
+    newest = state.crashes[-1:]
+    return [one for one in state.crashes if one.cause == newest[0].cause] if newest else []
+
+
+def sentence(state: State) -> str:
+    """How often this kind has come by now, and what its failures have in common; "" while it is not worth a word."""
+    found = series(state)
+    if len(found) < FIRST_TOLD:
+        return ""
+    what = "hangs" if found[-1].cause.endswith(HANGS) else "crashes"
+    words = [f"{len(found)} {what} of one kind ({found[-1].cause}) in {span(state.now - found[0].t)}"]
+    steps = [one.step - (one.resume_step or 0) for one in found if one.step is not None]
+    if not steps:
+        words.append("each before its first step")
+    elif len(steps) == len(found):
+        low, high = min(steps), max(steps)
+        words.append(f"each {low if low == high else f'{low} to {high}'} steps after it resumed")
+    common = set(found[0].gpus).intersection(*(one.gpus for one in found))
+    if common:
+        words.append(f"each with a fault of GPU {', '.join(sorted(common))}")
+    between = {one.resume_step for one in found}
+    if len(between) > 1:
+        words.append(f"with checkpoints in between (resumed at {len(between)} different steps)")
+    return f"{', '.join(words)}."
+
+
+def worth_saying(state: State) -> bool:
+    """Is this count one at which a person hears of the series anew: 3, 6, 12, 24 ...?"""
+    count = len(series(state))
+    return count >= FIRST_TOLD and count % FIRST_TOLD == 0 and (count // FIRST_TOLD).bit_count() == 1

@@ -1,0 +1,102 @@
+"""What costs money and does not go on: said again while it lasts, with its age and what a person can do.
+
+After ten minutes, after an hour, then every three hours: a line that comes once is read by no one, and one that comes
+each minute neither. Nothing else follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.core import fencing
+from supervisor.core.evolve import replace
+from supervisor.core.goodput import Ledger
+from supervisor.core.moves import Actions, say
+from supervisor.core.state import BEING_LISTED, Reminder, State
+from supervisor.core.watch import Watch
+from supervisor.core.words import numbers, span
+
+FIRST_S, SECOND_S, THEN_EVERY_S = 600.0, 3600.0, 3 * 3600.0
+WAITING = ("surveying", "restoring", "backing-off")
+PODS = 2  # so many in a row that published nothing are worth a word
+
+
+def remind(state: State, watch: Watch) -> tuple[State, Actions]:
+    """Say it if it is time."""
+    what = _what(state)
+    known = state.reminder
+    if what != (known.what if known else ""):
+        known = Reminder(what, state.now) if what else None
+        state = replace(state, reminder=known)
+    if known is None or not watch.over(known.since, _moment(known.times)):
+        return state, []
+    age = state.now - known.since
+    while age >= _moment(known.times):
+        known = replace(known, times=known.times + 1)
+    watch.over(known.since, _moment(known.times))
+    sentence = _two_pods(state, age) if what == "two-pods" else _waiting(state, age)
+    return replace(state, reminder=known), [say(what, sentence, "error")]
+
+
+def _moment(times: int) -> float:
+    """Seconds after its beginning at which it is said for the next time, having been said ``times`` times."""
+    return FIRST_S if times == 0 else SECOND_S + THEN_EVERY_S * (times - 1)
+
+
+def _what(state: State) -> str:
+    if state.paused or state.leave.asked:
+        return ""
+    if state.live:
+        fence = state.fence
+        if fence.lost or fence.by:
+            return "two-pods"
+        # A new daemon asks who holds the run; until it is told, what was so is so.
+        asking = fence.asked and fence.generation is None and state.reminder is not None
+        return "two-pods" if asking and state.reminder and state.reminder.what == "two-pods" else ""
+    return "waiting" if state.mode in WAITING else ""
+
+
+def _two_pods(state: State, age: float) -> str:
+    holder = f"pod {state.fence.by} holds it" if state.fence.by else "another pod holds it"
+    return (
+        f"Two pods are paid for one run: {holder} since {span(age)} or more, and the job that runs here goes on "
+        "unpublished. End it with: supervisorctl stop. Or take the run back with: "
+        f"{fencing.TAKE_OVER}"
+    )
+
+
+def _waiting(state: State, age: float) -> str:
+    words = [f"No job has run here for {span(age)}, and this pod is paid meanwhile. {state.why.rstrip('.')}."]
+    if state.fence.lost or state.fence.by:
+        words.append("If that is right, end this pod.")
+    elif state.settings.has_store and state.store_reason and state.local_reason in ("", BEING_LISTED):
+        words.append("It goes on by itself when the store answers; look at network, key and bucket with:")
+        words.append("rl-supervisor check --online RUN.toml.")
+        here = state.good_local()
+        if here:
+            words.append(
+                f"Complete on this disk: {numbers(here)}; start there with: rl-supervisor run RUN.toml --step N."
+            )
+        else:
+            words.append("No step of the run is on this disk: if the store stays away, end this pod and take another.")
+    return " ".join(words)
+
+
+# ---------------------------------------------------------------- pods
+
+
+def pods_without_progress(ledgers: Mapping[str, Ledger]) -> str:
+    """A sentence where the newest pods before this one published nothing, one after another; else ""."""
+    newest = sorted(ledgers.values(), key=lambda one: one.began_wall or 0.0, reverse=True)
+    fruitless = []
+    for ledger in newest:
+        if ledger.uploads:
+            break
+        fruitless.append(ledger)
+    if len(fruitless) < PODS:
+        return ""
+    spent = span(sum(ledger.total_s for ledger in fruitless))
+    return (
+        f"The {len(fruitless)} pods before this one published no step, in {spent} together: they may live too short "
+        "for a checkpoint. Look at: rl-supervisor report RUN.toml. Save more often, or take pods that stay longer."
+    )
