@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import secrets
+import shlex
 import signal
 import sys
 import threading
@@ -31,6 +32,7 @@ from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import leaving
 from supervisor.core.decide import Decision, decide
 from supervisor.core.state import Mode, State
 from supervisor.core_settings import of_run_file
@@ -480,6 +482,8 @@ class Daemon:
         self.attending.close()
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
+            if told := leaving.unpublished(self.state):
+                logs.say("error", "unpublished", told)  # once more: what goes with this disk has the last word
         self.api.close()
         self.journal.snapshot(self.state)
         self.journal.close()
@@ -512,6 +516,7 @@ class Daemon:
             take_over=self._over,
             engine_alone=role is None or role.restart_alone,
             engine_warm=role is None or role.keep_warm,
+            run_file=shlex.quote(str(self._path.absolute())),
         )
 
     def wandb_id(self) -> str:

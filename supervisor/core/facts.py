@@ -645,6 +645,7 @@ class Settings:
     stop_below_bytes: int = 0
     seed: int = 0
     hooks: tuple[str, ...] = ()
+    run_file: str = "RUN.toml"  # its path, for the commands in sentences
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from supervisor.core import facts as f
 from supervisor.core.choose import Choice, choose
 from supervisor.core.evolve import replace
 from supervisor.core.records import Happened
-from supervisor.core.state import BEING_LISTED, Fence, State
+from supervisor.core.state import BEING_LISTED, NOT_SINCE, Fence, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
-NOT_SINCE = "not listed since this pod holds the run"
 LINEAGE_AGAIN_S = 20.0
 TAKE_OVER = "supervisorctl start --take-over"
 Actions = list[a.Action]
@@ -28,6 +27,12 @@ Actions = list[a.Action]
 def may_write(state: State) -> bool:
     """May this pod publish, and delete in the store?"""
     return not state.settings.fencing or (state.fence.generation is not None and not state.fence.lost)
+
+
+def unanswered(state: State) -> bool:
+    """Is the store still being asked whether this pod holds the run?"""
+    fence = state.fence
+    return state.settings.fencing and fence.asked and fence.generation is None and not fence.by and not fence.reason
 
 
 def held_back(state: State) -> Choice | None:
@@ -185,6 +190,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             acts: Actions = [_say("claimed", f"This pod holds the run now (generation {fact.generation}).")]
             if state.fence.unswept:
                 acts.append(a.Sweep())
+            if state.leave.asked:
+                acts.append(a.MarkLeaving(fact.generation))  # it was told to end while it asked
             if state.mode != "surveying":
                 return state, acts
             return replace(state, survey_asked=state.now, local_reason=BEING_LISTED), [*acts, a.Survey()]

@@ -298,9 +298,7 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             state = replace(state, incident=None)
             return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
         case "shutdown":
-            # A step that was completed just before the stop is known, and published, only once the folders are listed.
-            state = replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK, local_reason=BEING_LISTED)
-            return state, [*told, a.Survey()]
+            return with_all(told, leaving.once_published(state, state.stop_reason))
         case "give-up":
             return _last_look(end(state, "gave-up", EXIT_PERSON, state.stop_reason), told)
         case "unfit":
