@@ -472,6 +472,7 @@ class Claimed(Fact):
     """This pod holds the run from now on: it alone publishes to the store, and deletes there."""
 
     generation: int
+    watched: bool = False  # over a holder whose heartbeat stood still: what that one did since is not known here
 
 
 @dataclass(frozen=True)
@@ -482,6 +483,7 @@ class ClaimHeld(Fact):
     generation: int
     age_s: float  # since its heartbeat was last seen to move, on this pod's clock
     patience_s: float  # for so long it may stand still
+    copied: bool = False  # it has this very journal: one of the two disks is a copy, or this machine was started anew
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def release(state: State) -> Actions:
 
 
 def _claimed(state: State, fact: f.Claimed) -> State:
-    alone = fact.generation == (state.fence.once or 0) + 1
+    alone = not fact.watched and fact.generation == (state.fence.once or 0) + 1
     # Ours of before is not swept: the next publish goes on with what was half-sent.
     unswept = state.fence.unswept or not alone
     fence = Fence(asked=True, generation=fact.generation, once=fact.generation, unswept=unswept)
@@ -138,6 +138,13 @@ def _claimed(state: State, fact: f.Claimed) -> State:
 
 
 def _held(state: State, fact: f.ClaimHeld) -> State:
+    if fact.copied:
+        sentence = (
+            f"Pod {fact.by} claimed this run with this very state folder (generation {fact.generation}), and nothing "
+            f"proves that it was this machine: its disk may be a copy. Its heartbeat moved {span(fact.age_s)} ago. "
+            f"Nothing is started here until it has stood still for {span(fact.patience_s)}; at once with: {TAKE_OVER}"
+        )
+        return replace(state, fence=replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence))
     sentence = (
         f"Pod {fact.by} holds this run (generation {fact.generation}, its heartbeat moved {span(fact.age_s)} ago): "
         f"nothing is started here. It goes on here when that pod ends, or when its heartbeat stands still for "

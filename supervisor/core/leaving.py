@@ -195,8 +195,8 @@ def unpublished(state: State) -> str:
             return ""
         reason = "it was not listed in time" if state.local_reason == BEING_LISTED else state.local_reason
         return (
-            f"Which steps are complete on this disk is not known: {reason.rstrip('.')}. The newest one may not be in the "
-            f"store, so look before you end this pod: {by_hand} --dry-run"
+            f"Which steps are complete on this disk is not known: {reason.rstrip('.')}. The newest one may not be in "
+            f"the store, so look before you end this pod: {by_hand} --dry-run"
         )
     only = f"Step {here} is complete and only on this disk"
     if fence.by:
@@ -205,7 +205,7 @@ def unpublished(state: State) -> str:
     if not why:
         asking = fencing.unanswered(state) or state.store_reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"
-    newest = f"The store's newest is step {stored}." if stored is not None else "The store has none, as far as is known."
+    newest = "The store has none, as far as is known." if stored is None else f"The store's newest is step {stored}."
     publish = f"Publish the step with: {by_hand} --step {here}"
     return f"{only}: {why.rstrip('.')}. {newest} Do not end this pod. {publish}"
 

@@ -258,7 +258,7 @@ def test_giving_up_and_leaving_an_unfit_pod_say_so_too() -> None:
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     one.see(listed(540))
     one.see(f.PublishFailed(605, "the link is down.", permanent=True))
-    one.state = replace(one.state, mode="unfit", exit_code=94)
+    one.state = replace(one.state, mode="unfit", exit_code=94, calm_until=0.0)
     one.after(1.0)
     found = ended(one)
     assert found is not None and found.code == 94
@@ -275,11 +275,12 @@ def test_a_disk_that_cannot_be_listed_is_not_taken_for_an_empty_one() -> None:
     other = told_to_end(killed(local=(540,)))
     other.see(f.LocalSteps(reason="/ckpt cannot be read: Input/output error", settled=True))
     until_ended(other, 5.0)
-    assert other.said("unpublished") == [
+    (unknown,) = other.said("unpublished")
+    assert unknown == (
         "Which steps are complete on this disk is not known: /ckpt cannot be read: Input/output error. The newest one "
         "may not be in the store, so look before you end this pod: "
         "rl-supervisor publish /etc/rl-supervisor/bs4.toml --dry-run"
-    ]
+    )
 
 
 def test_the_next_daemon_still_starts_a_run_that_was_stopped_so() -> None:
@@ -294,4 +295,6 @@ def test_the_next_daemon_still_starts_a_run_that_was_stopped_so() -> None:
     one.see(f.DaemonStarted("test", one.settings, "boot", None))
     one.see(f.Claimed((state.fence.once or 0) + 1))
     one.after(2.0)
-    assert published(one) == [605] and [start.step for start in one.asked(a.Start) if isinstance(start, a.Start)] == [605]
+    assert published(one) == [605] and [start.step for start in one.asked(a.Start) if isinstance(start, a.Start)] == [
+        605
+    ]
