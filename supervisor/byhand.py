@@ -26,9 +26,10 @@ from supervisor.effects.claiming import STALL_S, beat_time, claim_once
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
-from supervisor.journal import Journal, identity_in
+from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.storage.base import StoreError
+from supervisor.witness import claimant
 
 MOST_REASONS = 5
 
@@ -211,7 +212,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
     transfers = Transfers(os.environ, run_file.store.stall_s)
     journal = Journal(run_file.state_dir)
     try:
-        identity = journal.identity()
+        identity = claimant(run_file.state_dir) or journal.identity()
     finally:
         journal.close()
     place = pod_identity.place(os.environ, run_file.state_dir)
@@ -262,7 +263,7 @@ def _not_anothers(run_file: RunFile) -> None:
         return
     found = Standing(**Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
     place = pod_identity.place(os.environ, run_file.state_dir)
-    here = writer_name(socket.gethostname(), identity_in(run_file.state_dir) or "", "0000", place)
+    here = writer_name(socket.gethostname(), claimant(run_file.state_dir) or "", "0000", place)
     if not found.free and not same_pod(found.writer, here):
         raise SupervisorError(
             f"Pod {host_of(found.writer)} holds run {run_file.run.id} (generation {found.generation}), and what it "

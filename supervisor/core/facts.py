@@ -605,6 +605,7 @@ class DaemonStarted(Fact):
     setup: bool = False  # the pod's [setup] commands are to be run first
     journal: str = ""  # identity of this journal, one for each pod (or lost journal) of the run
     engine_adopted: int | None = None  # our own inference server (by number) whose shim left a record
+    lost: str = ""  # what the journal lacks that it once had, a sentence
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import fencing, keeping, leaving, observed
+from supervisor.core import fencing, journal_lost, keeping, leaving, observed
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
@@ -42,7 +42,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
     """What a fact itself asks for, before the mode's ladder is climbed."""
     match fact:
         case f.DaemonStarted():
-            return _daemon_started(before, state, fact)
+            state, lost = journal_lost.told(state, fact.lost)
+            return with_all(lost, _daemon_started(before, state, fact))
         case f.Command():
             return _command(state, fact)
         case f.PinKept() | f.StoreChecked():

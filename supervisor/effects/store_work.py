@@ -134,7 +134,6 @@ class StoreWork:
 
     def claim(self, action: a.Claim) -> None:
         """Claim the run for this pod, and go on trying."""
-        self.claiming.journal = self.journal
         self.claiming.want(take_over=action.take_over)
 
     def release(self, *, brief: bool = False) -> None:
