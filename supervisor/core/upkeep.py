@@ -153,6 +153,8 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     publishing = (
         (state.busy.publish is not None and not leaving.hopeless(state))
         or _listing(state)
+        # Also with nothing to publish: a claim that arrives after the end would keep the next pod waiting.
+        or (fencing.unanswered(state) and state.now - state.since < LEAVE_S)
         or (
             state.busy.publish is None
             and next_to_publish(state) is not None

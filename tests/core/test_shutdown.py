@@ -101,8 +101,12 @@ def test_the_listing_of_the_store_is_waited_for_too() -> None:
 def test_a_store_that_has_all_of_it_already_is_not_waited_for() -> None:
     one = told_to_end(killed(local=(540,)))
     one.see(f.LocalSteps(whole(540), settled=True))
-    assert until_ended(one, 1.0).code == 0
-    assert not one.said("unpublished")
+    one.after(1.0)
+    assert ended(one) is None, "a claim that arrives after the end would keep the next pod waiting for ten minutes"
+    one.see(f.Claimed(3))
+    one.see(f.LocalSteps(whole(540), settled=True))
+    assert until_ended(one, 1.0).code == 0, "its listing is not waited for"
+    assert one.asked(a.Release) and not one.said("unpublished")
 
 
 @pytest.mark.parametrize("mode", ["surveying", "restoring", "backing-off", "stopped", "disk-full"])
@@ -274,6 +278,7 @@ def test_a_disk_that_cannot_be_listed_is_not_taken_for_an_empty_one() -> None:
     assert sentence.startswith("Step 605 is complete and only on this disk")
     other = told_to_end(killed(local=(540,)))
     other.see(f.LocalSteps(reason="/ckpt cannot be read: Input/output error", settled=True))
+    away(other)
     until_ended(other, 5.0)
     (unknown,) = other.said("unpublished")
     assert unknown == (
