@@ -14,21 +14,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from supervisor.checkpoints.claims import Standing, host_of, same_pod, settle_time, writer_name
+from supervisor import pod_identity
+from supervisor.checkpoints.claims import Standing, host_of, same_pod, writer_name
 from supervisor.config import RunFile
 from supervisor.core import facts as f
 from supervisor.core.retention import safe_locally
 from supervisor.core.state import State
 from supervisor.core.words import numbers, size
 from supervisor.effects import aside
-from supervisor.effects.claiming import STALL_S, beat_time
+from supervisor.effects.claiming import STALL_S, beat_time, claim_once
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
-from supervisor.journal import Journal, identity_in
+from supervisor.journal import Journal
 from supervisor.patient import PatientTransfers
 from supervisor.primerl import open_job
 from supervisor.storage.base import StoreError
+from supervisor.witness import claimant
 
 MOST_REASONS = 5
 
@@ -263,12 +265,13 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
     transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     journal = Journal(run_file.state_dir)
     try:
-        identity = journal.identity()
+        identity = claimant(run_file.state_dir) or journal.identity()
     finally:
         journal.close()
-    writer = writer_name(socket.gethostname(), identity, secrets.token_hex(4))
-    settle_s = settle_time(run_file.store.take_over_after)
-    found = transfers.run(request(run_file, "claim", writer=writer, settle_s=settle_s))
+    place = pod_identity.place(os.environ, run_file.state_dir)
+    writer = writer_name(socket.gethostname(), identity, secrets.token_hex(4), place)
+    patience_s = run_file.store.take_over_after
+    found = claim_once(lambda do, more: transfers.run(request(run_file, do, **more)), writer, patience_s)
     if found["writer"] != writer:
         raise SupervisorError(
             f"Pod {host_of(str(found['writer']))} holds run {run_file.run.id} (generation {found['generation']}), and "
@@ -313,7 +316,8 @@ def _not_anothers(run_file: RunFile) -> None:
     if run_file.store.url is None:
         return
     found = Standing(**PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
-    here = writer_name(socket.gethostname(), identity_in(run_file.state_dir) or "", "0000")
+    place = pod_identity.place(os.environ, run_file.state_dir)
+    here = writer_name(socket.gethostname(), claimant(run_file.state_dir) or "", "0000", place)
     if not found.free and not same_pod(found.writer, here):
         raise SupervisorError(
             f"Pod {host_of(found.writer)} holds run {run_file.run.id} (generation {found.generation}), and what it "

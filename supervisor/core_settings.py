@@ -54,4 +54,5 @@ def under(file: RunFile, recorded: Settings) -> Settings:
         seed=recorded.seed,
         engine_alone=recorded.engine_alone,
         engine_warm=recorded.engine_warm,
+        run_file=recorded.run_file,
     )

@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import secrets
+import shlex
 import signal
 import sys
 import threading
@@ -31,12 +32,14 @@ from supervisor.clock import Clock
 from supervisor.config import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import leaving
 from supervisor.core.decide import Decision, decide
+from supervisor.core.journal_lost import go_on
 from supervisor.core.state import Mode, State
 from supervisor.core_settings import of_run_file
 from supervisor.effects import aside, attached
 from supervisor.effects.attached import look
-from supervisor.effects.attempts import attempt_dir, last_attempt
+from supervisor.effects.attempts import attempt_dir
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.evidence.scene import Known
 from supervisor.effects.heartbeat import Heartbeat
@@ -54,6 +57,7 @@ from supervisor.run_file import load
 from supervisor.start_check import StartCheck
 from supervisor.systemd import notifier
 from supervisor.upgrade import Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
+from supervisor.witness import Witness, sentence
 
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
@@ -116,6 +120,7 @@ class Daemon:
         self._heir = run_lock.Heir(self._state_dir, environ)
         self.journal = Journal(self._state_dir)
         self.state, self._replayed = self.journal.rebuild()
+        self.witness = Witness(self._state_dir, self.journal)
         self.clock = Clock(self.journal)
         self.attending = Attending(run_file, self.post, self._attempt_dir, lambda: self.state)
         self.effects = Effects(
@@ -215,13 +220,14 @@ class Daemon:
         return code
 
     def _begin(self) -> None:
-        if self.journal.set_aside:
-            logs.say("warning", "journal", f"The journal was damaged and is set aside: {self.journal.set_aside}")
-        if self.state.attempt == 0:
-            # A new or lost journal: count on from the folders, so that no earlier evidence is written over.
-            own = replace(self.state.own, number=last_engine(self._state_dir))
-            self.state = replace(self.state, attempt=last_attempt(self._state_dir), own=own)
-            # No fact tells this number, and a replay has to begin with it.
+        if self.witness.lost or self.state.attempt == 0:
+            # Count on from the folders, so that no earlier evidence is written over, and keep what persons ordered.
+            before, attempt = self.witness.before, self.witness.last_attempt
+            known = before.orders if before is not None and self.witness.lost else None
+            own = replace(self.state.own, number=max(self.state.own.number, last_engine(self._state_dir)))
+            living = bool(self._pids(attempt))
+            self.state = replace(go_on(self.state, known, attempt, living=living), own=own)
+            # No fact tells of it, and a replay has to begin with it.
             self.journal.snapshot(self.state)
         if self._attach_to is not None or self._attached or self.attaching.watches():
             self.observed = _ATTACHED
@@ -287,8 +293,11 @@ class Daemon:
         # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
         # each age in its state (the last step, the last token) counts that while as silence of the job.
         journal = self.effects.store.journal = self.journal.identity()
+        self.effects.store.claiming.journal = self.witness.claimant
         engine = self._engine_left()
-        started = f.DaemonStarted(__version__, settings, self.clock.boot_id, adopted, setup, journal, engine)
+        started = f.DaemonStarted(
+            __version__, settings, self.clock.boot_id, adopted, setup, journal, engine, self._lost()
+        )
         self._first.extend((fact, "daemon") for fact in (started, *after))
         self._first.extend(self._orders)
         self._adopt_engine(engine)
@@ -296,6 +305,12 @@ class Daemon:
             self.attend(adopted, adopting=True)
         elif lives and taken is not None:
             self._inbox.put((lambda: self.attend(taken, adopting=True), "daemon"))
+
+    def _lost(self) -> str:
+        if not self.witness.lost:
+            return ""
+        last = self.journal.last_time()
+        return sentence(self.witness.lost, self.witness.before, last[1] if last else None, self.state.attempt)
 
     def _pids(self, attempt: int) -> list[int]:
         """The living components of an attempt."""
@@ -333,6 +348,7 @@ class Daemon:
         decision = decide(before, observation)
         self.state = decision.state
         self._told(self.journal.record(observation, before, self.state, decision.actions))
+        self.witness.note(self.state, self.journal)
         return decision
 
     def _next(self, deadline: float) -> tuple[Item, str]:
@@ -480,9 +496,12 @@ class Daemon:
         self.attending.close()
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
+            if told := leaving.unpublished(self.state):
+                logs.say("error", "unpublished", told)  # once more: what goes with this disk has the last word
         self.api.close()
         self.journal.snapshot(self.state)
         self.journal.close()
+        self.witness.keep()
 
     def _seen(self) -> Known:
         """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
@@ -512,6 +531,7 @@ class Daemon:
             take_over=self._over,
             engine_alone=role is None or role.restart_alone,
             engine_warm=role is None or role.keep_warm,
+            run_file=shlex.quote(str(self._path.absolute())),
         )
 
     def wandb_id(self) -> str:

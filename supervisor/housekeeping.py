@@ -15,6 +15,7 @@ from supervisor import memory
 from supervisor.config import RunFile
 from supervisor.core.state import State
 from supervisor.journal import Journal
+from supervisor.witness import Witness
 
 CATALOGUE_S = 900.0
 CATALOGUE_AGAIN_S = 60.0
@@ -26,6 +27,7 @@ CLAIMS_S = 0.5
 TEND_LOGS_S = 10.0
 TRIM_S = 60.0
 CHECKPOINT_S = 5.0
+WITNESS_S = 5.0
 
 
 class Household(Protocol):
@@ -36,6 +38,7 @@ class Household(Protocol):
     effects: Any
     attending: Any
     journal: Journal
+    witness: Witness
 
     def keep_positions(self) -> None:
         """Write down how far the logs were read."""
@@ -70,6 +73,7 @@ class Housekeeping:
         self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
         self._every(TRIM_S, memory.trim)
         self._every(CHECKPOINT_S, self._house.journal.checkpoint)
+        self._every(WITNESS_S, self._house.witness.keep)
         self._scheduler.start()
 
     def stop(self) -> None:

@@ -126,6 +126,9 @@ class Journal:
         self._lost = False  # turns were lost: the rows no longer lead to the present state
         self.failure = ""
         self.set_aside: Path | None = None
+        self.born = False  # there was none before this one
+        self.row = 0  # number of the newest observation
+        self.unread = 0  # observations of this very version that cannot be read
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._open_it()
@@ -136,6 +139,9 @@ class Journal:
         self._make_ballast()
 
     def _open_it(self) -> None:
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            self.born = True
+            self._set_aside(("-wal", "-shm"))  # SQLite deletes a log without its database
         try:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
@@ -147,16 +153,21 @@ class Journal:
 
     def _begin_anew(self) -> None:
         """Set the file aside: nothing in it can be believed. What counts on is found in the folders of the attempts."""
-        self.set_aside = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + suffix).replace(f"{self.set_aside}{suffix}")
+        self.set_aside = self._set_aside(("", "-wal", "-shm"))
         self._recent.clear()
         self._last_event = 0
         try:
             self._open_it()
         except sqlite3.DatabaseError as error:
             raise self._not_now(error) from None
+
+    def _set_aside(self, suffixes: Sequence[str]) -> Path:
+        """Keep these files under another name, as evidence."""
+        target = self.path.with_name(f"journal.db.damaged-{int(time.time())}")
+        for suffix in suffixes:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).replace(f"{target}{suffix}")
+        return target
 
     def _not_now(self, error: sqlite3.DatabaseError) -> TryAgainError:
         return TryAgainError(
@@ -184,6 +195,13 @@ class Journal:
             if isinstance(wall, float) and isinstance(fields, dict):  # a person may have edited the file
                 self._recent.append(Event(number, wall, str(level), str(event), str(sentence), fields))
         self._last_event = rows[0][0] if rows else 0
+        self.row = self._last_row()
+
+    def _last_row(self) -> int:
+        found = self._db.execute("SELECT MAX(id) FROM observations").fetchone()[0]
+        if not isinstance(found, int):
+            found = (self._db.execute("SELECT MAX(last) FROM chunks").fetchone() or (None,))[0]
+        return found if isinstance(found, int) else 0
 
     def _make_ballast(self) -> None:
         with contextlib.suppress(OSError):
@@ -213,6 +231,7 @@ class Journal:
             state, count = State(), 0
         self._state = state
         if self.get("version") != __version__:
+            self.unread = 0  # what another version wrote need not be understood
             # This version may have concluded other things from the same rows.
             self._lost = self._lost or count > 0 or state != State()
             self.put("version", __version__)
@@ -227,7 +246,7 @@ class Journal:
                 continue  # of another version: an older snapshot, or all observations, will do
             if not isinstance(state, State) or _next(state, Observation(state.now, state.wall, Tick())) is None:
                 continue
-            count = passed = 0
+            count = passed = self.unread = 0
             for observation in self.observations(number):
                 count += 1
                 if (after := _next(state, observation)) is None:
@@ -235,7 +254,8 @@ class Journal:
                 else:
                     state = after
             if _next(state, Observation(state.now, state.wall, Tick())) is not None:
-                self._lost = passed > 0
+                self._lost = passed + self.unread > 0
+                self.unread += passed
                 return state, count
         return None, 0
 
@@ -265,6 +285,8 @@ class Journal:
             for t, wall, source, text in self._db.execute(query, (after,)):
                 if (found := _observation(t, wall, source, _json(text))) is not None:
                     yield found
+                else:
+                    self.unread += 1
             return
         for piece in self._chunks():
             if piece.first <= after:
@@ -332,8 +354,9 @@ class Journal:
                     "INSERT INTO actions (observation, wall, action) VALUES (?, ?, ?)",
                     (number, observation.wall, text),
                 )
-            if before.incident is not after.incident:
+            if before.incident is not after.incident or before.incidents is not after.incidents:
                 self._put_incidents(before, after)
+        self.row = number
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -347,6 +370,13 @@ class Journal:
             raise
 
     def _put_incidents(self, before: State, after: State) -> None:
+        known = {one.id for one in before.incidents} | ({before.incident.id} if before.incident else set())
+        for one in after.incidents:
+            if one.id not in known:  # over as soon as it was told
+                self._db.execute(
+                    "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?)",
+                    (one.id, one.opened, one.closed, one.attempt, one.cause, one.sentence),
+                )
         old, new = before.incident, after.incident
         if old is not None and (new is None or new.id != old.id):
             self._db.execute("UPDATE incidents SET closed = ? WHERE id = ?", (after.now, old.id))

@@ -11,6 +11,9 @@ that was written. That is right as long as the upload hosts' clocks, and listing
 apart; beyond that two pods may both think so for a moment, and the look before each manifest, pointer and delete tells
 one of them that it is fenced.
 
+A journal is no pod: its disk may have been copied. A later daemon of the same journal goes on at once only where the
+claim proves that it was made at the same place (``same_pod``).
+
 Nobody's wall clock is ever compared with another's: a holder is gone when its heartbeat did not change for long enough
 on the clock of the pod that waits, which is that pod's own business (``supervisor.effects.claiming``).
 """
@@ -30,6 +33,8 @@ from supervisor.storage.base import Store, StoredFile, StoreError
 WRITERS = "writers/"
 NAME = re.compile(r"gen_([0-9]{5,15})(\.beat|\.leave|\.end)?\.json")
 WRITER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})/([0-9a-f]{8,64})/([0-9a-f]{4,64})")
+PLACE = re.compile(r"([0-9a-f]{16})([0-9a-f]{16})[0-9a-f]{4,32}")
+UNKNOWN = "0" * 16
 CLAIM_LIMIT = 4 << 10  # bytes
 LONGEST_SETTLE_S = 8.0
 MOST_GENERATIONS = 10**15
@@ -64,10 +69,13 @@ class Standing:
         return self.generation == 0 or self.released
 
 
-def writer_name(host: str, journal: str, session: str) -> str:
-    """Who writes: the host for people, the journal that makes a pod, and one start of its daemon."""
+def writer_name(host: str, journal: str, session: str, place: str = "") -> str:
+    """Who writes: the host for people, the journal, and one start of its daemon, behind the ``place`` that it is at.
+
+    ``place`` is ``supervisor.pod_identity.place``; "" where it is not known, as in the claims of older versions.
+    """
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:100].lstrip("._-") or "pod"
-    return f"{plain}/{journal}/{session}"
+    return f"{plain}/{journal}/{place}{session}"
 
 
 def host_of(writer: str) -> str:
@@ -75,10 +83,23 @@ def host_of(writer: str) -> str:
     return writer.partition("/")[0] or "an unknown pod"
 
 
-def same_pod(one: str, other: str) -> bool:
-    """Have both the same journal? Then no other pod has written in between, and the later start goes on at once."""
+def same_journal(one: str, other: str) -> bool:
+    """Have both the same journal? One of them may be a copy of the other's disk."""
     first, second = WRITER.fullmatch(one), WRITER.fullmatch(other)
     return first is not None and second is not None and first[2] == second[2]
+
+
+def same_pod(one: str, other: str) -> bool:
+    """Have both the same journal at the same place? Then nobody has written in between, and the later one goes on.
+
+    The instance decides where both know theirs, else the boot.
+    """
+    first, second = (PLACE.fullmatch(writer.rpartition("/")[2]) for writer in (one, other))
+    if first is None or second is None or not same_journal(one, other):
+        return False
+    if UNKNOWN not in (first[1], second[1]):
+        return first[1] == second[1]
+    return first[2] == second[2] != UNKNOWN
 
 
 def settle_time(patience_s: float) -> float:

@@ -277,6 +277,7 @@ def _percent(text: str) -> float:
 def _run(options: argparse.Namespace) -> int:
     _known_ids(options)
     _nanny(options, "run")
+    _hold_signals()
     from supervisor import daemon
 
     return daemon.main(
@@ -292,6 +293,7 @@ def _run(options: argparse.Namespace) -> int:
 def _onstart(options: argparse.Namespace) -> int:
     _known_ids(options)
     _nanny(options, "onstart")
+    _hold_signals()
     from supervisor import daemon
 
     return daemon.main(
@@ -311,6 +313,20 @@ def _known_ids(options: argparse.Namespace) -> None:
 
         for name in options.overrule:
             findings.known(name)
+
+
+def _hold_signals() -> None:
+    """Let signals wait until the daemon listens: a SIGTERM before would end it and leave the job alive.
+
+    Below a nanny that is the nanny's work, and the lock that may be waited for there wants to hear them.
+    """
+    import os
+    import signal
+
+    from supervisor.nanny import NANNY
+
+    if NANNY not in os.environ:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
 
 
 def _nanny(options: argparse.Namespace, verb: str) -> None:

@@ -489,6 +489,7 @@ class Claimed(Fact):
     """This pod holds the run from now on: it alone publishes to the store, and deletes there."""
 
     generation: int
+    watched: bool = False  # over a holder whose heartbeat stood still: what that one did since is not known here
 
 
 @dataclass(frozen=True)
@@ -499,6 +500,7 @@ class ClaimHeld(Fact):
     generation: int
     age_s: float  # since its heartbeat was last seen to move, on this pod's clock
     patience_s: float  # for so long it may stand still
+    copied: bool = False  # it has this very journal: one of the two disks is a copy, or this machine was started anew
 
 
 @dataclass(frozen=True)
@@ -620,6 +622,7 @@ class DaemonStarted(Fact):
     setup: bool = False  # the pod's [setup] commands are to be run first
     journal: str = ""  # identity of this journal, one for each pod (or lost journal) of the run
     engine_adopted: int | None = None  # our own inference server (by number) whose shim left a record
+    lost: str = ""  # what the journal lacks that it once had, a sentence
 
 
 @dataclass(frozen=True)
@@ -663,6 +666,7 @@ class Settings:
     stop_below_bytes: int = 0
     seed: int = 0
     hooks: tuple[str, ...] = ()
+    run_file: str = "RUN.toml"  # its path, for the commands in sentences
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from supervisor.core import facts as f
 from supervisor.core.choose import Choice, choose
 from supervisor.core.evolve import replace
 from supervisor.core.records import Happened
-from supervisor.core.state import BEING_LISTED, Fence, State
+from supervisor.core.state import BEING_LISTED, NOT_SINCE, Fence, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
-NOT_SINCE = "not listed since this pod holds the run"
 LINEAGE_AGAIN_S = 20.0
 LONGEST_WHY = 300  # characters that are kept in the store
 TAKE_OVER = "supervisorctl start --take-over"
@@ -29,6 +28,12 @@ Actions = list[a.Action]
 def may_write(state: State) -> bool:
     """May this pod publish, and delete in the store?"""
     return not state.settings.fencing or (state.fence.generation is not None and not state.fence.lost)
+
+
+def unanswered(state: State) -> bool:
+    """Is the store still being asked whether this pod holds the run?"""
+    fence = state.fence
+    return state.settings.fencing and fence.asked and fence.generation is None and not fence.by and not fence.reason
 
 
 def held_back(state: State) -> Choice | None:
@@ -124,7 +129,7 @@ def release(state: State) -> Actions:
 
 
 def _claimed(state: State, fact: f.Claimed) -> State:
-    alone = fact.generation == (state.fence.once or 0) + 1
+    alone = not fact.watched and fact.generation == (state.fence.once or 0) + 1
     # Ours of before is not swept: the next publish goes on with what was half-sent.
     unswept = state.fence.unswept or not alone
     fence = Fence(asked=True, generation=fact.generation, once=fact.generation, unswept=unswept)
@@ -134,6 +139,13 @@ def _claimed(state: State, fact: f.Claimed) -> State:
 
 
 def _held(state: State, fact: f.ClaimHeld) -> State:
+    if fact.copied:
+        sentence = (
+            f"Pod {fact.by} claimed this run with this very state folder (generation {fact.generation}), and nothing "
+            f"proves that it was this machine: its disk may be a copy. Its heartbeat moved {span(fact.age_s)} ago. "
+            f"Nothing is started here until it has stood still for {span(fact.patience_s)}; at once with: {TAKE_OVER}"
+        )
+        return replace(state, fence=replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence))
     sentence = (
         f"Pod {fact.by} holds this run (generation {fact.generation}, its heartbeat moved {span(fact.age_s)} ago): "
         f"nothing is started here. It goes on here when that pod ends, or when its heartbeat stands still for "
@@ -186,6 +198,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             acts: Actions = [_say("claimed", f"This pod holds the run now (generation {fact.generation}).")]
             if state.fence.unswept:
                 acts.append(a.Sweep())
+            if state.leave.asked:
+                acts.append(a.MarkLeaving(fact.generation))  # it was told to end while it asked
             if state.mode != "surveying":
                 return state, acts
             return replace(state, survey_asked=state.now, local_reason=BEING_LISTED), [*acts, a.Survey()]

@@ -15,7 +15,7 @@ from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
 from supervisor.core.retention import next_to_publish
-from supervisor.core.state import Leave, Next, Phase, State
+from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, Phase, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
@@ -70,10 +70,31 @@ def end_of_the_run_here(state: State, reason: str) -> tuple[State, Actions]:
         return state, []  # ``live`` stops it
     if state.live or state.mode == "stopping":
         return stop(state, "shutdown", reason)
+    if state.mode == "leaving":
+        return state, []
     # The next daemon has to know that training is over.
     after: Next = "finish" if state.mode in ("publishing", "finishing") else "shutdown"
-    state = replace(enter(replace(state, after_stop=after), "leaving", reason), exit_code=EXIT_OK)
-    return state, []
+    return once_published(replace(state, after_stop=after), reason)
+
+
+def once_published(state: State, reason: str) -> tuple[State, Actions]:
+    """No job runs here any more: the daemon ends once what is complete here is published, or cannot be.
+
+    The disk is listed first, for a job that has ended may have completed one more step. What the store could not answer
+    before is asked once more: that answer may be minutes old, and the next try minutes away.
+    """
+    fence = replace(state.fence, reason=state.fence.reason if state.fence.by else "", permanent=False)
+    state = replace(
+        enter(state, "leaving", reason),
+        exit_code=EXIT_OK,
+        local_reason=BEING_LISTED,
+        store_reason=NOT_LISTED if state.store_reason not in ("", *UNANSWERED) else state.store_reason,
+        store_permanent=False,
+        fence=fence,
+        publish_failures=0,
+        publish_after=state.now,
+    )
+    return state, [a.Survey()]
 
 
 # ---------------------------------------------------------------- the job
@@ -161,6 +182,32 @@ def moved(state: State) -> tuple[State, Actions]:
 
 
 # ---------------------------------------------------------------- the end, and words
+
+
+def unpublished(state: State) -> str:
+    """What is complete on this disk and, as far as is known, not in the store: the last sentence; "" without any."""
+    if not state.settings.has_store:
+        return ""
+    here, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
+    by_hand, fence = f"rl-supervisor publish {state.settings.run_file}", state.fence
+    if here is None or (stored is not None and stored >= here):
+        if state.local_reason in ("", NOT_LISTED):
+            return ""
+        reason = "it was not listed in time" if state.local_reason == BEING_LISTED else state.local_reason
+        return (
+            f"Which steps are complete on this disk is not known: {reason.rstrip('.')}. The newest one may not be in "
+            f"the store, so look before you end this pod: {by_hand} --dry-run"
+        )
+    only = f"Step {here} is complete and only on this disk"
+    if fence.by:
+        return f"{only}, since pod {fence.by} holds the run (generation {fence.by_generation})."
+    why = state.publish_reason or ("" if state.store_reason in UNANSWERED else state.store_reason) or fence.reason
+    if not why:
+        asking = fencing.unanswered(state) or state.store_reason
+        why = "the store has not answered in time" if asking else "there was no time to publish it"
+    newest = "The store has none, as far as is known." if stored is None else f"The store's newest is step {stored}."
+    publish = f"Publish the step with: {by_hand} --step {here}"
+    return f"{only}: {why.rstrip('.')}. {newest} Do not end this pod. {publish}"
 
 
 def over(state: State, watch: Watch) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import adoption, fencing, keeping, leaving, observed, recurring
+from supervisor.core import adoption, fencing, journal_lost, keeping, leaving, observed, recurring
 from supervisor.core import facts as f
 from supervisor.core.deadlines import started
 from supervisor.core.evolve import replace
@@ -45,7 +45,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
     """What a fact itself asks for, before the mode's ladder is climbed."""
     match fact:
         case f.DaemonStarted():
-            return _daemon_started(before, state, fact)
+            state, lost = journal_lost.told(state, fact.lost)
+            return with_all(lost, _daemon_started(before, state, fact))
         case f.Command():
             return _command(state, fact)
         case f.PinKept() | f.HoldsKept() | f.StoreChecked():
@@ -307,9 +308,7 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             state = replace(state, incident=None)
             return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
         case "shutdown":
-            # A step that was completed just before the stop is known, and published, only once the folders are listed.
-            state = replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK, local_reason=BEING_LISTED)
-            return state, [*told, a.Survey()]
+            return with_all(told, leaving.once_published(state, state.stop_reason))
         case "give-up":
             return _last_look(end(state, "gave-up", EXIT_PERSON, state.stop_reason), told)
         case "unfit":

@@ -31,6 +31,10 @@ LIVE: tuple[Mode, ...] = ("starting", "running")
 ENDED: tuple[Mode, ...] = ("finished", "gave-up", "unfit")
 BEING_LISTED = "being listed"
 """``local_reason`` between a ``Survey`` and its answer."""
+NOT_LISTED = "not listed yet"
+NOT_SINCE = "not listed since this pod holds the run"
+UNANSWERED = (NOT_LISTED, NOT_SINCE)
+"""``store_reason`` until the store has answered: nobody knows yet whether it can be listed."""
 Next = Literal["restart", "stop", "give-up", "unfit", "finish", "shutdown", "disk-full"]
 
 
@@ -374,11 +378,11 @@ class State:
     records_t: float = -1e9  # when they were last put in the store
     # checkpoints
     local: tuple[LocalStep, ...] = ()
-    local_reason: str = "not listed yet"
+    local_reason: str = NOT_LISTED
     local_t: float = -1.0
     store: tuple[StoredStep, ...] = ()
     store_latest: int | None = None
-    store_reason: str = "not listed yet"
+    store_reason: str = NOT_LISTED
     store_permanent: bool = False
     store_t: float = -1.0
     published: int | None = None  # highest step this run is known to have in the store

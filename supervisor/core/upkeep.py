@@ -17,7 +17,7 @@ from supervisor.core.retention import (
     safe_locally,
     victims_in_store,
 )
-from supervisor.core.state import BEING_LISTED, State
+from supervisor.core.state import BEING_LISTED, UNANSWERED, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size
 
@@ -47,7 +47,8 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         acts += claim
     if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
         step = next_to_publish(state)
-        if step is not None and not state.exit_said and leaving.time_to_publish(state):
+        wait = state.mode == "leaving" and _listing(state)  # for the newest step: there may be time for one
+        if step is not None and not state.exit_said and not wait and leaving.time_to_publish(state):
             skipped = [s for s in state.good_local() if _skipped(state, s, step)]
             if skipped:
                 steps = ", ".join(map(str, skipped))
@@ -147,22 +148,22 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     if leaving.over(state, watch):
         # Perhaps in the midst of a stop. Another daemon ends that, and goes on only on a pod that stays after all.
         code = EXIT_TRY_AGAIN if state.exit_code is None else state.exit_code
-        state = replace(state, exit_said=True, exit_code=code)
-        return state, [*fencing.release(state), a.Exit(code, "This pod's time is up.")]
+        return _exit(state, code, "This pod's time is up.")
     if state.exit_code is None:
         return state, []
-    listing = state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
     publishing = (
         (state.busy.publish is not None and not leaving.hopeless(state))
-        or listing
+        or _listing(state)
+        # Also with nothing to publish: a claim that arrives after the end would keep the next pod waiting.
+        or (fencing.unanswered(state) and state.now - state.since < LEAVE_S)
         or (
             state.busy.publish is None
             and next_to_publish(state) is not None
             and state.publish_failures == 0
             and leaving.time_to_publish(state)
-            and not state.store_reason
-            and fencing.may_write(state)
+            and (fencing.may_write(state) or fencing.unanswered(state))
+            and state.store_reason in ("", *UNANSWERED)
         )
     )
     publishing = publishing and state.settings.has_store and state.now < _publish_until(state)
@@ -170,7 +171,20 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     engine = engine and (state.leave.exit_at is not None or state.now < state.since + patience_s)
     if publishing or engine:
         return state, []
-    return replace(state, exit_said=True), [*fencing.release(state), a.Exit(state.exit_code, state.why)]
+    return _exit(state, state.exit_code, state.why)
+
+
+def _listing(state: State) -> bool:
+    """Is the disk being listed before the end? One that hangs is not waited for for ever."""
+    return state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
+
+
+def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
+    """End the daemon. The last sentence of all names what would go with this disk."""
+    unpublished = leaving.unpublished(state)
+    told = [say("unpublished", unpublished, "error")] if unpublished else []
+    state = replace(state, exit_said=True, exit_code=code, why=f"{state.why} {unpublished}".rstrip())
+    return state, [*told, *fencing.release(state), a.Exit(code, f"{reason} {unpublished}".rstrip())]
 
 
 def _publish_until(state: State) -> float:

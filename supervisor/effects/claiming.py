@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.checkpoints.claims import FencedError, host_of, settle_time, writer_name
+from supervisor.checkpoints.claims import FencedError, host_of, same_journal, settle_time, writer_name
 from supervisor.core import facts as f
 from supervisor.storage.base import StoreError
 
@@ -30,6 +30,10 @@ LEAVING_PATIENCE_S = 30.0
 """For so long the heartbeat of a holder whose pod is about to go may stand still: three requests that each hang for
 LEAVING_STALL_S. Should it take longer, and that holder still write, then it is fenced like any other."""
 
+OWN_BEATS = 3
+"""Beat periods for which a claim of this very journal is watched: a living original, of whose disk this is a copy,
+beats meanwhile, and a machine that was started anew waits no longer than that."""
+
 Answer = dict[str, Any]
 Run = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Carry out one request of ``supervisor.checkpoints.transfer`` for this run; raises StoreError."""
@@ -38,6 +42,27 @@ Run = Callable[[str, dict[str, Any]], dict[str, Any]]
 def beat_time(patience_s: float) -> float:
     """How long the holder waits between two heartbeats where others have this patience with it (seconds)."""
     return min(LONGEST_BEAT_S, max(SHORTEST_BEAT_S, patience_s / 10))
+
+
+def watch_time(patience_s: float) -> float:
+    """How long a claim of this very journal is watched where nothing proves that it was made on this pod (seconds)."""
+    return min(patience_s, OWN_BEATS * beat_time(patience_s))
+
+
+def claim_once(run: Run, writer: str, patience_s: float, *, sleep: Callable[[float], None] = time.sleep) -> Answer:
+    """The claim of a command, which waits for nobody but for what its own state folder claimed: who holds the run then.
+
+    Raises StoreError.
+    """
+    asked: Answer = {"writer": writer, "settle_s": settle_time(patience_s)}
+    found = run("claim", asked)
+    if found["writer"] == writer or not same_journal(str(found["writer"]), writer):
+        return found
+    for _ in range(OWN_BEATS):
+        sleep(watch_time(patience_s) / OWN_BEATS)
+        if (now := run("standing", {})) != found:
+            return now
+    return run("claim", {**asked, "over": found})
 
 
 class Claiming:
@@ -78,13 +103,14 @@ class Claiming:
         self._since = 0.0
         self._count = 0
         self.journal = "0" * 16
+        self.place = ""  # as ``supervisor.pod_identity`` tells it
         self.generation: int | None = None
         self.unreturned = ""  # why the run could not be given back, a sentence
 
     @property
     def writer(self) -> str:
         """Who this daemon is in the store's records."""
-        return writer_name(socket.gethostname(), self.journal, self._session)
+        return writer_name(socket.gethostname(), self.journal, self._session, self.place)
 
     @property
     def holds(self) -> bool:
@@ -159,7 +185,7 @@ class Claiming:
             self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
 
     def _cost(self, reason: str) -> str:
-        patience_s = self._patience_with(leaving=self._marked)
+        patience_s = self._patience(leaving=self._marked)
         waits = f"another pod waits {patience_s:.0f} s for its heartbeat before it goes on with the run"
         return f"The run could not be given back in the store, so {waits}: {reason.rstrip('.')}."
 
@@ -192,8 +218,15 @@ class Claiming:
                 seconds = min(seconds, LEAVING_BEAT_S if self._marked else SHORTEST_BEAT_S)
             self._due = self._clock() + seconds
 
-    def _patience_with(self, *, leaving: bool) -> float:
+    def _patience(self, *, leaving: bool) -> float:
         return min(self._patience_s, LEAVING_PATIENCE_S) if leaving else self._patience_s
+
+    def _patience_with(self, found: Answer) -> float:
+        """For how long the heartbeat of this standing may stand still."""
+        patience_s = self._patience(leaving=bool(found.get("leaving")))
+        if not same_journal(str(found["writer"]), self.writer):
+            return patience_s
+        return min(patience_s, watch_time(self._patience_s))
 
     def _claim(self) -> None:
         try:
@@ -211,10 +244,8 @@ class Claiming:
         asked: dict[str, Any] = {"writer": self.writer, "settle_s": settle_time(self._patience_s)}
         if self._take_over:
             asked["take_over"] = True
-        elif self._seen is not None:
-            patience_s = self._patience_with(leaving=bool(self._seen.get("leaving")))
-            if self._clock() - self._since >= patience_s:
-                asked["over"] = self._seen
+        elif self._seen is not None and self._clock() - self._since >= self._patience_with(self._seen):
+            asked["over"] = self._seen
         found = self._run("claim", asked)
         with self._lock:
             if not self._wanted:
@@ -225,11 +256,12 @@ class Claiming:
                 self._seen, self._since = found, self._clock()
             generation, age = self.generation, self._clock() - self._since
         if generation is not None:
-            self._post(f.Claimed(generation))
+            self._post(f.Claimed(generation, watched="over" in asked))
             self._listed()
         else:
-            patience_s = self._patience_with(leaving=bool(found.get("leaving")))
-            self._post(f.ClaimHeld(host_of(str(found["writer"])), int(found["generation"]), age, patience_s))
+            writer, patience_s = str(found["writer"]), self._patience_with(found)
+            copied = same_journal(writer, self.writer)
+            self._post(f.ClaimHeld(host_of(writer), int(found["generation"]), age, patience_s, copied))
 
     def _beat(self) -> None:
         with self._lock:

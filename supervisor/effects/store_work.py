@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from supervisor import pod_identity
 from supervisor.checkpoints.log_files import pack
 from supervisor.config import RunFile
 from supervisor.core import actions as a
@@ -98,6 +99,7 @@ class StoreWork:
             lost=lambda error: self.transfers.cancel("publish", str(error)),
             cancel=lambda: self.transfers.cancel("heartbeat", "This pod is about to go."),
         )
+        self.claiming.place = pod_identity.place(environ, self._state_dir)
 
     def close(self, within_s: float | None = None) -> None:
         """Wait a little for what tells other pods how it ended, then end transfers (they resume where they were).
@@ -134,7 +136,6 @@ class StoreWork:
 
     def claim(self, action: a.Claim) -> None:
         """Claim the run for this pod, and go on trying."""
-        self.claiming.journal = self.journal
         self.claiming.want(take_over=action.take_over)
 
     def release(self, *, brief: bool = False) -> None:

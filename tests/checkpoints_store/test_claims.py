@@ -39,8 +39,8 @@ A, B, C = (writer_name(f"pod-{name}", name * 16, "0001") for name in "abc")
 WRITERS = f"{RUN}/writers/"
 
 
-def pod(letter: str, session: int = 1) -> str:
-    return writer_name(f"pod-{letter}", letter * 16, f"{session:04x}")
+def pod(letter: str, session: int = 1, place: str = "7" * 32) -> str:
+    return writer_name(f"pod-{letter}", letter * 16, f"{session:04x}", place)
 
 
 def held(store: Store, writer: str, **more: Any) -> int:
@@ -128,6 +128,47 @@ def test_the_next_daemon_of_the_same_pod_goes_on_at_once_and_fences_what_the_one
     assert held(store, pod("a", 2)) == 2
     with pytest.raises(FencedError):
         check(store, RUN, 1, pod("a", 1))
+
+
+INSTANCE, BOOT, UNKNOWN = "1" * 16, "2" * 16, "0" * 16
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (INSTANCE + BOOT, INSTANCE + "3" * 16),  # a machine that was started anew, a container made anew
+        (UNKNOWN + BOOT, UNKNOWN + BOOT),  # a daemon that was killed where nobody knows the instance
+        (INSTANCE + BOOT, UNKNOWN + BOOT),  # the same over ssh, without the container's variables
+        (INSTANCE + UNKNOWN, INSTANCE + UNKNOWN),
+    ],
+)
+def test_the_same_place_goes_on_at_once(store: Store, before: str, now: str) -> None:
+    held(store, pod("a", 1, before))
+    assert held(store, pod("a", 2, now)) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (INSTANCE + BOOT, "4" * 16 + "5" * 16),  # another machine
+        (INSTANCE + BOOT, "4" * 16 + BOOT),  # two containers that seem to be one
+        (UNKNOWN + BOOT, UNKNOWN + "5" * 16),  # started anew or copied: nobody can say
+        (UNKNOWN * 2, UNKNOWN * 2),
+        (INSTANCE + BOOT, UNKNOWN + "5" * 16),
+        ("", INSTANCE + BOOT),  # the claim of an older version
+        (INSTANCE + BOOT, ""),
+    ],
+)
+def test_a_copied_disk_does_not_steal_a_living_run(store: Store, before: str, now: str) -> None:
+    """State and outputs were copied to another machine: the journal is the same, and no pod is."""
+    original, copy = pod("a", 1, before), pod("a", 2, now)
+    held(store, original)
+    seen = claim(store, RUN, copy, 0.2)
+    assert seen.writer == original, "it is watched"
+    beat(store, RUN, 1, original, 1)
+    assert claim(store, RUN, copy, 0.2, over=seen).writer == original, "the original lives"
+    check(store, RUN, 1, original)
+    assert held(store, copy, over=look(store, RUN)) == 2, "it does not any more"
 
 
 def test_a_claim_that_was_killed_before_it_could_tell_is_found_again(store: Store) -> None:

@@ -102,6 +102,27 @@ def test_what_the_other_pod_published_is_listed_anew_before_anything_is_resumed(
     assert one.asked(a.Restore)[0].step == 30
 
 
+def test_a_copied_disk_says_so_and_lists_anew_what_the_original_published() -> None:
+    """Its journal held the run last, and yet another daemon wrote since."""
+    one = running(5)
+    one.answer = False
+    one.state = replace(one.state, mode="surveying")
+    one.see(f.DaemonStarted("test", one.settings, "boot"))
+    one.see(f.ClaimHeld("vm", 1, 40.0, 180.0, copied=True))
+    assert one.said("claim-held")[-1] == (
+        "Pod vm claimed this run with this very state folder (generation 1), and nothing proves that it was this "
+        "machine: its disk may be a copy. Its heartbeat moved 40 s ago. Nothing is started here until it has stood "
+        "still for 3 min; at once with: supervisorctl start --take-over"
+    )
+    one.see(f.Claimed(2, watched=True))
+    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.after(1)
+    assert not one.asked(a.Start), "the journal's listing is from before the copy"
+    one.see(f.StoreSteps((f.StoredStep(5, True, GIB), f.StoredStep(30, True, GIB)), 30))
+    one.after(1)
+    assert one.asked(a.Restore)[0].step == 30
+
+
 def test_take_over_is_handed_on() -> None:
     one = world(take_over=True)
     one.boot()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -80,6 +81,30 @@ def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path
     assert len(one.sentences("published")) == published, "and nothing of it is published"
     two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes", 60)
     assert not two.said_so("publish-failed", "holds run")
+
+
+def test_a_copied_disk_never_steals_the_run_of_its_living_original(tmp_path: Path, pods: list[Pod]) -> None:
+    """State and outputs copied to another machine: the same journal, and no proof that it is the same pod."""
+    store = (tmp_path / "store").as_uri()
+    impatient = {"store": {"take_over_after": 30}}  # a beat each three seconds: a copy watches for nine
+    one = first_pod(tmp_path / "one", "v0.6", store=store, settings=impatient, max_steps=400, step_s=0.5)
+    two = first_pod(tmp_path / "two", "v0.6", store=store, settings=impatient, max_steps=400, step_s=0.5)
+    pods += [one, two]
+    one.start()
+    one.wait_for(lambda: one.stored(), "a step is stored")
+    two.state_dir.mkdir()
+    for name in ("journal.db", "journal.db-wal"):
+        shutil.copyfile(one.state_dir / name, two.state_dir / name)  # as kill -9 would leave it
+    two.start()
+    two.wait_for(lambda: two.said_so("claim-held", "with this very state folder"), "it watches")
+    copied, beaten = time.monotonic(), one.step()
+    one.wait_for(lambda: time.monotonic() - copied > 15 and one.step() > beaten, "longer than three beats", 40)
+    assert not two.practice.starts() and not two.sentences("claimed")
+    assert not one.sentences("fenced"), "the original goes on"
+    one.vanish()
+    gone = time.monotonic()
+    two.wait_for(lambda: two.sentences("claimed"), "the original is dead", 40)
+    assert time.monotonic() - gone < 25, "three beats, and not the whole patience"
 
 
 @pytest.mark.soak

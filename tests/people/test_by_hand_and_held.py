@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from supervisor import byhand
+from supervisor import byhand, pod_identity
 from supervisor.checkpoints import claims
 from supervisor.config import RunFile, load
 from supervisor.errors import SupervisorError
@@ -62,7 +63,8 @@ def test_what_another_pod_published_makes_no_step_here_superfluous(
 
 def test_a_pod_that_died_with_the_run_prunes_by_hand(run_file: RunFile, store: Store) -> None:
     journal = Journal(run_file.state_dir)
-    claims.claim(store, RUN, claims.writer_name("pod-a", journal.identity(), "0001"), 0.0)
+    place = pod_identity.place(os.environ, run_file.state_dir)
+    claims.claim(store, RUN, claims.writer_name("pod-a", journal.identity(), "0001", place), 0.0)
     assert "is safe to delete" in byhand.prune(run_file, dry_run=True)[1][0], "while a daemon has its journal open"
     journal.close()
     assert "is safe to delete" in byhand.prune(run_file, dry_run=False)[1][0]

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.checkpoints.claims import FencedError
 from supervisor.core import facts as f
-from supervisor.effects.claiming import Claiming
+from supervisor.effects.claiming import Claiming, claim_once
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers
 from supervisor.storage.base import StoreError
@@ -204,6 +204,65 @@ def test_whoever_waits_for_a_pod_that_is_about_to_go_waits_half_a_minute_and_not
     assert 28.0 <= desk.until(f.Claimed, 45.0) <= 34.0
     waits = [fact.patience_s for fact in desk.told if isinstance(fact, f.ClaimHeld)]
     assert (waits[0], waits[-1]) == (600.0, 30.0)
+
+
+def copied(desk: Desk, beat: int = 0) -> None:
+    """The holder has this very journal, at a place that proves nothing; so many of its heartbeats came."""
+    writer = f"vm/{US}/{'1' * 32}0001"
+    desk.other = {"writer": writer, "generation": 2, "released": False, "mark": f"m{beat}", "leaving": False}
+
+
+def test_a_copied_disk_never_steals_from_an_original_that_beats() -> None:
+    desk = Desk()
+    copied(desk)
+    desk.claiming.want(take_over=False)
+    for beat in range(1, 30):
+        for _ in range(4):
+            desk.now += 15.0
+            desk.claiming.tick()
+        copied(desk, beat)
+    assert not [fact for fact in desk.told if isinstance(fact, f.Claimed)]
+    held = [fact for fact in desk.told if isinstance(fact, f.ClaimHeld)]
+    assert all(fact.copied and fact.patience_s == 180.0 for fact in held)
+
+
+def test_a_machine_that_was_started_anew_waits_three_beats_and_not_ten_minutes() -> None:
+    desk = Desk()
+    copied(desk)
+    desk.claiming.want(take_over=False)
+    assert 180.0 <= desk.until(f.Claimed, 200.0) <= 196.0
+    assert desk.told[-1] == f.Claimed(3, watched=True), "what the original published since is not in this journal"
+
+
+def test_another_pods_journal_is_still_waited_for_ten_minutes() -> None:
+    desk = Desk()
+    desk.other = {"writer": "pod-b/" + "b" * 16 + "/0001", "generation": 2, "released": False, "mark": "m1"}
+    desk.claiming.want(take_over=False)
+    assert 600.0 <= desk.until(f.Claimed, 620.0) <= 616.0
+
+
+def test_a_command_watches_what_its_own_state_folder_claimed_and_waits_for_nobody_else() -> None:
+    desk = Desk()
+    slept: list[float] = []
+    copied(desk)
+    us = f"vm/{US}/{'2' * 32}0002"
+
+    def run(do: str, more: dict[str, Any]) -> dict[str, Any]:
+        return desk.run(do, more) if do == "claim" else {**(desk.other or {})}
+
+    assert claim_once(run, us, 600.0, sleep=slept.append)["writer"] == us
+    assert sum(slept) == 180.0
+    slept.clear()
+
+    def beats(seconds: float) -> None:
+        slept.append(seconds)
+        copied(desk, len(slept))
+
+    assert claim_once(run, us, 600.0, sleep=beats)["generation"] == 2
+    assert len(slept) == 1
+    desk.other = {"writer": "pod-b/" + "b" * 16 + "/0001", "generation": 2, "released": False, "mark": "m1"}
+    assert claim_once(run, us, 600.0, sleep=slept.append)["writer"].startswith("pod-b/")
+    assert len(slept) == 1
 
 
 class Hanging:

@@ -1,0 +1,69 @@
+"""A journal that was lost, or lacks its newest entries: with which state the run goes on, and how that is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.core.evolve import replace
+from supervisor.core.moves import Actions, enter, say
+from supervisor.core.observe import fresh_attempt
+from supervisor.core.state import NO_SETTINGS, NOT_LISTED, Busy, Incident, State
+
+CAUSE = "journal-lost"
+KEPT_INCIDENTS = 20
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What persons ordered, and whether the run had ended. ``max_steps``: with which it was finished."""
+
+    wanted: bool = True
+    paused: bool = False
+    finished: bool = False
+    max_steps: int | None = None
+
+
+def go_on(state: State, orders: Orders | None, attempt: int, *, living: bool) -> State:
+    """The state to begin with. ``attempt``: the newest that has a folder; ``living``: does anything of it run?
+
+    Nothing is believed of an attempt that the journal does not know; a living job of it is adopted as it is found.
+    ``orders`` None: nobody knows them, and the journal's count.
+    """
+    if attempt > state.attempt:
+        state = fresh_attempt(replace(state, attempt=attempt, pid=None, busy=Busy(), incident=None))
+        # The disk is listed before anything is chosen: a start would end the living job as one that is in the way.
+        state = replace(enter(state, "surveying", "The journal was lost."), local_reason=NOT_LISTED)
+    if orders is None:
+        return state
+    state = replace(state, wanted=orders.wanted, paused=orders.paused)
+    if orders.finished and not living:
+        settings = replace(NO_SETTINGS, max_steps=orders.max_steps)
+        return replace(enter(state, "finished", "This run is finished."), settings=settings)
+    if not orders.wanted and living:
+        return replace(enter(state, "stopping", "Stopped by a person."), after_stop="stop", stop_reason="Stopped.")
+    if not orders.wanted and state.live:
+        return enter(state, "stopped", "Stopped by a person.")
+    if orders.wanted and state.mode == "stopping" and state.after_stop == "stop":
+        return replace(state, after_stop="restart")
+    return state
+
+
+def told(state: State, sentence: str) -> tuple[State, Actions]:
+    """The loss as an incident, which is over as soon as it is told: log, status and incidents name it."""
+    if not sentence:
+        return state, []
+    number = state.incident_count + 1
+    incident = Incident(
+        number,
+        CAUSE,
+        sentence,
+        state.now,
+        state.wall,
+        state.attempt,
+        None,
+        decided=state.now,
+        closed=state.now,
+        closed_wall=state.wall,
+    )
+    state = replace(state, incidents=(*state.incidents, incident)[-KEPT_INCIDENTS:], incident_count=number)
+    return state, [say(CAUSE, sentence, "error", incident=number)]

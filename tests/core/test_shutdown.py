@@ -1,0 +1,305 @@
+"""The daemon is told to end: what is complete here reaches the store first, or the last sentence says what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.state import State
+from supervisor.status import headline
+
+from .world import GIB, SETTINGS, World
+
+FENCED = replace(SETTINGS, fencing=True, run_file="/etc/rl-supervisor/bs4.toml")
+
+
+def whole(*steps: int) -> tuple[f.LocalStep, ...]:
+    return tuple(f.LocalStep(step, "complete", "", GIB) for step in steps)
+
+
+def listed(*steps: int) -> f.StoreSteps:
+    return f.StoreSteps(tuple(f.StoredStep(step, True, GIB) for step in steps), max(steps, default=None))
+
+
+def killed(local: tuple[int, ...] = (540, 605), stored: tuple[int, ...] = (540,), **settings: object) -> World:
+    """The daemon was killed, its job lives, and the next daemon has just begun. No effect answers by itself."""
+    one = World(replace(FENCED, **settings))
+    one.boot()
+    one.see(f.Claimed(1))
+    one.job_up()
+    one.step(1)
+    one.answer = False
+    one.see(f.LocalSteps(whole(*local)))
+    one.see(listed(*stored))
+    one.actions.clear()
+    one.t += 10
+    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt))
+    one.see(f.AttemptAdopted(one.state.attempt, None, 100))
+    one.actions.clear()
+    return one
+
+
+def told_to_end(one: World) -> World:
+    one.see(f.Command("shutdown", "SIGTERM"))
+    if one.asked(a.Stop):
+        one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    return one
+
+
+def ended(one: World) -> a.Exit | None:
+    found = one.asked(a.Exit)
+    return found[0] if found and isinstance(found[0], a.Exit) else None
+
+
+def until_ended(one: World, within_s: float) -> a.Exit:
+    began = one.t
+    while (found := ended(one)) is None:
+        assert one.t - began < within_s, f"{one.state.mode}: {one.state.why}"
+        one.after(0.25, 0.25)
+    return found
+
+
+def published(one: World) -> list[int]:
+    return [action.step for action in one.asked(a.Publish) if isinstance(action, a.Publish)]
+
+
+# ---------------------------------------------------------------- what is not answered yet is waited for
+
+
+def test_a_daemon_that_was_killed_and_then_stopped_at_once_publishes_what_is_complete() -> None:
+    """605 complete here, 540 published, Result=success, nothing said: the claim was not answered yet."""
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(30.0)
+    assert ended(one) is None, "whether another pod holds the run is being asked"
+    one.see(f.Claimed(2))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(1.0)
+    assert published(one) == [605] and ended(one) is None
+    assert a.MarkLeaving(2) in one.actions, "should it be killed, the next pod need not wait ten minutes"
+    one.see(f.Published(605, GIB, 20.0, GIB))
+    assert until_ended(one, 1.0).code == 0
+    assert one.asked(a.Release) and not one.said("unpublished")
+
+
+def test_the_listing_of_the_store_is_waited_for_too() -> None:
+    """Another pod wrote in between: what the store holds is not known before it is listed anew."""
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(f.Claimed(3))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(30.0)
+    assert ended(one) is None and not published(one)
+    one.see(listed(540))
+    one.after(1.0)
+    assert published(one) == [605]
+
+
+def test_a_store_that_has_all_of_it_already_is_not_waited_for() -> None:
+    one = told_to_end(killed(local=(540,)))
+    one.see(f.LocalSteps(whole(540), settled=True))
+    one.after(1.0)
+    assert ended(one) is None, "a claim that arrives after the end would keep the next pod waiting for ten minutes"
+    one.see(f.Claimed(3))
+    one.see(f.LocalSteps(whole(540), settled=True))
+    assert until_ended(one, 1.0).code == 0, "its listing is not waited for"
+    assert one.asked(a.Release) and not one.said("unpublished")
+
+
+@pytest.mark.parametrize("mode", ["surveying", "restoring", "backing-off", "stopped", "disk-full"])
+def test_a_stop_while_nothing_runs_lists_the_disk_first(mode: str) -> None:
+    """A job that died while no daemon was there has perhaps completed a step that nobody listed."""
+    one = killed(local=(540,))
+    one.state = replace(one.state, mode=mode, pid=None)
+    one.see(f.Command("shutdown", "SIGTERM"))
+    assert one.asked(a.Survey) and ended(one) is None
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(f.Claimed(2))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(1.0)
+    assert published(one) == [605]
+
+
+def test_no_older_step_is_begun_while_the_disk_is_listed() -> None:
+    one = killed(local=(540, 600))
+    one.see(f.Claimed(2))
+    one.see(f.PublishFailed(600, "the link is down.", permanent=True))
+    one.actions.clear()
+    told_to_end(one)
+    one.after(1.0)
+    assert not published(one)
+    one.see(f.LocalSteps(whole(540, 600, 605), settled=True))
+    one.after(1.0)
+    assert published(one) == [605], "at once, although the last try failed and the next one was minutes away"
+
+
+def test_an_observer_asks_for_the_run_and_waits_for_the_answer() -> None:
+    one = killed(local=(540,), mode="observe")
+    one.suppress = True
+    one.see(f.Command("shutdown", "SIGTERM"))
+    one.see(f.Suppressed("Stop", one.state.attempt, "the run is only observed."))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(listed(540))
+    one.after(1.0)
+    assert one.asked(a.Claim) and ended(one) is None
+    one.see(f.Claimed(2))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(1.0)
+    assert published(one) == [605]
+
+
+def test_what_never_answers_is_waited_for_until_shortly_before_the_units_kill() -> None:
+    one = killed()
+    began = one.t
+    told_to_end(one)
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    until_ended(one, 420.0)
+    assert 395 <= one.t - began <= 402
+    (sentence,) = one.said("unpublished")
+    assert sentence.startswith("Step 605 is complete and only on this disk: the store has not answered in time.")
+
+
+def test_a_second_sigterm_changes_nothing_and_a_finished_run_stays_finished() -> None:
+    one = killed()
+    one.state = replace(one.state, mode="publishing")
+    one.see(f.Command("shutdown", "SIGTERM"))
+    assert (one.state.mode, one.state.after_stop) == ("leaving", "finish")
+    surveys = len(one.asked(a.Survey))
+    one.t += 5
+    one.see(f.Command("shutdown", "SIGTERM"))
+    assert (one.state.mode, one.state.after_stop) == ("leaving", "finish"), "the next daemon has to know"
+    assert len(one.asked(a.Survey)) == surveys
+
+
+# ---------------------------------------------------------------- what is not in the store is named
+
+
+AWAY = "the store https://b2 does not answer: connection refused."
+
+
+def away(one: World) -> World:
+    one.see(f.ClaimFailed(AWAY))
+    one.see(f.StoreSteps(reason=AWAY))
+    return one
+
+
+def test_with_the_store_away_the_last_sentence_names_the_step_and_how_to_publish_it() -> None:
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(f.ClaimFailed(AWAY))
+    assert until_ended(one, 5.0).code == 0
+    (sentence,) = one.said("unpublished")
+    assert sentence == (
+        "Step 605 is complete and only on this disk: the store https://b2 does not answer: connection refused. "
+        "The store's newest is step 540. Do not end this pod. Publish the step with: "
+        "rl-supervisor publish /etc/rl-supervisor/bs4.toml --step 605"
+    )
+    last = [one_said for one_said in one.actions if isinstance(one_said, a.Say)][-1]
+    assert (last.sentence, last.level) == (sentence, "error"), "nothing is said after it"
+    assert sentence.rstrip(".") in headline(one.state), "what systemd shows"
+    exit_ = ended(one)
+    assert exit_ is not None and sentence in exit_.reason
+
+
+def test_a_failed_publish_is_told_in_the_same_way() -> None:
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(f.Claimed(2))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(1.0)
+    one.see(f.PublishFailed(605, "the key may not write.", permanent=True))
+    assert until_ended(one, 5.0).code == 0
+    assert one.said("unpublished")[0].startswith("Step 605 is complete and only on this disk: the key may not write.")
+
+
+def test_what_could_not_be_answered_before_the_stop_is_asked_once_more() -> None:
+    """An outage that is over: its last answer is minutes old, and the next try was minutes away."""
+    one = killed()
+    away(one)
+    one.actions.clear()
+    told_to_end(one)
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(5.0)
+    assert one.asked(a.Survey) and ended(one) is None
+    one.see(f.Claimed(2))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(listed(540))
+    one.after(1.0)
+    assert published(one) == [605]
+
+
+def test_a_fenced_pod_says_what_stays_on_its_disk_and_waits_for_nothing() -> None:
+    one = killed()
+    one.see(f.Claimed(2))
+    one.see(f.Fenced("pod-b", 3))
+    one.see(f.PublishFailed(605, "pod-b holds the run now"))
+    told_to_end(one)
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    assert until_ended(one, 1.0).code == 0
+    assert one.said("unpublished") == [
+        "Step 605 is complete and only on this disk, since pod pod-b holds the run (generation 3)."
+    ]
+
+
+def test_a_pod_whose_time_is_up_says_what_goes_with_it() -> None:
+    one = killed()
+    one.see(f.LeaveSoon(5.0, "SIGTERM"))
+    one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    until_ended(one, 6.0)
+    assert one.said("unpublished")[0].startswith(
+        "Step 605 is complete and only on this disk: the store has not answered in time."
+    )
+
+
+def test_giving_up_and_leaving_an_unfit_pod_say_so_too() -> None:
+    """94 means: take another pod, the run goes on from the store. The step that is not there would be lost."""
+    one = killed()
+    one.see(f.Claimed(2))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(listed(540))
+    one.see(f.PublishFailed(605, "the link is down.", permanent=True))
+    one.state = replace(one.state, mode="unfit", exit_code=94, calm_until=0.0)
+    one.after(1.0)
+    found = ended(one)
+    assert found is not None and found.code == 94
+    assert one.said("unpublished")[0].startswith("Step 605 is complete and only on this disk: the link is down.")
+
+
+def test_a_disk_that_cannot_be_listed_is_not_taken_for_an_empty_one() -> None:
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(reason="/ckpt cannot be read: Input/output error", settled=True))
+    away(one)
+    until_ended(one, 5.0)
+    (sentence,) = one.said("unpublished")
+    assert sentence.startswith("Step 605 is complete and only on this disk")
+    other = told_to_end(killed(local=(540,)))
+    other.see(f.LocalSteps(reason="/ckpt cannot be read: Input/output error", settled=True))
+    away(other)
+    until_ended(other, 5.0)
+    (unknown,) = other.said("unpublished")
+    assert unknown == (
+        "Which steps are complete on this disk is not known: /ckpt cannot be read: Input/output error. The newest one "
+        "may not be in the store, so look before you end this pod: "
+        "rl-supervisor publish /etc/rl-supervisor/bs4.toml --dry-run"
+    )
+
+
+def test_the_next_daemon_still_starts_a_run_that_was_stopped_so() -> None:
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    away(one)
+    until_ended(one, 5.0)
+    state: State = one.state
+    one.actions.clear()
+    one.answer = True
+    one.local, one.stored, one.latest = {540: "complete", 605: "complete"}, {540: GIB}, 540
+    one.see(f.DaemonStarted("test", one.settings, "boot", None))
+    one.see(f.Claimed((state.fence.once or 0) + 1))
+    one.after(2.0)
+    assert published(one) == [605] and [start.step for start in one.asked(a.Start) if isinstance(start, a.Start)] == [
+        605
+    ]
