@@ -59,7 +59,8 @@ def fresh_attempt(state: State) -> State:
         progress=replace(state.progress, step=None, t=state.now, timed=True),
         growth={},
         spared="",
-        trouble=(),
+        # What the driver told only after the end that it caused still speaks against the GPU.
+        trouble=tuple(one for one in state.trouble if state.incident is not None and one.t >= state.incident.decided),
     )
 
 
