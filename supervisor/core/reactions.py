@@ -297,7 +297,9 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
         case "stop":
             state = replace(state, incident=None)
             return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
-        case "shutdown":
+        case "finish" if not state.leave.asked:
+            return finish(state, told)
+        case "shutdown" | "finish":
             # A step that was completed just before the stop is known, and published, only once the folders are listed.
             state = replace(enter(state, "leaving", state.stop_reason), exit_code=EXIT_OK, local_reason=BEING_LISTED)
             return state, [*told, a.Survey()]
@@ -305,8 +307,6 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
             return _last_look(end(state, "gave-up", EXIT_PERSON, state.stop_reason), told)
         case "unfit":
             return _last_look(end(state, "unfit", EXIT_UNFIT, state.stop_reason), told)
-        case "finish":
-            return finish(state, told)
         case "disk-full":
             return enter(state, "disk-full", state.stop_reason), [*told, a.Survey()]
         case "restart":

@@ -373,6 +373,7 @@ class State:
     disk_t: float = -1.0
     prune_nothing_said: bool = False
     prune_after: float = 0.0
+    prune_t: float = 0.0  # when the deletion under way was asked for
     prune_store_after: float = 0.0
     stale_attempt: int = -1  # attempt whose launch's leftovers were deleted; -1: not yet
     stale_t: float = 0.0
