@@ -271,6 +271,11 @@ class StoreSteps(Fact):
 
 
 @dataclass(frozen=True)
+class StoreBack(Fact):
+    """A request to the store succeeded after one that did not: what waits for the store need wait no longer."""
+
+
+@dataclass(frozen=True)
 class ConfigChanged(Fact):
     """A file of the run's configuration on disk differs from the snapshot that runs. Reported, not picked up."""
 

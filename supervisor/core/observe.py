@@ -21,6 +21,7 @@ from supervisor.core.state import (
     Leave,
     State,
 )
+from supervisor.core.waking import is_back, wake
 from supervisor.core.watch import NEVER
 
 STAYS_S = 60.0  # after the moment at which a pod was to be gone
@@ -31,10 +32,13 @@ SUPPRESSED_AGAIN_S = 3600.0
 
 def observe(state: State, observation: f.Observation) -> State:
     """The state after ``observation``; time never runs backwards."""
-    t, fact = observation.t, observation.fact
+    t, fact, before = observation.t, observation.fact, state
     state = replace(state, now=t if t > state.now else state.now, wall=observation.wall)
     handler = _HANDLERS.get(type(fact))
-    return handler(state, fact) if handler else state
+    if handler is None:
+        return state
+    seen = handler(state, fact)
+    return wake(seen) if is_back(before, seen, fact) else seen
 
 
 def fresh_attempt(state: State) -> State:
@@ -158,7 +162,9 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
     match fact.lane:
         case "publish":
             after = state.now + CRASH_PAUSE_S
-            state = replace(state, publish_failures=state.publish_failures + 1, publish_after=after)
+            held = f"a defect in the supervisor: {fact.reason}"
+            failures = state.publish_failures + 1
+            state = replace(state, publish_failures=failures, publish_after=after, publish_held=held)
             busy = replace(busy, publish=None, lineage=None)
         case "prune":
             state = replace(state, prune_after=state.now + CRASH_PAUSE_S)
@@ -287,6 +293,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             setup_reason="",
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
             leave=Leave(stays_at=_stays_at(state)),
+            publish_held="this daemon has only just begun.",
         )
     )
 
@@ -307,5 +314,6 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
     f.PublishMoves: _publish_moves,
+    f.StoreBack: lambda state, fact: state,
     f.DaemonStarted: _daemon_started,
 }

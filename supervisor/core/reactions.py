@@ -84,6 +84,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                 f"{f' ({size(rate)}/s)' if fact.sent_bytes else ', nothing had to be sent'}."
             )
             return state, [say("published", sentence, step=fact.step, bytes=fact.size_bytes)]
+        case f.PublishFailed() if state.mode == "disk-full" and before.publish_reason == fact.reason:
+            return state, []  # it is tried every few seconds then
         case f.PublishFailed():
             wait = "" if fact.step_changed else f" Next try in {span(state.publish_after - state.now)}."
             level = "info" if fact.step_changed else ("error" if fact.permanent else "warning")
@@ -308,6 +310,7 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
         case "unfit":
             return _last_look(end(state, "unfit", EXIT_UNFIT, state.stop_reason), told)
         case "disk-full":
+            state = replace(state, publish_after=min(state.publish_after, state.now))
             return enter(state, "disk-full", state.stop_reason), [*told, a.Survey()]
         case "restart":
             state, wait = backoff(state) if state.incident else (state, 0.0)
@@ -315,6 +318,7 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
                 return survey(state, told, "Looking for the last good step.")
             text = f"{state.barren} failures without a new complete step in between: waiting {span(wait)} first."
             state = replace(enter(state, "backing-off", text), backoff_until=state.now + wait)
+            state = replace(state, backoff_outside=state.waits > 0)
             return state, [*told, say("backing-off", text, "warning")]
 
 
@@ -337,7 +341,7 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions
         return state, [say("restore-damaged", sentence, "error", step=fact.step)]
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"Step {fact.step} cannot be restored: {fact.reason}")
-    state = replace(state, backoff_until=state.now + 30)
+    state = replace(state, backoff_until=state.now + 30, backoff_outside=True)
     sentence = f"Restoring step {fact.step} failed, next try in 30 s: {fact.reason}"
     return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]
 
@@ -346,7 +350,8 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
     told = say("defect", f"A defect in the supervisor itself ({fact.lane}): {fact.reason}. Please report it.", "error")
     if fact.lane == "job" and state.mode == "stopping":
         # Asked for anew by the ladder of the mode, after a pause: what crashed once may crash at once again.
-        return replace(state, busy=replace(state.busy, stop=None), backoff_until=state.now + CRASH_PAUSE_S), [told]
+        state = replace(state, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False)
+        return replace(state, busy=replace(state.busy, stop=None)), [told]
     if fact.lane == "hook" and state.mode == "finishing":
         failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
         return with_first(told, _hook_done(state, failed_hook))

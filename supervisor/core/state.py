@@ -362,6 +362,7 @@ class State:
     publish_after: float = 0.0
     publish_failures: int = 0
     publish_reason: str = ""
+    publish_held: str = ""  # why a step could not be published since the last one that was
     publish_took_s: float | None = None  # the last one that had something to send
     survey_asked: float | None = None
     setup_pending: bool = False
@@ -386,6 +387,7 @@ class State:
     stepped_back: bool = False
     waits: int = 0  # for the network, since the last progress
     backoff_until: float = 0.0
+    backoff_outside: bool = False  # it waits for the network, the store or room, not after crashes of the job
     draws: int = 0  # random numbers drawn so far
     incident: Incident | None = None
     incidents: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most

@@ -50,8 +50,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         if step is not None and not state.exit_said and leaving.time_to_publish(state):
             skipped = [s for s in state.good_local() if _skipped(state, s, step)]
             if skipped:
-                steps = ", ".join(map(str, skipped))
-                acts.append(say("skipped", f"Steps complete faster than the link carries them: {steps} skipped."))
+                acts.append(say("skipped", _why_skipped(state, step, skipped)))
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
             acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
             state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
@@ -104,6 +103,16 @@ def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
 def _skipped(state: State, step: int, chosen: int) -> bool:
     stored = {s.step for s in state.store if s.committed}
     return step < chosen and step not in stored and (state.published is None or step > state.published)
+
+
+def _why_skipped(state: State, step: int, skipped: list[int]) -> str:
+    """A slow link is blamed only where nothing else kept the steps from being sent since the last one that was."""
+    steps = ", ".join(map(str, skipped))
+    if not state.publish_held:
+        return f"Steps complete faster than the link carries them: {steps} skipped."
+    are = "is" if len(skipped) == 1 else "are"
+    why = state.publish_held.rstrip(".")
+    return f"Step {step} is sent next, and {steps} {are} skipped, since nothing could be published meanwhile: {why}."
 
 
 def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
