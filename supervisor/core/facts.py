@@ -74,6 +74,7 @@ class Gpu:
     total_bytes: int
     role: Literal["inference", "trainer", "shared", "other"] = "other"
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
+    slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from supervisor.core.moves import (
     with_first,
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
-from supervisor.core.phases import RESUME, learn
+from supervisor.core.pace import with_step
+from supervisor.core.phases import RESUME, STEP, learn
 from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
@@ -395,7 +396,8 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
         say("step", progress_sentence(state), step=step, seconds=progress.duration_s, reward=progress.reward)
     ]
     state, went_on = _went_on(state)
-    acts += went_on
+    state, slower = _paced(before, state)
+    acts += [*went_on, *slower]
     if state.mode == "starting":
         if state.resume_step is not None and state.scratch and step < state.resume_step:
             return state, acts  # it began from scratch: the verdicts deal with it
@@ -424,6 +426,26 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             state = replace(state, incidents=(*state.incidents, done)[-20:])
         state = replace(state, incident=None)
     return state, acts
+
+
+def _paced(before: State, state: State) -> tuple[State, Actions]:
+    """Say once when steps take longer for good, and what the GPUs read then."""
+    took_s, began = state.progress.interval_s, before.progress.t
+    explained = any(one.phase in ("checkpoint", "eval") and one.t >= began for one in before.phases.values())
+    if took_s is None or not before.progress.timed or explained:
+        return state, []
+    known = state.pace.said
+    pace, told = with_step(state.pace, took_s, before.learned.phases.get(STEP), state.now, state.wall)
+    state = replace(state, pace=pace)
+    if not told:
+        return state, []
+    if known:
+        return state, [say("pace", told)]
+    gpus = [memory.gpu for memory in state.gpus.values()]
+    slowed = [f"GPU {gpu.index}: {gpu.slowed}." for gpu in sorted(gpus, key=lambda gpu: gpu.index) if gpu.slowed]
+    if gpus and all(gpu.slowed == "" for gpu in gpus):
+        slowed = ["No GPU reports that it is slowed."]
+    return state, [say("pace", " ".join([told, *slowed]), "warning")]
 
 
 def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:

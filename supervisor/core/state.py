@@ -7,6 +7,7 @@ from typing import Literal
 
 from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
+from supervisor.core.pace import Pace
 from supervisor.core.records import Happened, Learned
 from supervisor.core.worth import Worth
 
@@ -327,6 +328,7 @@ class State:
     config_changed: tuple[str, ...] = ()
     own: OwnEngine = field(default_factory=OwnEngine)
     worth: Worth = field(default_factory=Worth)
+    pace: Pace = field(default_factory=Pace)
     # what is learned and what it cost, over all attempts
     journal: str = ""
     learned: Learned = field(default_factory=Learned)
