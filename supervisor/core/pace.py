@@ -6,7 +6,6 @@ of slow steps is judged by the median of the last nine, so that one freak step b
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from statistics import median
 
@@ -47,8 +46,9 @@ def with_step(pace: Pace, took_s: float, learned: PhaseTimes | None, t: float, w
     pace = replace(pace, steps=pace.steps + 1)
     if pace.said or pace.steps < LEAST_STEPS or t - pace.since < LEAST_S or now_s < SLOW * before_s:
         return pace, ""
-    clock = time.strftime("%H:%M", time.gmtime(wall - (t - pace.since)))
-    return replace(pace, said=True), f"Steps take {span(now_s)} since {clock} UTC, {span(before_s)} before."
+    hour, minute = divmod(int(wall - (t - pace.since)) // 60 % 1440, 60)
+    told = f"Steps take {span(now_s)} since {hour:02}:{minute:02} UTC, {span(before_s)} before."
+    return replace(pace, said=True), told
 
 
 def _usual(pace: Pace, learned: PhaseTimes | None) -> float | None:

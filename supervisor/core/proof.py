@@ -15,9 +15,9 @@ from supervisor.core.words import size, span
 
 Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "hung", "finished"]
 
-APART_S = 5.0
-"""What several sensors see of one moment is told up to so far apart, in any order: some look each second, those at the
-host and the disk every five, and a look at a long log takes its time."""
+APART_S = 3.0
+"""What several sensors see of one moment is told up to so far apart, in any order: logs, processes and GPUs are looked
+at each second, and a look on a busy machine takes its time."""
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
 CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree

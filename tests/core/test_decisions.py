@@ -245,7 +245,7 @@ def test_a_process_that_the_kernel_took_is_explained_by_the_hosts_memory(world: 
     world.after(30)
     world.see(f.ProcessGone(1, "orchestrator", world.pid + 2, 5002))
     world.see(f.HostLook(memory_total_bytes=64 * GIB, memory_available_bytes=40 * GIB, oom_kills=1))
-    world.after(5)
+    world.after(4)
     assert "The orchestrator died" in world.said("verdict")[0]
     assert "the host's memory was full" in world.said("verdict")[0]
     assert world.state.failures[-1].signature == "host-oom"
