@@ -15,9 +15,9 @@ from supervisor.core.evolve import replace
 from supervisor.core.moves import note_failure
 from supervisor.core.observe import observe
 from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP
-from supervisor.core.proof import ENDING_GRACE_S, Verdict, ending
+from supervisor.core.proof import Verdict, grace
 from supervisor.core.signals import BAD_LOOKS, FRESH_S, SLOW_S
-from supervisor.core.state import GpuMemory, State
+from supervisor.core.state import Gone, GpuMemory, State
 from supervisor.core.table import row_for
 from supervisor.core.verdicts import judge, progress_sentence
 from supervisor.core.watch import NEVER, Watch
@@ -108,18 +108,16 @@ def _later(state: State, seconds: float) -> State:
 
 
 def _processes(state: State) -> list[Piece]:
-    grace = ENDING_GRACE_S if ending(state) else state.settings.engine_grace_s
-    found = [
-        Piece(
-            f"process {p.role}", f"pid {p.pid} is alive: {p.title}", would=f"its end, seen for {span(grace)}, is proof"
-        )
-        for p in sorted(state.processes.values(), key=lambda p: (p.role, p.pid))
-        if p.key
-    ]
+    found = []
+    for p in sorted(state.processes.values(), key=lambda p: (p.role, p.pid)):
+        if p.key:
+            limit = grace(state, Gone(p.role, p.pid, state.now))
+            would = f"its end, seen for {span(limit)}, is proof"
+            found.append(Piece(f"process {p.role}", f"pid {p.pid} is alive: {p.title}", would=would))
     for gone in state.gone:
-        since = state.now - gone.t
+        since, limit = state.now - gone.t, grace(state, gone)
         text = "proof: acted upon when nothing else explains it"
-        found.append(Piece(f"process {gone.role}", f"pid {gone.pid} is gone", since, grace, grace - since, text))
+        found.append(Piece(f"process {gone.role}", f"pid {gone.pid} is gone", since, limit, limit - since, text))
     return found
 
 

@@ -79,7 +79,12 @@ def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
 
 
 def _disk(before: State, after: State, fact: f.DiskLook) -> bool:
-    return not fact.reason and not (disk_over(after) or disk_critical(after) or disk_short(after))
+    # Room that appears is news, too: it wakes what waits.
+    return not fact.reason and not any(_full(state) for state in (before, after))
+
+
+def _full(state: State) -> bool:
+    return disk_over(state) or disk_critical(state) or disk_short(state)
 
 
 def _steps(before: State, after: State, fact: f.LocalSteps) -> bool:

@@ -74,6 +74,7 @@ class Gpu:
     total_bytes: int
     role: Literal["inference", "trainer", "shared", "other"] = "other"
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
+    slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,11 @@ class StoreSteps(Fact):
     pins_reason: str = ""  # why the pins cannot be read; then nothing is deleted from the store
     held: tuple[int, ...] = ()  # kept while training is worth nothing: from before the first bad step
     holds: tuple[Hold, ...] = ()  # why they are
+
+
+@dataclass(frozen=True)
+class StoreBack(Fact):
+    """A request to the store succeeded after one that did not: what waits for the store need wait no longer."""
 
 
 @dataclass(frozen=True)

@@ -151,16 +151,18 @@ def _held(state: State, fact: f.ClaimHeld) -> State:
         f"nothing is started here. It goes on here when that pod ends, or when its heartbeat stands still for "
         f"{span(fact.patience_s)}; at once with: {TAKE_OVER}"
     )
-    return replace(state, fence=replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence))
+    fence = replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence)
+    return replace(state, fence=fence, publish_held=f"pod {fact.by} held the run.")
 
 
 def _failed(state: State, fact: f.ClaimFailed) -> State:
-    return replace(state, fence=replace(_asking(state), reason=fact.reason, permanent=fact.permanent))
+    fence = replace(_asking(state), reason=fact.reason, permanent=fact.permanent)
+    return replace(state, fence=fence, publish_held=fact.reason)
 
 
 def _fenced(state: State, fact: f.Fenced) -> State:
     fence = replace(state.fence, lost=True, by=fact.by, by_generation=fact.generation)
-    return replace(state, fence=fence)
+    return replace(state, fence=fence, publish_held=f"pod {fact.by} held the run.")
 
 
 def _swept(state: State, fact: f.Swept) -> State:

@@ -14,6 +14,7 @@ from supervisor.core import fencing
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
+from supervisor.core.proof import exited
 from supervisor.core.retention import next_to_publish
 from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, Phase, State
 from supervisor.core.watch import Watch
@@ -68,12 +69,13 @@ def end_of_the_run_here(state: State, reason: str) -> tuple[State, Actions]:
     """Stop the job, or wait for its save; without a job the daemon leaves once all is published."""
     if state.live and _save_fits(state, Watch(state.now)):
         return state, []  # ``live`` stops it
+    # The next daemon has to know that training is over.
+    over = state.mode in ("publishing", "finishing") or (state.mode == "stopping" and state.after_stop == "finish")
+    after: Next = "finish" if over else "shutdown"
     if state.live or state.mode == "stopping":
-        return stop(state, "shutdown", reason)
+        return stop(state, after, reason)
     if state.mode == "leaving":
         return state, []
-    # The next daemon has to know that training is over.
-    after: Next = "finish" if state.mode in ("publishing", "finishing") else "shutdown"
     return once_published(replace(state, after_stop=after), reason)
 
 
@@ -104,6 +106,9 @@ def live(state: State, watch: Watch) -> tuple[State, Actions]:
     """A job that still runs on a pod that is about to go: until its save is done, or nothing comes of it."""
     if state.ended is None and _save_fits(state, watch):
         return state, []
+    end = exited(state, watch)
+    if end is not None and end.kind == "finished":
+        return stop(state, "finish", end.sentence)
     return stop(state, "shutdown", f"This pod is about to go ({state.leave.why}).")
 
 

@@ -157,7 +157,7 @@ def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
     if state.barren > state.settings.max_restarts:
         return end(state, "gave-up", EXIT_PERSON, f"{sentence} Tried {state.barren} times: a person has to look.")
     state, wait = backoff(state)
-    state = replace(state, backoff_until=state.now + wait)
+    state = replace(state, backoff_until=state.now + wait, backoff_outside=state.waits > 0)
     text = f"{sentence} Next try in {span(wait)}."
     return enter(state, "backing-off", text), [say("backing-off", text, "warning")]
 

@@ -22,6 +22,7 @@ from supervisor.core.state import (
     Left,
     State,
 )
+from supervisor.core.waking import is_back, wake
 from supervisor.core.watch import NEVER
 
 STAYS_S = 60.0  # after the moment at which a pod was to be gone
@@ -32,10 +33,13 @@ SUPPRESSED_AGAIN_S = 3600.0
 
 def observe(state: State, observation: f.Observation) -> State:
     """The state after ``observation``; time never runs backwards."""
-    t, fact = observation.t, observation.fact
+    t, fact, before = observation.t, observation.fact, state
     state = replace(state, now=t if t > state.now else state.now, wall=observation.wall)
     handler = _HANDLERS.get(type(fact))
-    return handler(state, fact) if handler else state
+    if handler is None:
+        return state
+    seen = handler(state, fact)
+    return wake(seen) if is_back(before, seen, fact) else seen
 
 
 def fresh_attempt(state: State) -> State:
@@ -60,8 +64,9 @@ def fresh_attempt(state: State) -> State:
         progress=replace(state.progress, step=None, t=state.now, timed=True),
         growth={},
         spared="",
-        trouble=(),
         left=None,
+        # What the driver told only after the end that it caused still speaks against the GPU.
+        trouble=tuple(one for one in state.trouble if state.incident is not None and one.t >= state.incident.decided),
     )
 
 
@@ -172,7 +177,9 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
     match fact.lane:
         case "publish":
             after = state.now + CRASH_PAUSE_S
-            state = replace(state, publish_failures=state.publish_failures + 1, publish_after=after)
+            held = f"a defect in the supervisor: {fact.reason}"
+            failures = state.publish_failures + 1
+            state = replace(state, publish_failures=failures, publish_after=after, publish_held=held)
             busy = replace(busy, publish=None, lineage=None)
         case "prune":
             state = replace(state, prune_after=state.now + CRASH_PAUSE_S)
@@ -308,6 +315,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             setup_reason="",
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
             leave=Leave(stays_at=_stays_at(state)),
+            publish_held="this daemon has only just begun.",
         )
     )
 
@@ -329,5 +337,6 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ClockJumped: _clock_jumped,
     f.LinesMissed: _lines_missed,
     f.PublishMoves: _publish_moves,
+    f.StoreBack: lambda state, fact: state,
     f.DaemonStarted: _daemon_started,
 }

@@ -19,6 +19,7 @@ from supervisor.core.worth import inherited
 CHOOSE_ANEW_S = 5.0
 PRUNE_AGAIN_S = 60.0
 HOLDS_LATER_S = 600.0  # where writing them down cannot succeed soon
+STANDS_STILL_S = 15.0  # between two tries while the job stands still until a step is published
 MOST_VERIFIED = 8
 MOST_BEGUN = 64
 
@@ -72,7 +73,7 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
 
 def _store_steps(state: State, fact: f.StoreSteps) -> State:
     if fact.reason:
-        return replace(state, store_reason=fact.reason, store_permanent=fact.permanent)
+        return replace(state, store_reason=fact.reason, store_permanent=fact.permanent, publish_held=fact.reason)
     quarantined = state.quarantined
     if state.rolled_back is not None:
         step, wall = state.rolled_back
@@ -135,6 +136,7 @@ def _published(state: State, fact: f.Published) -> State:
         busy=replace(state.busy, publish=None),
         publish_failures=0,
         publish_reason="",
+        publish_held="",
         publish_took_s=fact.seconds if fact.sent_bytes else state.publish_took_s,
         publish_after=state.now,
         prune_nothing_said=False,
@@ -146,11 +148,14 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
         state = replace(state, quarantined={**state.quarantined, str(fact.step): state.wall})
     failures = 0 if fact.step_changed else state.publish_failures + 1
     wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
+    if state.mode == "disk-full":
+        wait = min(wait, STANDS_STILL_S)
     return replace(
         state,
         busy=replace(state.busy, publish=None),
         publish_failures=failures,
         publish_reason="" if fact.step_changed else fact.reason,
+        publish_held=state.publish_held if fact.step_changed else fact.reason,
         # A step that changed is not listed anew at once, and until then the same one would be chosen again.
         publish_after=state.now + (CHOOSE_ANEW_S if fact.step_changed else wait),
     )

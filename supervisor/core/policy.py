@@ -85,11 +85,7 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.leave.asked:
         return leaving.live(state, watch)
     state = put_back(state, watch)
-    verdict = judge(state, watch)
-    if verdict.act and state.paused:
-        return _suspect(state, replace(verdict, sentence=f"Paused, so nothing is done about it: {verdict.sentence}"))
-    if verdict.act and state.spared == verdict.cause and verdict.kind not in ("finished", "exited"):
-        return _suspect(state, replace(verdict, sentence=f"Observed only, so nothing is done: {verdict.sentence}"))
+    verdict = _held_back(state, judge(state, watch))
     if verdict.kind == "finished":
         told = say("verdict", verdict.sentence, verdict=verdict.kind)
         return with_first(told, stop(state, "finish", verdict.sentence))
@@ -97,14 +93,30 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
         return _failed(state, verdict)
     if (worthless := _worthless(state)) is not None:
         return worthless
+    told_first: Actions = []
     if verdict.kind == "suspect":
-        return _suspect(state, verdict)
-    if state.suspicion:
-        cleared = say("cleared", _cleared(state.suspicion)) if state.suspect_since else None
+        state, told_first = _suspect(state, verdict)
+    elif state.suspicion:
+        told_first = [say("cleared", _cleared(state.suspicion))] if state.suspect_since else []
         state = replace(state, suspicion="", suspect_since=None)
-        return state, [cleared] if cleared else []
+    return with_all(told_first, _while_there_is_room(state, watch))
+
+
+def _held_back(state: State, verdict: Verdict) -> Verdict:
+    """What a pause, or observing, makes of a verdict: a suspicion."""
+    if verdict.act and state.paused:
+        why = "Paused, so nothing is done about it"
+    elif verdict.act and state.spared == verdict.cause and verdict.kind not in ("finished", "exited"):
+        why = "Observed only, so nothing is done"
+    else:
+        return verdict
+    return replace(verdict, kind="suspect", act=False, sentence=f"{why}: {verdict.sentence}")
+
+
+def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:
+    """Stop a job that would crash in its next save. An observer, who stops nothing, is told once a step at most."""
     full = disk_critical(state) or _save_will_fail(state)
-    if full and not can_free(state) and not state.paused and state.spared != "disk-full":
+    if full and not state.paused and not state.spared and not can_free(state, watch):
         free = size(state.disk_free or 0)
         too_large = _TOO_LARGE.format(size(next_save_bytes(state)), size(state.settings.stop_below_bytes))
         what = "The disk is full" if disk_critical(state) else too_large
@@ -113,6 +125,7 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
             f"{state.publish_reason or 'It goes on once there is room.'}"
         )
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
+        state = replace(state, suspect_since=None)  # whatever else is under suspicion is not when this began
         return with_all(acts, incident_stop(state, "disk-full", "disk-full", sentence))
     return state, []
 

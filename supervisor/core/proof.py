@@ -15,6 +15,9 @@ from supervisor.core.words import size, span
 
 Kind = Literal["healthy", "starting", "suspect", "unknown", "exited", "dead", "hung", "finished"]
 
+APART_S = 3.0
+"""What several sensors see of one moment is told up to so far apart, in any order: logs, processes and GPUs are looked
+at each second, and a look on a busy machine takes its time."""
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
 CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree
@@ -35,7 +38,7 @@ class Verdict:
     deterministic: bool = False
 
 
-def exited(state: State) -> Verdict | None:
+def exited(state: State, watch: Watch) -> Verdict | None:
     ended = state.ended
     if ended is None:
         return None
@@ -58,6 +61,10 @@ def exited(state: State) -> Verdict | None:
             f"The job finished: the {finish[0]} said so and the last step is done, though it ended with {_how(state)}.",
             act=True,
         )
+    if (ended.exit_code == 0 or finish or reached) and not watch.over(ended.t, APART_S):
+        # A line of success, the last step and the exit are in different files, and one may be read after the other.
+        sentence = f"The job ended with {_how(state)} {where}; its last lines are read before it is judged."
+        return Verdict("unknown", "ended", sentence)
     if ended.exit_code == 0 and settings.max_steps is None and step is None and state.resume_step is not None:
         return Verdict(
             "exited",
@@ -159,14 +166,26 @@ def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
     )
 
 
+def grace(state: State, gone: Gone) -> float:
+    """For how many seconds a process may be gone before that is a death.
+
+    An engine that is gone while the others work has died. Any other part, and an engine that goes last, may have ended
+    because it was done, and the line that says so may be read after its end is seen.
+    """
+    if ending(state):
+        return ENDING_GRACE_S
+    settings = state.settings
+    others = any(p.key and p.role not in ("launcher", "inference") for p in state.processes.values())
+    return settings.engine_grace_s if gone.role == "inference" and others else max(settings.engine_grace_s, APART_S)
+
+
 def process_gone(state: State, watch: Watch) -> Verdict | None:
     if not state.gone:
         return None
-    grace = ENDING_GRACE_S if ending(state) else state.settings.engine_grace_s
     for gone in state.gone:
         if gone.role == "inference" and state.own.asked:
             continue  # we are stopping it, or starting another
-        if _ended_itself(state, gone) or not watch.over(gone.t, grace) or _replaced(state, gone, watch):
+        if _ended_itself(state, gone) or not watch.over(gone.t, grace(state, gone)) or _replaced(state, gone, watch):
             continue
         since = state.now - gone.t
         # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
@@ -180,7 +199,7 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
             return Verdict("dead", deeper[0], sentence, act=True)
         if gone.role == "inference":
             noticed = state.errors.get("component-failed")
-            if noticed is not None and noticed.t >= gone.t - 1:
+            if noticed is not None and noticed.t >= gone.t - APART_S:
                 sentence = f"vLLM died: its process {gone.pid} has been gone for {span(since)}; {noticed.text}."
             else:
                 sentence = f"vLLM died silently: its process {gone.pid} has been gone for {span(since)}{alive}."
@@ -213,11 +232,11 @@ def _replaced(state: State, gone: Gone, watch: Watch) -> bool:
 
 
 def _ended_itself(state: State, gone: Gone) -> bool:
-    """A role that said that it is done, and then went: prime-rl's orchestrator ends up to ``max_async_level`` steps and
-    a checkpoint before the trainer, which may take much longer than any grace (rl.py waits for both, be0e3d131 and
-    559b44772)."""
+    """A role that said that it is done, and went: prime-rl's orchestrator ends up to ``max_async_level`` steps and a
+    checkpoint before the trainer, which may take much longer than any grace (rl.py waits for both, be0e3d131 and
+    559b44772). Its line may be read after its end was seen, never written after it."""
     said = state.finishes.get(gone.role)
-    return said is not None and 0 <= gone.t - said <= DRAIN_LIMIT_S
+    return said is not None and gone.t - said <= DRAIN_LIMIT_S
 
 
 def trained(state: State) -> bool:

@@ -28,7 +28,8 @@ from supervisor.core.moves import (
     with_first,
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
-from supervisor.core.phases import RESUME, learn
+from supervisor.core.pace import with_step
+from supervisor.core.phases import RESUME, STEP, learn
 from supervisor.core.reminders import pods_without_progress
 from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
 from supervisor.core.unsaved import unsaved
@@ -88,6 +89,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                 f"{f' ({size(rate)}/s)' if fact.sent_bytes else ', nothing had to be sent'}."
             )
             return state, [say("published", sentence, step=fact.step, bytes=fact.size_bytes)]
+        case f.PublishFailed() if state.mode == "disk-full" and before.publish_reason == fact.reason:
+            return state, []  # it is tried every few seconds then
         case f.PublishFailed():
             wait = "" if fact.step_changed else f" Next try in {span(state.publish_after - state.now)}."
             level = "info" if fact.step_changed else ("error" if fact.permanent else "warning")
@@ -307,15 +310,16 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
         case "stop":
             state = replace(state, incident=None)
             return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
-        case "shutdown":
+        case "finish" if not state.leave.asked:
+            return finish(state, told)
+        case "shutdown" | "finish":
             return with_all(told, leaving.once_published(state, state.stop_reason))
         case "give-up":
             return _last_look(end(state, "gave-up", EXIT_PERSON, state.stop_reason), told)
         case "unfit":
             return _last_look(end(state, "unfit", EXIT_UNFIT, state.stop_reason), told)
-        case "finish":
-            return finish(state, told)
         case "disk-full":
+            state = replace(state, publish_after=min(state.publish_after, state.now))
             return enter(state, "disk-full", state.stop_reason), [*told, a.Survey()]
         case "restart":
             state, wait = backoff(state) if state.incident else (state, 0.0)
@@ -323,6 +327,7 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
                 return survey(state, told, "Looking for the last good step.")
             text = f"{state.barren} failures without a new complete step in between: waiting {span(wait)} first."
             state = replace(enter(state, "backing-off", text), backoff_until=state.now + wait)
+            state = replace(state, backoff_outside=state.waits > 0)
             return state, [*told, say("backing-off", text, "warning")]
 
 
@@ -345,7 +350,7 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions
         return state, [say("restore-damaged", sentence, "error", step=fact.step)]
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"Step {fact.step} cannot be restored: {fact.reason}")
-    state = replace(state, backoff_until=state.now + 30)
+    state = replace(state, backoff_until=state.now + 30, backoff_outside=True)
     sentence = f"Restoring step {fact.step} failed, next try in 30 s: {fact.reason}"
     return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]
 
@@ -354,7 +359,8 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
     told = say("defect", f"A defect in the supervisor itself ({fact.lane}): {fact.reason}. Please report it.", "error")
     if fact.lane == "job" and state.mode == "stopping":
         # Asked for anew by the ladder of the mode, after a pause: what crashed once may crash at once again.
-        return replace(state, busy=replace(state.busy, stop=None), backoff_until=state.now + CRASH_PAUSE_S), [told]
+        state = replace(state, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False)
+        return replace(state, busy=replace(state.busy, stop=None)), [told]
     if fact.lane == "hook" and state.mode == "finishing":
         failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
         return with_first(told, _hook_done(state, failed_hook))
@@ -405,7 +411,8 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
         say("step", progress_sentence(state), step=step, seconds=progress.duration_s, reward=progress.reward)
     ]
     state, went_on = _went_on(state)
-    acts += went_on
+    state, slower = _paced(before, state)
+    acts += [*went_on, *slower]
     if state.mode == "starting":
         if state.resume_step is not None and state.scratch and step < state.resume_step:
             return state, acts  # it began from scratch: the verdicts deal with it
@@ -434,6 +441,26 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             state = replace(state, incidents=(*state.incidents, done)[-20:])
         state = replace(state, incident=None)
     return state, acts
+
+
+def _paced(before: State, state: State) -> tuple[State, Actions]:
+    """Say once when steps take longer for good, and what the GPUs read then."""
+    took_s, began = state.progress.interval_s, before.progress.t
+    explained = any(one.phase in ("checkpoint", "eval") and one.t >= began for one in before.phases.values())
+    if took_s is None or not before.progress.timed or explained:
+        return state, []
+    known = state.pace.said
+    pace, told = with_step(state.pace, took_s, before.learned.phases.get(STEP), state.now, state.wall)
+    state = replace(state, pace=pace)
+    if not told:
+        return state, []
+    if known:
+        return state, [say("pace", told)]
+    gpus = [memory.gpu for memory in state.gpus.values()]
+    slowed = [f"GPU {gpu.index}: {gpu.slowed}." for gpu in sorted(gpus, key=lambda gpu: gpu.index) if gpu.slowed]
+    if gpus and all(gpu.slowed == "" for gpu in gpus):
+        slowed = ["No GPU reports that it is slowed."]
+    return state, [say("pace", " ".join([told, *slowed]), "warning")]
 
 
 def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:

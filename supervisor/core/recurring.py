@@ -22,9 +22,10 @@ FEW_GPUS = 2  # more of them at once: the program did it, or what they share
 
 
 def blamed(state: State) -> list[GpuTrouble]:
-    """The GPU faults shortly before now that may be why the attempt failed, newest last."""
+    """The GPU faults of this attempt, shortly before its end, that may be why it failed, newest last."""
     end = state.ended.t if state.ended is not None else state.now
-    return [one for one in state.trouble if end - one.t < CULPRIT_S and one.xid not in HARMLESS_XIDS]
+    since = max(end - CULPRIT_S, state.started)  # one that was told late counts for the attempt before, once
+    return [one for one in state.trouble if one.t > since and one.xid not in HARMLESS_XIDS]
 
 
 def note(state: State, cause: str) -> State:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
+from supervisor.core.pace import Pace
 from supervisor.core.records import Happened, Hold, Learned
 from supervisor.core.worth import Worth
 
@@ -370,6 +371,7 @@ class State:
     config_changed: tuple[str, ...] = ()
     own: OwnEngine = field(default_factory=OwnEngine)
     worth: Worth = field(default_factory=Worth)
+    pace: Pace = field(default_factory=Pace)
     # what is learned and what it cost, over all attempts
     journal: str = ""
     learned: Learned = field(default_factory=Learned)
@@ -410,6 +412,7 @@ class State:
     publish_after: float = 0.0
     publish_failures: int = 0
     publish_reason: str = ""
+    publish_held: str = ""  # why a step could not be published since the last one that was
     publish_took_s: float | None = None  # the last one that had something to send
     survey_asked: float | None = None
     setup_pending: bool = False
@@ -421,6 +424,7 @@ class State:
     disk_t: float = -1.0
     prune_nothing_said: bool = False
     prune_after: float = 0.0
+    prune_t: float = 0.0  # when the deletion under way was asked for
     prune_store_after: float = 0.0
     stale_attempt: int = -1  # attempt whose launch's leftovers were deleted; -1: not yet
     stale_t: float = 0.0
@@ -434,6 +438,7 @@ class State:
     stepped_back: bool = False
     waits: int = 0  # for the network, since the last progress
     backoff_until: float = 0.0
+    backoff_outside: bool = False  # it waits for the network, the store or room, not after crashes of the job
     draws: int = 0  # random numbers drawn so far
     incident: Incident | None = None
     incidents: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most

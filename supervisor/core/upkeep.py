@@ -25,6 +25,8 @@ RECORDS_S = 1800.0
 LEAVE_S = 60.0  # what a shutdown leaves at least for the last publish, after the job is stopped
 ENDED_WITHIN_S = 400.0  # of a plain SIGTERM: what sent it kills after 420 s (the unit, `docker stop -t 420`)
 STALE_AGAIN_S = 600.0
+PRUNE_PATIENCE_S = 120.0  # how long a deletion that makes no room keeps the job from being stopped
+LISTED_WITHIN_S = 60.0
 STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
 NEEDS_ENGINE = ("starting", "running", "stopping", "surveying", "restoring", "backing-off")
 LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to reach the store
@@ -51,8 +53,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         if step is not None and not state.exit_said and not wait and leaving.time_to_publish(state):
             skipped = [s for s in state.good_local() if _skipped(state, s, step)]
             if skipped:
-                steps = ", ".join(map(str, skipped))
-                acts.append(say("skipped", f"Steps complete faster than the link carries them: {steps} skipped."))
+                acts.append(say("skipped", _why_skipped(state, step, skipped)))
             back = state.store_latest is not None and str(state.store_latest) in state.quarantined
             acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
             state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
@@ -107,18 +108,27 @@ def _skipped(state: State, step: int, chosen: int) -> bool:
     return step < chosen and step not in stored and (state.published is None or step > state.published)
 
 
+def _why_skipped(state: State, step: int, skipped: list[int]) -> str:
+    """A slow link is blamed only where nothing else kept the steps from being sent since the last one that was."""
+    steps = ", ".join(map(str, skipped))
+    if not state.publish_held:
+        return f"Steps complete faster than the link carries them: {steps} skipped."
+    are = "is" if len(skipped) == 1 else "are"
+    why = state.publish_held.rstrip(".")
+    return f"Step {step} is sent next, and {steps} {are} skipped, since nothing could be published meanwhile: {why}."
+
+
 def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     keep = 1 if disk_critical(state) or disk_short(state) else state.settings.keep_local
     victims = safe_locally(state, keep)
     if state.stale_attempt != state.attempt or watch.over(state.stale_t, STALE_AGAIN_S):
         # What is left of steps that are gone, and what starts moved out of the way: nobody needs it at any time.
         kept = min((s.step for s in state.local if s.step not in victims), default=0)
-        state = replace(
-            state, stale_attempt=state.attempt, stale_t=state.now, busy=replace(state.busy, prune_local=STALE)
-        )
-        return state, [a.PruneStale(kept)]
+        state = replace(state, stale_attempt=state.attempt, stale_t=state.now, prune_t=state.now)
+        return replace(state, busy=replace(state.busy, prune_local=STALE)), [a.PruneStale(kept)]
     if victims:
-        return replace(state, busy=replace(state.busy, prune_local=victims[0])), [a.PruneLocal(victims[0])]
+        state = replace(state, prune_t=state.now, busy=replace(state.busy, prune_local=victims[0]))
+        return state, [a.PruneLocal(victims[0])]
     if state.prune_nothing_said:
         return state, []
     free, total = state.disk_free or 0, state.disk_total or 1
@@ -196,6 +206,13 @@ def _publish_until(state: State) -> float:
     return max(state.since + LEAVE_S, state.leave.since + ENDED_WITHIN_S)
 
 
-def can_free(state: State) -> bool:
-    never_tried = state.stale_attempt != state.attempt
-    return bool(safe_locally(state, keep=1)) or state.busy.prune_local is not None or never_tried
+def can_free(state: State, watch: Watch) -> bool:
+    """Is something being deleted here, or about to be, that may make room in time?"""
+    if state.busy.prune_local is not None:
+        return not watch.over(state.prune_t, PRUNE_PATIENCE_S)
+    if state.local_reason:  # then nothing is deleted
+        asked = state.survey_asked
+        return state.local_reason == BEING_LISTED and asked is not None and not watch.over(asked, LISTED_WITHIN_S)
+    if not watch.over(state.prune_after, 0.0):
+        return False
+    return bool(safe_locally(state, keep=1)) or state.stale_attempt != state.attempt

@@ -19,6 +19,7 @@ from supervisor.core.deadlines import (
     updating,
 )
 from supervisor.core.proof import (
+    APART_S,
     CULPRIT_S,
     DRAIN_LIMIT_S,
     Verdict,
@@ -26,6 +27,7 @@ from supervisor.core.proof import (
     engine_missing,
     exited,
     finished_but_alive,
+    grace,
     process_gone,
     trained,
 )
@@ -41,7 +43,7 @@ from supervisor.core.signals import (
     soft_overdue,
     still_rollouts,
 )
-from supervisor.core.state import State
+from supervisor.core.state import GpuTrouble, State
 from supervisor.core.unsaved import unsaved
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
@@ -56,7 +58,7 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
     """The verdict on a live attempt. ``watch`` learns when it could next be another one."""
     watch = watch or Watch(state.now)
     proof = (
-        exited(state)
+        exited(state, watch)
         or finished_but_alive(state, watch)
         or process_gone(state, watch)
         or engine_missing(state)
@@ -106,10 +108,18 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     signal = Signal("gpu", trouble.text)
     late = soft_overdue(state, watch)
     error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and e.signature in GPU_ERRORS), None)
-    second = late or (Signal("log", f"the {error.role} logs: {error.text}") if error else None)
+    second = late or (Signal("log", f"the {error.role} logs: {error.text}") if error else _just_failed(state, trouble))
     if second is None:
         return None
     return Verdict("dead", "gpu-lost", f"A GPU is lost: {_both([signal, second])}.", act=True, signals=(signal, second))
+
+
+def _just_failed(state: State, trouble: GpuTrouble) -> Signal | None:
+    """The failure that the fault explains, where the driver told of the fault only after it."""
+    failed = state.incident
+    if failed is None or not 0 <= trouble.t - failed.decided <= APART_S:
+        return None
+    return Signal("log", f"just before it was told: {failed.sentence}")
 
 
 def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
@@ -263,7 +273,7 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
 def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
     if ending(state):
         return None
-    fresh = [g for g in state.gone if not watch.over(g.t, state.settings.engine_grace_s)]
+    fresh = [g for g in state.gone if not watch.over(g.t, grace(state, g))]
     if fresh:
         whose = "vLLM" if fresh[0].role == "inference" else f"The {fresh[0].role}"
         return Verdict("suspect", f"{fresh[0].role}-gone", f"{whose}'s process {fresh[0].pid} is gone.")

@@ -76,6 +76,7 @@ class StoreWork:
         self._log_files = log_files
         self._state_dir = run_file().state_dir
         self._catalogue_t = 0.0
+        self._away = False  # did the last small request fail?
         self._records_read = False
         self._sent: set[tuple[int, str]] = set()  # bundles of evidence: (attempt, name)
         self._owed: set[int] = set()  # attempts whose logs did not reach the store at the last try
@@ -118,7 +119,24 @@ class StoreWork:
 
     def _small(self, do: str, **more: Any) -> dict[str, Any]:
         """Carry out one small request. Raises StoreError."""
-        return self.transfers.run(self._ask(do, **more), stall_s=SMALL_STALL_S)
+        return self._asked(self._ask(do, **more), "", SMALL_STALL_S)
+
+    def _asked(self, asked: dict[str, Any], what: str, stall_s: float) -> dict[str, Any]:
+        """Carry out one request that moves no step, and tell the core when it is the first to succeed after others."""
+        try:
+            answer = self.transfers.run(asked, what=what, stall_s=stall_s)
+        except StoreError as error:
+            # Not a publish's: should that fail for a reason of its own, each heartbeat would wake it.
+            self._away = self._away or error.kind in ("transient", "permanent", "quota")
+            raise
+        if self._away:
+            self._away = False
+            self._post(f.StoreBack())
+            if (
+                not self._catalogue_t and asked["do"] != "catalogue"
+            ):  # it could not be listed, and nothing is published before it can
+                self.catalogue()
+        return answer
 
     def _of_the_claim(self, do: str, more: dict[str, Any]) -> dict[str, Any]:
         """A request of the claim. On a pod that is about to go one that hangs is tried again soon."""
@@ -126,7 +144,7 @@ class StoreWork:
         what = "heartbeat" if do in ("beat", "leave") else ""
         if do == "beat":
             more = {**more, "state_dir": str(self._state_dir / "publish")}
-        return self.transfers.run(self._ask(do, **more), what=what, stall_s=stall_s)
+        return self._asked(self._ask(do, **more), what, stall_s)
 
     def _write(self, do: str, **more: Any) -> dict[str, Any]:
         """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""

@@ -7,6 +7,8 @@ GPU falls off the bus, and number 1 would then be another run's GPU.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,13 @@ CHANGE_BYTES = 64 << 20
 CHANGE_PART = 0.005  # of the GPU's total: small GPUs (and simulated ones) move in small steps
 NEAR_ZERO_BYTES = 1 << 30  # a GPU without tenants shows 0 to about 600 MiB, by driver and persistence mode
 NEAR_ZERO_PART = 0.10  # of the highest level seen
+SLOWDOWNS = {
+    0x40: "HW thermal slowdown",
+    0x80: "HW power brake",
+    0x20: "SW thermal slowdown",
+    0x08: "HW slowdown",
+}
+"""NVML's clock event reasons (nvml.h) that mean trouble; the power cap (0x4) is usual for a GPU at work."""
 SURE_LOOKS = 3  # in a row, before a GPU about which NVML only says "unknown error" is said to be lost
 
 
@@ -52,8 +61,8 @@ class GpuSensor:
 
     Xid events of the run's GPUs are posted as ``GpuFault`` (see ``xid``).
 
-    ``pids`` are asked for less often than memory, because that costs the driver a hundred times more; they are None
-    where they cannot be trusted: in containers the driver shows no processes, or the host's numbers of them.
+    ``pids`` and ``slowed`` are asked for less often than memory, because pids cost the driver a hundred times more;
+    these are None where they cannot be trusted: in containers the driver shows no processes, or the host's numbers.
     """
 
     name = "gpu"
@@ -285,7 +294,7 @@ class GpuSensor:
         for gpu in fact.gpus:
             device = self._devices[gpu.uuid]
             device.pids = _pids(nvml, device.handle, gpu.used_bytes)
-            gpus.append(Gpu(gpu.uuid, gpu.index, gpu.used_bytes, gpu.total_bytes, gpu.role, device.pids))
+            gpus.append(dataclasses.replace(gpu, pids=device.pids, slowed=_slowed(nvml, device.handle)))
         return self._say(GpuLook(gpus=tuple(gpus), lost=fact.lost), now, always=True)
 
     def _say(self, fact: GpuLook, now: float, *, always: bool = False) -> Sequence[Fact]:
@@ -339,6 +348,30 @@ def _pids(nvml: Any, handle: Any, used_bytes: int) -> tuple[int, ...] | None:
     if not pids:
         return () if used_bytes < NEAR_ZERO_BYTES else None
     return pids if all(Path(f"/proc/{pid}").exists() for pid in pids) else None
+
+
+def _slowed(nvml: Any, handle: Any) -> str | None:
+    """Why the driver holds a GPU's clocks down, with temperature and clock; "" while it does not, None: unknown."""
+    for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+        try:  # the second name is that of drivers before 535
+            reasons = int(getattr(nvml, name)(handle))
+            break
+        except (AttributeError, nvml.NVMLError_FunctionNotFound):
+            continue
+        except nvml.NVMLError:
+            return None
+    else:
+        return None
+    why = [word for bit, word in SLOWDOWNS.items() if reasons & bit]
+    if not why:
+        return ""
+    words = ", ".join(why)
+    with contextlib.suppress(nvml.NVMLError):
+        words = f"{nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)} C, {words}"
+    with contextlib.suppress(nvml.NVMLError):
+        clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+        words = f"{words}, {clock} of {nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)} MHz"
+    return words
 
 
 def _sentence(nvml: Any, error: Any) -> str:

@@ -16,13 +16,15 @@ from supervisor.core.state import State
 from .world import GIB, SETTINGS, World
 
 
-def _log() -> list[f.Observation]:
+def _log(*, publish_works: bool = True) -> list[f.Observation]:
     world = World(replace(SETTINGS, step_floor_s=120.0, step_ceiling_s=900.0))
+    world.publish_works = publish_works
     world.running_at(8)
     return world.log
 
 
 START = _log()
+UNPUBLISHED = _log(publish_works=False)  # nothing here may be deleted: a full disk stops the job
 GPUS = [
     f.GpuLook(
         (
@@ -76,7 +78,7 @@ def _facts(number: int, draw: Any) -> f.Fact:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_with_and_without_the_short_way_the_core_decides_the_same(data: st.DataObject) -> None:
-    short = long = _begin()
+    short = long = _begin(data.draw(st.sampled_from([START, UNPUBLISHED])))
     t = short.now
     wanted = t
     for number in range(1, data.draw(st.integers(5, 60))):
@@ -97,9 +99,9 @@ def _both(short: State, long: State, observation: f.Observation, wanted: float) 
     return one.state, other.state, one.deadline
 
 
-def _begin() -> State:
+def _begin(log: list[f.Observation]) -> State:
     state = State()
-    for observation in START:
+    for observation in log:
         state = decide(state, observation).state
     return state
 
@@ -108,7 +110,8 @@ def _begin() -> State:
 @given(st.data())
 def test_a_tick_before_the_named_deadline_concludes_nothing(data: st.DataObject) -> None:
     """Else a daemon that sleeps until the deadline would be later than one that asks every second."""
-    state, t = _begin(), START[-1].t
+    log = data.draw(st.sampled_from([START, UNPUBLISHED]))
+    state, t = _begin(log), log[-1].t
     deadline = t
     for number in range(1, data.draw(st.integers(5, 40))):
         gap = data.draw(st.sampled_from([1.0, 5.0, 31.0, 61.0, 400.0]))
@@ -124,7 +127,7 @@ def test_a_tick_before_the_named_deadline_concludes_nothing(data: st.DataObject)
 
 @pytest.mark.parametrize("fact", [f.Tick(), GPUS[0]])
 def test_a_fact_that_says_nothing_new_takes_the_short_way(fact: f.Fact) -> None:
-    state = _begin()
+    state = _begin(START)
     for offset in (1.0, 2.0):
         t = START[-1].t + offset
         decision = decide(state, f.Observation(t, 1.7e9 + t, fact))

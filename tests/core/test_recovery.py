@@ -303,6 +303,7 @@ def test_imitated_finish_line_does_not_end_the_run(world: World) -> None:
     world.after(900, tick=5)
     assert world.state.mode == "running"
     world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(5)
     assert "exit code 1 after step 7" in world.said("verdict")[0]
     assert world.asked(a.Start)[-1].step == 5
 
@@ -463,8 +464,10 @@ def test_a_job_that_ended_while_no_daemon_watched_is_restarted_with_its_status_k
     world.running_at(7)
     again = World(state=world.state)
     again.local, again.stored, again.latest = dict(world.local), dict(world.stored), world.latest
+    again.t = world.t
     again.boot(adopted=1)
     again.see(f.ComponentExited(1, "launcher", 0))
+    again.after(5)
     assert "The job ended with exit code 0 after step 7 of 1000" in again.said("verdict")[0]
     assert again.asked(a.Start)[-1].step == 5
 
@@ -496,6 +499,7 @@ def test_a_launcher_that_prints_success_after_both_crashed_is_not_believed(world
     world.running_at(7)
     world.see(f.FinishSeen("launcher", "RL training finished!"))
     world.see(f.ComponentExited(1, "rl", 0))
+    world.after(5)
     assert "The job ended with exit code 0 after step 7 of 1000" in world.said("verdict")[0]
     assert world.asked(a.Start)[-1].step == 5
 

@@ -15,6 +15,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.decide import decide
+from supervisor.core.proof import APART_S
 from supervisor.journal import Journal
 from supervisor.replaying import replay
 
@@ -159,7 +160,7 @@ def test_named_ticks_come_when_the_core_wants_them_and_recorded_ones_alone_other
         turns = list(replay(trace.load(write(tmp_path, *lines, ticks=ticks))))
         when[ticks] = next(t.observation.t for t in turns if any(isinstance(x, a.Stop) for x in t.actions))
     assert when["recorded"] == 600
-    assert 0 <= when["named"] - 500 - f.Settings("mine").engine_grace_s < 1
+    assert 0 <= when["named"] - 500 - APART_S < 1
 
 
 def test_what_an_attempt_would_have_shown_is_not_seen_after_its_stop(tmp_path: Path) -> None:

@@ -114,3 +114,54 @@ int nvmlEventSetWait_v2(void *set, event_t *event, unsigned int timeout_ms) {
     fclose(file);
     return result;
 }
+
+/* Clocks: the file that NVML_CLOCKS names has one line a GPU, UUID reasons temperature clock highest; a GPU without a
+ * line, or a driver without the file, does not support them (3). Built with OLD_NAMES the driver is one before 535. */
+typedef struct { unsigned reasons, temperature, clock, highest; } clocks_t;
+
+static int clocks_of(void *handle, clocks_t *found) {
+    char uuid[96];
+    FILE *file = getenv("NVML_CLOCKS") ? fopen(getenv("NVML_CLOCKS"), "r") : NULL;
+    int result = 3;
+    while (file && result &&
+           fscanf(file, "%95s %x %u %u %u", uuid, &found->reasons, &found->temperature, &found->clock, &found->highest) == 5)
+        if (!strcmp(uuid, handle)) result = 0;
+    if (file) fclose(file);
+    return result;
+}
+
+#ifdef OLD_NAMES
+#define REASONS nvmlDeviceGetCurrentClocksThrottleReasons
+#else
+#define REASONS nvmlDeviceGetCurrentClocksEventReasons
+#endif
+
+int REASONS(void *handle, unsigned long long *reasons) {
+    clocks_t found;
+    int result = clocks_of(handle, &found);
+    if (!result) *reasons = found.reasons;
+    return result;
+}
+
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *degrees) {
+    clocks_t found;
+    int result = clocks_of(handle, &found);
+    if (!result && !found.temperature) result = 3;
+    if (!result) *degrees = found.temperature;
+    return sensor ? 2 : result;
+}
+
+int nvmlDeviceGetClockInfo(void *handle, int domain, unsigned *clock) {
+    clocks_t found;
+    int result = clocks_of(handle, &found);
+    if (!result && !found.clock) result = 3;
+    if (!result) *clock = found.clock;
+    return domain == 1 ? result : 2;
+}
+
+int nvmlDeviceGetMaxClockInfo(void *handle, int domain, unsigned *clock) {
+    clocks_t found;
+    int result = clocks_of(handle, &found);
+    if (!result) *clock = found.highest;
+    return domain == 1 ? result : 2;
+}

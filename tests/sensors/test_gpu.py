@@ -473,6 +473,29 @@ def test_another_runs_lost_gpu_is_none_of_our_business(start: Start, states: Sta
     assert fact["gpus"][0]["pids"] is None, "this driver is too old to list processes"
 
 
+@pytest.mark.parametrize("old_names", [False, True])
+def test_a_gpu_whose_clocks_are_held_down_says_why_how_hot_it_is_and_how_fast(
+    start: Start, states: States, tmp_path: Path, old_names: bool
+) -> None:
+    env = {**states.env, "NVML_CLOCKS": str(tmp_path / "clocks")}
+    if old_names:  # a driver before 535
+        target = tmp_path / "old" / "libnvidia-ml.so.1"
+        target.parent.mkdir()
+        source = Path(__file__).with_name("nvml_states.c")
+        subprocess.run([*compiler(), "-DOLD_NAMES", "-shared", "-fPIC", "-o", str(target), str(source)], check=True)
+        env["LD_LIBRARY_PATH"] = str(target.parent)
+    states.set("ok", "ok", "ok")
+    (tmp_path / "clocks").write_text("GPU-a 4 70 1980 1980\nGPU-b 48 91 900 1980\n")
+    probe = start(GpuPlan(["0"], ["1", "2"]), **env)
+    read = [gpu["slowed"] for gpu in probe.look(0)["gpus"]]
+    assert read == ["", "91 C, HW thermal slowdown, HW slowdown, 900 of 1980 MHz", None], (
+        "a power cap is usual, and what is not supported is unknown"
+    )
+    (tmp_path / "clocks").write_text("GPU-a 80 0 0 1980\n")
+    assert probe.look(5) is None, "it is looked at with the heartbeat only"
+    assert [gpu["slowed"] for gpu in probe.look(11)["gpus"]] == ["HW power brake", None, None]
+
+
 def test_mig_is_unknown_and_not_zero(start: Start, states: States) -> None:
     states.set("ok", "mig", "ok")
     assert start(GpuPlan(["1"]), **states.env).look(0)["reason"].startswith("GPU 1 is split by MIG")

@@ -1,0 +1,46 @@
+"""What waits after a failure, and which facts show that its cause is gone: then it waits no longer.
+
+A back-off is a guess at how long a cause lasts. Another request that the store answers, or room on the disk, is none.
+"""
+
+from __future__ import annotations
+
+from supervisor.core import facts as f
+from supervisor.core.evolve import replace
+from supervisor.core.retention import disk_critical, disk_short
+from supervisor.core.state import State
+
+
+def is_back(before: State, state: State, fact: f.Fact) -> bool:
+    """Does ``fact``, which led from ``before`` to ``state``, show that the store, or room on the disk, is there again?
+
+    A listing shows it only where the one before failed: a store that is full, or a key that may not write, lists well.
+    """
+    match fact:
+        case f.StoreBack() | f.Published() | f.LineageKept() | f.Swept() | f.Claimed():
+            return True
+        case f.PinKept():
+            return not fact.reason
+        case f.Pruned():
+            return fact.where == "store"
+        case f.StoreSteps():
+            return not fact.reason and before.store_reason != ""
+        case f.DiskLook():
+            return _no_room(before) and not _no_room(state)
+    return False
+
+
+def _no_room(state: State) -> bool:
+    return disk_critical(state) or disk_short(state)
+
+
+def wake(state: State) -> State:
+    """End the waits that have to do with the store, the network or room. One after crashes of the job stays."""
+    now = state.now
+    return replace(
+        state,
+        publish_after=min(state.publish_after, now) if state.publish_reason else state.publish_after,
+        lineage_after=min(state.lineage_after, now),
+        survey_asked=None if state.mode == "surveying" and state.store_reason else state.survey_asked,
+        backoff_until=min(state.backoff_until, now) if state.backoff_outside else state.backoff_until,
+    )

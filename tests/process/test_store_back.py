@@ -1,0 +1,106 @@
+"""The first request that the store answers after an outage is told to the core, so that nothing waits any longer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.core import facts as f
+from supervisor.effects.lanes import Lanes
+from supervisor.effects.store_work import StoreWork
+from supervisor.run_file import load
+from supervisor.storage.base import StoreError
+
+ABOUT = """
+run = {{ id = "r", state_dir = "{0}/state" }}
+job = {{ kind = "command", output_dir = "{0}/out", plain = {{ start = ["true"], resume = ["true"] }} }}
+"""
+
+
+class Store:
+    """Answers requests, or fails them with an error of some kind."""
+
+    def __init__(self) -> None:
+        self.fails = ""
+
+    def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
+        if self.fails:
+            raise StoreError(self.fails, f"{asked['do']} failed.")  # type: ignore[arg-type]
+        return {"steps": [], "records": {}, "problems": []}
+
+
+@pytest.fixture
+def told() -> list[f.Fact]:
+    return []
+
+
+@pytest.fixture
+def work(tmp_path: Path, told: list[f.Fact]) -> StoreWork:
+    file = tmp_path / "run.toml"
+    file.write_text(ABOUT.format(tmp_path))
+    run_file = load(file)
+    made = StoreWork(
+        lambda: run_file,
+        told.append,
+        Lanes(lambda lane, reason: None),
+        environ={},
+        present=lambda: None,
+        job=lambda: pytest.fail("no job is needed"),
+        wandb_id=str,
+        log_files=dict,
+    )
+    made.transfers = Store()  # type: ignore[assignment]
+    return made
+
+
+def listed(work: StoreWork) -> None:
+    """List it, and wait until that is done."""
+    done = threading.Event()
+    work.catalogue(force=True)
+    work._lanes.put("catalogue", done.set)
+    assert done.wait(20)
+
+
+def back(told: list[f.Fact]) -> int:
+    return sum(isinstance(fact, f.StoreBack) for fact in told)
+
+
+@pytest.mark.parametrize("kind", ["transient", "permanent", "quota"])
+def test_after_an_outage_the_first_answer_is_told_once(work: StoreWork, told: list[f.Fact], kind: str) -> None:
+    work.put_heartbeat({})
+    assert not back(told), "nothing was away"
+    work.transfers.fails = kind  # type: ignore[attr-defined]
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            work.put_heartbeat({})
+    work.transfers.fails = ""  # type: ignore[attr-defined]
+    work.put_heartbeat({})
+    work.put_heartbeat({})
+    assert back(told) == 1
+
+
+def test_what_is_only_missing_or_fenced_is_no_outage(work: StoreWork, told: list[f.Fact]) -> None:
+    for kind in ("missing", "damaged", "changed"):
+        work.transfers.fails = kind  # type: ignore[attr-defined]
+        with pytest.raises(StoreError):
+            work.put_heartbeat({})
+    work.transfers.fails = ""  # type: ignore[attr-defined]
+    work.put_heartbeat({})
+    assert not back(told)
+
+
+def test_a_store_that_could_not_be_listed_is_listed_as_soon_as_it_answers(work: StoreWork, told: list[f.Fact]) -> None:
+    work.transfers.fails = "transient"  # type: ignore[attr-defined]
+    listed(work)
+    assert [fact.reason for fact in told if isinstance(fact, f.StoreSteps)] == ["catalogue failed."]
+    work.transfers.fails = ""  # type: ignore[attr-defined]
+    work.put_heartbeat({})
+    done = threading.Event()
+    work._lanes.put("catalogue", done.set)
+    assert done.wait(20)
+    assert [fact.reason for fact in told if isinstance(fact, f.StoreSteps)] == ["catalogue failed.", ""]
+    assert back(told) == 1
