@@ -80,6 +80,28 @@ def test_a_released_run_is_claimed_at_once_and_its_holder_of_before_is_fenced(st
         release(store, RUN, 1, A)
 
 
+def test_a_pod_that_gave_the_run_back_writes_and_deletes_nothing_more(store: Store, tmp_path: Path) -> None:
+    """What it still had under way comes after its release: the next pod may have begun to read, and waits for nothing."""
+    held(store, A)
+    for number in (5, 10, 15):
+        publish(store, Step(tmp_path / "a", number).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+    release(store, RUN, 1, A)
+    before = {(file.name, file.file_id) for file in store.list_versions(f"{RUN}/")}
+    fence = Fence(store, RUN, 1, A)
+    late = Step(tmp_path / "a20", 20).fill(seed=1).plan(tmp_path / "s", writer=A, generation=1, fence=fence)
+    for act in (
+        lambda: publish(store, late, quiet),
+        lambda: delete_step(store, RUN, 10, fence),
+        lambda: beat(store, RUN, 1, A, 1),
+        lambda: mark_leaving(store, RUN, 1, A),
+        lambda: release(store, RUN, 1, A),
+    ):
+        with pytest.raises(FencedError, match=r"this pod has released run bs4-rl-7 \(generation 1\)"):
+            act()
+    assert {(file.name, file.file_id) for file in store.list_versions(f"{RUN}/")} == before
+    assert held(store, B) == 2
+
+
 def test_a_heartbeat_moves_the_mark_and_leaves_one_version(store: Store) -> None:
     held(store, A)
     marks = {look(store, RUN).mark}

@@ -174,6 +174,38 @@ def test_an_unfinished_upload_of_other_bytes_does_not_leak_into_the_object(s3: P
     assert store.get_range(stored, 0, size) == three.read_bytes()
 
 
+def test_parts_of_other_bytes_that_a_killed_sender_left_are_sent_anew(s3: Proxy, plain: str, three: Path) -> None:
+    """A step that was reached anew has files of the same names and sizes, and its optimizer state in between differs."""
+    s3.fail("UploadPart", after=2, status=503, code="SlowDown", times=10_000)
+    with pytest.raises(StoreError, match="asks for fewer"):
+        send(opened(s3, plain, streams=1), three)
+    s3.faults.clear()
+    assert accepted(s3) == [1, 2]
+    with three.open("r+b") as file:  # the first part alone
+        file.seek(1000)
+        file.write(b"another lineage")
+    store = opened(s3, plain)
+    stored = send(store, three)
+    assert store.get_range(stored, 0, stored.size) == three.read_bytes()
+    assert accepted(s3) == [1, 1, 2, 3], "what is the same is not sent again"
+
+
+def test_a_last_request_that_failed_is_no_success_because_an_older_object_has_the_name(
+    s3: Proxy, plain: str, three: Path
+) -> None:
+    store = opened(s3, plain)
+    old = three.read_bytes()
+    send(store, three)
+    three.write_bytes(os.urandom(len(old)))
+    s3.fail("CompleteMultipartUpload", status=500, times=10_000)
+    with pytest.raises(StoreError, match="could not finish the upload"):
+        send(store, three)
+    assert store.get_bytes("run/shard") == old
+    s3.faults.clear()
+    stored = send(opened(s3, plain), three)
+    assert store.get_range(stored, 0, stored.size) == three.read_bytes()
+
+
 def test_a_small_object_with_a_flipped_byte_is_read_again_and_in_the_end_damaged(s3: Proxy, plain: str) -> None:
     store = opened(s3, plain)
     store.put_bytes("run/latest.json", b"{}")
@@ -313,6 +345,17 @@ def test_with_versions_the_old_one_stays_readable_and_a_delete_takes_one(s3: Pro
     with pytest.raises(StoreError) as caught:
         store.get_range(new, 0, 5)
     assert caught.value.kind == "missing"
+
+
+def test_a_page_that_ends_among_the_versions_of_a_name_hides_none_of_them(s3: Proxy, s3_place: MakePlace) -> None:
+    """Of two claims the oldest version counts: one that a listing leaves out would let a second pod in."""
+    store = opened(s3, s3_place(True))
+    sent = [store.put_bytes("run/gen_00001.json", bytes(str(number), "ascii")).file_id for number in range(5)]
+    other = store.put_bytes("run/gen_00002.json", b"other").file_id
+    s3.fail("ListObjectVersions", page=2, times=99)
+    found = store.list_versions("run/")
+    assert [file.file_id for file in found] == [*reversed(sent), other]
+    assert len(s3.journal.of("ListObjectVersions")) >= 3
 
 
 def test_ids_from_before_the_bucket_kept_versions_stay_good(s3: Proxy, seaweed: Seaweed) -> None:
