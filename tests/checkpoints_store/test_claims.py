@@ -81,7 +81,7 @@ def test_a_released_run_is_claimed_at_once_and_its_holder_of_before_is_fenced(st
 
 
 def test_a_pod_that_gave_the_run_back_writes_and_deletes_nothing_more(store: Store, tmp_path: Path) -> None:
-    """What it still had under way comes after its release: the next pod may have begun to read, and waits for nothing."""
+    """What it still had under way comes too late: the next pod waits for nothing, and may have begun to read."""
     held(store, A)
     for number in (5, 10, 15):
         publish(store, Step(tmp_path / "a", number).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)

@@ -235,7 +235,7 @@ def test_a_step_that_a_person_goes_back_to_is_kept_until_the_job_that_is_stopped
 
 
 def test_two_good_steps_stay_in_the_store_though_only_one_is_to_be_kept() -> None:
-    """The newest may turn out to be damaged. What a run file or an older journal says is no reason to have one alone."""
+    """The newest may turn out to be damaged, and an older journal may hold settings that no run file may have now."""
     for keep_last in (0, 1):
         world = World(replace(SETTINGS, keep_last=keep_last))
         world.running_at(20)

@@ -175,7 +175,7 @@ def test_an_unfinished_upload_of_other_bytes_does_not_leak_into_the_object(s3: P
 
 
 def test_parts_of_other_bytes_that_a_killed_sender_left_are_sent_anew(s3: Proxy, plain: str, three: Path) -> None:
-    """A step that was reached anew has files of the same names and sizes, and its optimizer state in between differs."""
+    """A step that was reached anew has files of the same names and sizes, and other bytes in them."""
     s3.fail("UploadPart", after=2, status=503, code="SlowDown", times=10_000)
     with pytest.raises(StoreError, match="asks for fewer"):
         send(opened(s3, plain, streams=1), three)
