@@ -178,6 +178,18 @@ def test_a_store_that_cannot_be_reached_is_waited_for_on_a_pod_that_never_held_t
     assert not one.asked(a.Start)
 
 
+def test_a_pod_that_never_held_the_run_waits_where_only_the_claim_fails() -> None:
+    """The store can be listed, and this disk has all that it shows: another pod may be training on from there."""
+    one = world()
+    one.local, one.stored, one.latest = {5: "complete"}, {5: GIB}, 5
+    one.boot()
+    one.see(f.ClaimFailed("time-out."))
+    one.survey()
+    one.after(600, tick=5)
+    assert not one.asked(a.Start)
+    assert one.state.why == "The store cannot say yet whether another pod holds this run: time-out."
+
+
 def test_a_pod_that_held_the_run_goes_on_from_its_own_newest_step_while_the_store_is_away() -> None:
     one = running()
     one.boot()  # another daemon, the same journal; the job lives on

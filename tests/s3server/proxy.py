@@ -15,6 +15,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+PAGES = {"ListObjectVersions": "max-keys", "ListMultipartUploads": "max-uploads", "ListParts": "max-parts"}
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
 
 
@@ -157,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.server.proxy
         skip = {"expect", "connection", "proxy-connection", *fault.without}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in skip}
-        path = f"{self.path}&max-keys={fault.page}" if fault.page else self.path
+        path = f"{self.path}&{PAGES[fault.operation]}={fault.page}" if fault.page else self.path
         if fault.without or fault.page:
             for name in list(headers):
                 if name.lower() in ("authorization", "x-amz-date", "x-amz-content-sha256"):

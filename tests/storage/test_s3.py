@@ -285,6 +285,19 @@ def test_a_narrow_key_that_may_not_ask_still_finds_the_versions(s3: Proxy, s3_pl
     assert [f.file_id for f in store.list("run/")] == [stored.file_id]
 
 
+def test_unfinished_uploads_of_one_name_are_swept_over_the_end_of_a_page(s3: Proxy, plain: str, three: Path) -> None:
+    """Three senders of the same file were killed. What is left of them is billed and seen in no listing of objects."""
+    store = opened(s3, plain)
+    size = three.stat().st_size
+    for name in ("run/a", "run/a", "run/a", "run/b"):
+        with pytest.raises(StoreError, match="given up"):
+            store.put_file(name, three, size, hash_parts(three, size, PART), give_up)
+    s3.fail("ListMultipartUploads", page=2, times=99)
+    assert store.sweep("run/") == 4
+    s3.faults.clear()
+    assert store.sweep("run/") == 0
+
+
 def test_unfinished_uploads_are_swept_where_the_service_takes_a_prefix_for_a_name(
     s3: Proxy, plain: str, three: Path
 ) -> None:
