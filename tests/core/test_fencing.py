@@ -169,6 +169,16 @@ def test_a_fenced_pod_that_finishes_keeps_its_last_step_and_says_so() -> None:
     assert not one.asked(a.Release), "it is not ours to give back"
 
 
+def test_a_pod_that_was_fenced_before_it_told_which_steps_are_left_tells_nothing_any_more() -> None:
+    """The store was away when it quarantined a step. Its holder of now may resume from that very step."""
+    one = running()
+    one.see(f.Fenced("pod-b", 2))
+    one.state = replace(one.state, happened=(Happened("quarantine", 5, 1.7e9),))
+    one.survey()
+    one.after(120)
+    assert not writes(one)
+
+
 def test_a_store_that_cannot_be_reached_is_waited_for_on_a_pod_that_never_held_the_run() -> None:
     one = world()
     one.local, one.store_reason = {5: "complete"}, "time-out."
