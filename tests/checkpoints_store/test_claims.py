@@ -318,6 +318,39 @@ def test_a_pod_that_wakes_up_in_the_middle_of_a_publish_writes_and_deletes_nothi
     assert list_steps(store, RUN).steps[20].committed
 
 
+class AsleepOnceSent(AsleepBefore):
+    """One whose pod falls asleep when all files of a step are sent and listed."""
+
+    sent = False
+
+    def put_file(self, *what: Any) -> Any:
+        self.sent = True
+        return self._store.put_file(*what)
+
+    def list(self, prefix: str) -> Any:
+        found = self._store.list(prefix)
+        if self.sent and not self.awake:
+            self._then()
+            self.awake = True
+        return found
+
+
+def test_a_pod_that_wakes_up_when_its_files_are_confirmed_commits_nothing(store: Store, tmp_path: Path) -> None:
+    """Between the last file and the manifest lie a listing or forty, and any of them may take long."""
+    held(store, A)
+    publish(store, Step(tmp_path / "a10", 10).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+    zombie = AsleepOnceSent(store, 0, lambda: held(store, B, over=look(store, RUN)))
+    plan = (
+        Step(tmp_path / "a20", 20)
+        .fill(seed=1)
+        .plan(tmp_path / "s", writer=A, generation=1, fence=Fence(store, RUN, 1, A))
+    )
+    with pytest.raises(FencedError, match="pod pod-b holds run"):
+        publish(zombie, plan, quiet)  # type: ignore[arg-type]
+    assert (zombie.awake, zombie.after) == (True, [])
+    assert not list_steps(store, RUN).steps[20].committed
+
+
 def test_a_fenced_pod_deletes_no_step(store: Store, tmp_path: Path) -> None:
     held(store, A)
     for number in (10, 20, 30):
