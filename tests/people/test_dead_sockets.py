@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.api import Api
 from supervisor.cli import client, ctl
+from supervisor.errors import ConfigError
 from supervisor.unix_socket import Claim, Door, remove_if_dead
 from tests.people.desk import FakeDesk
 
@@ -87,6 +88,16 @@ def test_what_is_no_dead_daemons_socket_stays(sockets: Path, tmp_path: Path) -> 
     finally:
         living.socket.close()
         os.close(starting._lock)
+
+
+def test_a_link_in_the_place_of_the_lock_leads_nowhere(sockets: Path, tmp_path: Path) -> None:
+    """The folder may be one in /tmp, and the daemon is root."""
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("a person's key")
+    (sockets / ".bs4.sock.lock").symlink_to(victim)
+    with pytest.raises(ConfigError, match=r"\.bs4\.sock\.lock cannot be made"):
+        Claim(sockets / "bs4.sock", Door())
+    assert victim.read_text() == "a person's key"
 
 
 def test_a_daemon_that_starts_while_others_look_is_neither_refused_nor_robbed(sockets: Path) -> None:
