@@ -571,3 +571,19 @@ def test_a_nanny_after_a_killed_one_takes_over_when_the_daemon_that_was_left_die
     assert len(crib.starts()) == 2
     os.kill(crib.pid, signal.SIGTERM)
     assert crib.wait() == 0
+
+
+def test_a_link_in_the_place_of_the_old_part_of_the_log_leads_nowhere(tmp_path: Path) -> None:
+    victim, log = tmp_path / "authorized_keys", tmp_path / "demo.log"
+    victim.write_text("a person's key")
+    log.write_text("line\n" * 100)
+    (tmp_path / "demo.log.1").symlink_to(victim)
+    source = (
+        f"import os, sys; sys.path.insert(0, {str(Path(nanny.__file__).parent)!r}); import nanny\n"
+        f"os.dup2(os.open({str(log)!r}, os.O_RDWR | os.O_APPEND), 2)\n"
+        f"sys.exit(not nanny.cut({str(log)!r}, limit=100))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", source], check=False, timeout=30)
+    assert done.returncode == 0
+    assert victim.read_text() == "a person's key"
+    assert log.read_text() == "", "the disk is not filled by it, either"
