@@ -8,6 +8,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 
 from supervisor.cli import client, which
 from supervisor.effects import transient
+from supervisor.unix_socket import Claim, Door
 from tests.conftest import MACHINE
 from tests.isolation import KEPT
 
@@ -60,9 +63,9 @@ set -e
 mount --make-rprivate /
 cp -a /etc "$IN_USE/etc" && mount --bind "$IN_USE/etc" /etc
 mount -t tmpfs none /run && mount -t tmpfs none /var/lib
-cp -a "$IN_USE/run" /run/rl-supervisor && cp -a "$IN_USE/run-files" /etc/rl-supervisor
-cp -a "$IN_USE/lib" /var/lib/rl-supervisor
-mkdir -p /run/systemd/system
+mkdir -p /run/rl-supervisor /etc/rl-supervisor /var/lib/rl-supervisor /run/systemd/system
+mount --bind "$IN_USE/run" /run/rl-supervisor && mount --bind "$IN_USE/run-files" /etc/rl-supervisor
+mount --bind "$IN_USE/lib" /var/lib/rl-supervisor
 exec "$@"
 """
 
@@ -90,35 +93,41 @@ def test_what_a_test_starts_sees_none_either(tmp_path: Path) -> None:
     assert allowed([name for name in names if name not in ("LINES", "COLUMNS")]), names  # readline sets them
 
 
-def test_the_suite_passes_on_a_pod_that_has_two_runs_and_one_of_them_dead(tmp_path: Path) -> None:
-    """The dead one's socket is left in the folder of sockets. None of it is touched, either."""
-    for folder in ("run", "run-files", "lib/dead/attempts/1", "lib/living/attempts/1", "home/.config/rl-supervisor"):
-        (tmp_path / folder).mkdir(parents=True)
-    for name in ("dead", "living"):
-        (tmp_path / f"run-files/{name}.toml").write_text(f'[run]\nid = "{name}"\n')
-        (tmp_path / f"run/.{name}.sock.lock").write_text("4711\n")
-    (tmp_path / "home/.netrc").write_text("machine api.wandb.ai login user password 0123456789abcdef\n")
+@pytest.fixture
+def in_use() -> Iterator[Path]:
+    """The folders of a machine with two runs: one is watched, and the daemon of the other was killed."""
+    with tempfile.TemporaryDirectory(prefix="rls") as name:
+        folder = Path(name)
+        for part in ("run", "run-files", "lib/dead/attempts/1", "lib/living/attempts/1", "home"):
+            (folder / part).mkdir(parents=True)
+        for run in ("dead", "living"):
+            (folder / f"run-files/{run}.toml").write_text(f'[run]\nid = "{run}"\n')
+        (folder / "home/.netrc").write_text("machine api.wandb.ai login user password 0123456789abcdef\n")
+        living = Claim(folder / "run/living.sock", Door())
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(folder / "run/dead.sock"))
+        (folder / "run/.dead.sock.lock").write_text("4711\n")
+        yield folder
+        living.release()
+
+
+def test_the_suite_passes_on_a_pod_that_has_two_runs_and_one_of_them_dead(in_use: Path) -> None:
+    """None of it is touched, either: not even the dead one's socket is cleared away."""
     places = {"RL_SUPERVISOR_SOCKET_DIR": "run", "RL_SUPERVISOR_ETC": "run-files", "RL_SUPERVISOR_STATE": "lib"}
-    environ = {**os.environ, **POISON, **{name: str(tmp_path / place) for name, place in places.items()}}
-    environ |= {"HOME": str(tmp_path / "home"), "IN_USE": str(tmp_path), "LD_LIBRARY_PATH": _driver(tmp_path / "nvml")}
-    here = tmp_path / "run/living.sock"
+    environ = {**os.environ, **POISON, **{name: str(in_use / place) for name, place in places.items()}}
+    environ |= {"HOME": str(in_use / "home"), "IN_USE": str(in_use), "LD_LIBRARY_PATH": _driver(in_use / "nvml")}
     words = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *SENSITIVE]
     private = ["unshare", "--mount", "sh", "-c", IN_USE, "sh"]
     if os.geteuid() == 0 and not subprocess.run([*private, "true"], env=environ, check=False).returncode:
-        shutil.rmtree(tmp_path / "etc")
+        shutil.rmtree(in_use / "etc")
         for name in places:
             del environ[name]  # its places are the machine's own then
         words = [*private, *words]
-    with socket.socket(socket.AF_UNIX) as living:
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(tmp_path / "run/dead.sock"))
-        living.bind(str(here))
-        living.listen()
-        before = sorted(tmp_path.rglob("*"))
-        done = subprocess.run(words, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False)
-    shutil.rmtree(tmp_path / "etc", ignore_errors=True)
+    before = sorted(in_use.rglob("*"))
+    done = subprocess.run(words, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    shutil.rmtree(in_use / "etc", ignore_errors=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(in_use.rglob("*")) == before
 
 
 def _driver(folder: Path) -> str:

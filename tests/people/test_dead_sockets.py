@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
@@ -121,6 +122,17 @@ def test_a_daemon_that_starts_while_others_look_is_neither_refused_nor_robbed(so
         done.set()
         for looker in lookers:
             looker.join()
+
+
+def test_a_daemon_that_starts_waits_for_a_look_to_end(sockets: Path) -> None:
+    """The look holds the lock while it asks whether anybody listens."""
+    killed(sockets / "bs4.sock")
+    looking = os.open(sockets / ".bs4.sock.lock", os.O_RDWR)
+    fcntl.flock(looking, fcntl.LOCK_EX)
+    done = threading.Timer(0.05, os.close, [looking])
+    done.start()
+    Claim(sockets / "bs4.sock", Door()).release()
+    done.join()
 
 
 def test_a_daemon_that_hangs_keeps_its_socket(sockets: Path, serve: Callable[..., Api]) -> None:
