@@ -382,6 +382,20 @@ def test_a_zombies_late_pointer_counts_for_nothing_and_is_healed_by_the_holders_
     assert current(store, "latest.json")["step"] == "step_20"
 
 
+def test_a_pointer_from_before_a_rollback_that_arrives_late_does_not_undo_it(b2: B2Server, tmp_path: Path) -> None:
+    """It is of the same pod: its transfer was killed, and the last request was on its way."""
+    store = b2_store(b2)
+    held(store, A)
+    steps = {number: Step(tmp_path / f"a{number}", number).fill() for number in (10, 20)}
+    for step in steps.values():
+        publish(store, step.plan(tmp_path / "s", writer=A, generation=1), quiet)
+    late = store.get_bytes(f"{RUN}/latest.json")
+    publish(store, steps[10].plan(tmp_path / "s", writer=A, generation=1, allow_back=True), quiet)
+    store.put_bytes(f"{RUN}/latest.json", late)
+    latest = read_latest(store, RUN)
+    assert latest is not None and latest.step == 10
+
+
 def test_a_zombies_late_manifest_does_not_stand_for_the_step_of_the_holder(b2: B2Server, tmp_path: Path) -> None:
     store = b2_store(b2)
     mine = Step(tmp_path / "a20", 20).fill(seed=1)

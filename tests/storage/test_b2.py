@@ -129,6 +129,18 @@ def test_what_an_outage_left_half_sent_is_found_over_many_pages(b2: B2Server, bi
     assert sorted(accepted(b2)) == [("run/big", part) for part in range(1, 6)], "none is sent twice"
 
 
+def test_an_unfinished_upload_of_another_name_is_not_continued_though_it_was_cut_the_same(
+    b2: B2Server, big: Path
+) -> None:
+    """One name begins with the other, as "model.bin" and "model.bin.index" do, and a listing goes by beginnings."""
+    b2.fail("b2_upload_part", after=2, status=503, times=10_000)
+    with pytest.raises(StoreError):
+        send(opened(b2), big, "run/big.index")
+    b2.state.faults.clear()
+    send(opened(b2), big, "run/big")
+    assert b2.objects() == {"run/big": big.read_bytes()}
+
+
 def test_an_unfinished_upload_of_other_bytes_is_not_continued(b2: B2Server, big: Path, tmp_path: Path) -> None:
     def give_up(count: int) -> None:
         if count:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -326,6 +327,23 @@ def test_without_versions_a_replaced_object_is_missing_and_never_other_bytes(s3:
         assert caught.value.kind == "missing"
     store.delete(old)
     assert store.get_range(new, 0, 9) == b"new bytes"
+
+
+def test_an_object_that_another_replaces_before_it_is_looked_at_is_no_success(
+    s3: Proxy, plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size and time would be the other's, and a manifest would name those as ours."""
+    store, other = opened(s3, plain), opened(s3, plain)
+    call = store._client.call  # type: ignore[attr-defined]
+
+    def late(tried: str, operation: str, **asked: Any) -> Any:
+        if operation == "head_object":
+            other.put_bytes("run/x", b"theirs")
+        return call(tried, operation, **asked)
+
+    monkeypatch.setattr(store._client, "call", late)  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match="was replaced just after it was sent"):
+        store.put_bytes("run/x", b"ours")
 
 
 def test_without_versions_an_old_id_does_not_delete_the_same_bytes_sent_later(s3: Proxy, plain: str) -> None:
