@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -134,6 +135,7 @@ def test_a_manifest_that_is_not_the_one_that_the_pointer_vouches_for_damages_its
     publish(store, step.plan(tmp_path / "state"), quiet)
     (stored,) = (one for one in b2.state.versions.values() if one.name.endswith("step_20/manifest.json"))
     stored.data = stored.data.replace(b'"pod-a"', b'"pod-x"')
+    stored.sha1 = hashlib.sha1(stored.data).hexdigest()
     with pytest.raises(StoreError, match=r"manifest\.json of step 20 is not the one that latest\.json vouches for"):
         restore(store, RUN, 20, Place(step.primary), tmp_path / "pod-b", quiet)
     assert not (tmp_path / "pod-b/checkpoints/step_20").exists()
