@@ -8,7 +8,6 @@ Secrets are never in it: they come from the environment or from systemd credenti
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -350,9 +349,7 @@ class RunFile(Section):
         """Folder of the journal, attempts and snapshots (absolute)."""
         if self.run.state_dir:
             return self.run.state_dir.expanduser().absolute()
-        if os.geteuid() == 0:
-            return Path("/var/lib/rl-supervisor") / self.run.id
-        return homes.state_home() / "rl-supervisor" / self.run.id
+        return homes.runs_dir() / self.run.id
 
     @property
     def log_file(self) -> Path | None:

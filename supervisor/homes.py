@@ -49,6 +49,14 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
     return last
 
 
+def runs_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """The folder that holds ``ID/`` of a run that this user starts: its journal, attempts and snapshots.
+
+    Raises ConfigError as ``state_home``.
+    """
+    return _system_state(env) if os.geteuid() == 0 else state_home(env) / "rl-supervisor"
+
+
 def config_home(env: Mapping[str, str] = os.environ) -> Path | None:
     """Folder above ``rl-supervisor/ID.toml``, for a user who is not root; None for one without a home."""
     told = env.get("XDG_CONFIG_HOME", "")
@@ -74,9 +82,9 @@ def run_file_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
 def state_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Folders that hold ``ID/`` of a run of this machine, the likeliest last.
 
-    More than the one that ``state_home`` gives: a login may have a home that the on-start script did not have.
+    More than the one that ``runs_dir`` gives: a login may have a home that the on-start script did not have.
     """
-    places = [SYSTEM_STATE]
+    places = [_system_state(env)]
     if last := _homeless():
         places.append(last / "rl-supervisor")
     if found := home(env):
@@ -86,6 +94,12 @@ def state_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     except ConfigError:
         pass  # the last resort is somebody else's: nothing of ours is in it
     return tuple(dict.fromkeys(reversed(places)))[::-1]
+
+
+def _system_state(env: Mapping[str, str]) -> Path:
+    """RL_SUPERVISOR_STATE, which stands for /var/lib/rl-supervisor as XDG_STATE_HOME does for another user's place."""
+    told = env.get("RL_SUPERVISOR_STATE", "")
+    return Path(told) if told.startswith("/") else SYSTEM_STATE
 
 
 def _homeless() -> Path | None:

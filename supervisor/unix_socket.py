@@ -10,6 +10,7 @@ import socket
 import stat
 import struct
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from supervisor.errors import ConfigError, TryAgainError
 LONGEST = 107  # bytes of a path in sockaddr_un, without the closing NUL (unix(7))
 SYSTEM_DIR = Path("/run/rl-supervisor")
 _PROBE_S = 2.0
+_LOCK_S = 0.5  # who clears a dead daemon's socket away holds the lock for a moment
 _SO_PEERGROUPS = 59  # asm-generic/socket.h, Linux 4.13; Python has no name for it
 _MOST_OPTION_BYTES = 1024  # that Python's getsockopt takes: 256 groups
 
@@ -129,6 +131,8 @@ class Claim:
             os.close(self._lock)
             raise
         self._inode = path.lstat().st_ino
+        for other in path.parent.glob("*.sock"):
+            remove_if_dead(other)
 
     def release(self) -> None:
         """Stop listening and remove the socket, unless somebody else has put another one there."""
@@ -142,7 +146,7 @@ class Claim:
 
     def _take_lock(self) -> int:
         """An advisory lock beside the socket: two daemons that start at the same moment cannot both win."""
-        lock = self.path.with_name(f".{self.path.name}.lock")
+        lock = _lock_beside(self.path)
         try:
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -150,12 +154,13 @@ class Claim:
                 f"{lock} cannot be made: {error.strerror}. Run as a user who may write in {lock.parent}, or set "
                 f"[api] socket in the run file."
             ) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(fd, 32).decode("ascii", "replace").strip()
-            os.close(fd)
-            raise self._taken(f" (process {holder})" if holder else "") from None
+        deadline = time.monotonic() + _LOCK_S
+        while not _try_to_lock(fd):
+            if time.monotonic() > deadline:
+                holder = os.read(fd, 32).decode("ascii", "replace").strip()
+                os.close(fd)
+                raise self._taken(f" (process {holder})" if holder else "")
+            time.sleep(_LOCK_S / 50)
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
         return fd
@@ -208,6 +213,50 @@ class Claim:
             listener.close()
             raise
         return listener
+
+
+def remove_if_dead(path: Path) -> None:
+    """Remove the socket of ours that a killed daemon left at ``path``; whatever else is there stays.
+
+    It is a dead daemon's when its lock, which each daemon of this user makes beside it, is held by none, and it refuses
+    connections. The lock is held meanwhile: a daemon that starts takes it before it binds.
+    """
+    try:
+        fd = os.open(_lock_beside(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if os.fstat(fd).st_uid == os.geteuid() and _try_to_lock(fd) and _refuses(path):
+            path.unlink()
+    except OSError:
+        pass  # a folder that cannot be written keeps it
+    finally:
+        os.close(fd)
+
+
+def _refuses(path: Path) -> bool:
+    """Is it a socket at which nobody listens any more?"""
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def _lock_beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _try_to_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _make_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from supervisor.errors import SupervisorError
-from supervisor.unix_socket import socket_dirs, user_name
+from supervisor.unix_socket import remove_if_dead, socket_dirs, user_name
 
 TIMEOUT_S = 15.0
 
@@ -120,10 +120,15 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def sockets() -> dict[str, Path]:
-    """The sockets of this machine that we can see, by their names, in alphabetical order."""
+    """The sockets of this machine that we can see, by their names, in alphabetical order.
+
+    What a killed daemon left is cleared away: it would be taken for a daemon that does not answer.
+    """
     found: dict[str, Path] = {}
     for folder in socket_dirs():
         try:
+            for entry in folder.glob("*.sock"):
+                remove_if_dead(entry)
             entries = [entry for entry in folder.glob("*.sock") if entry.is_socket()]
         except OSError:  # a folder that this user may not enter
             continue

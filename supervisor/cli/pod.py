@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +47,7 @@ def survey(machine: Machine, environ: Mapping[str, str], python: Path | None = N
     here = Path.cwd()
     folders = {
         "output": (machine.job_dir or here) / "outputs",
-        "state": Path("/var/lib/rl-supervisor") if os.geteuid() == 0 else homes.state_home() / "rl-supervisor",
+        "state": homes.runs_dir(),
         "hf-cache": hub_cache(environ, here),
     }
     site = look.look(look.Needs(environ, both, here, folders=folders), gpus=False)

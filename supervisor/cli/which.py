@@ -18,6 +18,7 @@ from typing import Any
 from supervisor import homes
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError, sockets
 from supervisor.errors import ConfigError, UsageError
+from supervisor.unix_socket import remove_if_dead
 
 LOOK_S = 3.0
 NO_RUN = (
@@ -163,7 +164,9 @@ def look() -> Machine:
             if path.suffix == ".toml" and (run := _told_by(path)):
                 before = found.runs.get(run.id, run)
                 found.runs[run.id] = replace(run, state_dir=run.state_dir or before.state_dir)
-    explicit = {run.socket for run in found.runs.values()}
+    explicit = {run.socket for run in found.runs.values() if run.socket is not None}
+    for path in explicit:
+        remove_if_dead(path)
     for stem, path in sockets().items():
         if path in explicit:
             continue

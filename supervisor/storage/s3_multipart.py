@@ -226,11 +226,11 @@ class Multipart:
                 f"list unfinished uploads of {self._url}/{what}", "list_multipart_uploads", **asked
             )
             yield from (entry for entry in page.get("Uploads", ()) if entry["Key"].startswith(key_prefix))
-            if not page.get("IsTruncated"):
+            # SeaweedFS 4.48 lists by the upload's id, and tells no key to go on from.
+            markers = {name: page[f"Next{name}"] for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")}
+            if not page.get("IsTruncated") or not markers:
                 return
-            asked["KeyMarker"] = page["NextKeyMarker"]
-            if page.get("NextUploadIdMarker"):
-                asked["UploadIdMarker"] = page["NextUploadIdMarker"]
+            asked |= markers
 
     def _beside_minio(self, what: str, key_prefix: str) -> Iterator[dict[str, Any]]:
         """MinIO takes the prefix for a whole key (minio/minio#20989, "working as intended"): look through them all."""

@@ -92,8 +92,8 @@ def b2_create_key(state: State, key: Key, ask: Json, base: str) -> Json:
     }
 
 
-def _limit(ask: Json, field: str, default: int) -> int:
-    return min(int(ask.get(field) or default), 10_000)
+def _limit(state: State, ask: Json, field: str, default: int) -> int:
+    return min(int(ask.get(field) or default), state.longest_page)
 
 
 def _listed(version: Version) -> Json:
@@ -131,7 +131,7 @@ def b2_list_file_names(state: State, key: Key, ask: Json, base: str) -> Json:
     start = ask.get("startFileName") or ""
     current = [_listed(version) for version in state.current(bucket, prefix)]
     found = [file for file in _folded(current, ask) if str(file["fileName"]).encode() >= start.encode()]
-    limit = _limit(ask, "maxFileCount", 100)
+    limit = _limit(state, ask, "maxFileCount", 100)
     return {"files": found[:limit], "nextFileName": found[limit]["fileName"] if len(found) > limit else None}
 
 
@@ -145,7 +145,7 @@ def b2_list_file_versions(state: State, key: Key, ask: Json, base: str) -> Json:
         ids = [file["fileId"] for file in found]
         if start_id in ids:
             found = found[ids.index(start_id) :]
-    limit = _limit(ask, "maxFileCount", 100)
+    limit = _limit(state, ask, "maxFileCount", 100)
     beyond = found[limit] if len(found) > limit else {}
     return {
         "files": found[:limit],
@@ -161,7 +161,7 @@ def b2_list_unfinished_large_files(state: State, key: Key, ask: Json, base: str)
         (v for v in state.sorted_versions(bucket, prefix, stale=False) if v.action == "start"), key=lambda v: v.file_id
     )
     found = [v for v in found if v.file_id >= (ask.get("startFileId") or "")]
-    limit = min(_limit(ask, "maxFileCount", 100), 100)
+    limit = min(_limit(state, ask, "maxFileCount", 100), 100)
     return {
         "files": [version.as_json() for version in found[:limit]],
         "nextFileId": found[limit].file_id if len(found) > limit else None,
@@ -172,7 +172,7 @@ def b2_list_parts(state: State, key: Key, ask: Json, base: str) -> Json:
     version = state.unfinished(ask["fileId"])
     state.need(key, "writeFiles", version.bucket, version.name)
     numbers = sorted(n for n in version.parts if n >= (ask.get("startPartNumber") or 1))
-    limit = min(_limit(ask, "maxPartCount", 1000), 1000)
+    limit = min(_limit(state, ask, "maxPartCount", 1000), 1000)
     return {
         "parts": [
             {

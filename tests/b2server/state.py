@@ -128,6 +128,7 @@ class State:
         self.stale_s = 0.0  # listings and reads by name see the bucket as it was so long ago
         self.bytes_per_s = 0.0  # each connection's speed, 0: no limit
         self.skew_s = 0.0  # of the server's Date header
+        self.longest_page = 10_000  # entries, whatever is asked for
         self.buckets: dict[str, Bucket] = {}
         self.versions: dict[str, Version] = {}
         self.keys: dict[str, Key] = {}

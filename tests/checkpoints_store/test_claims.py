@@ -80,6 +80,28 @@ def test_a_released_run_is_claimed_at_once_and_its_holder_of_before_is_fenced(st
         release(store, RUN, 1, A)
 
 
+def test_a_pod_that_gave_the_run_back_writes_and_deletes_nothing_more(store: Store, tmp_path: Path) -> None:
+    """What it still had under way comes too late: the next pod waits for nothing, and may have begun to read."""
+    held(store, A)
+    for number in (5, 10, 15):
+        publish(store, Step(tmp_path / "a", number).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+    release(store, RUN, 1, A)
+    before = {(file.name, file.file_id) for file in store.list_versions(f"{RUN}/")}
+    fence = Fence(store, RUN, 1, A)
+    late = Step(tmp_path / "a20", 20).fill(seed=1).plan(tmp_path / "s", writer=A, generation=1, fence=fence)
+    for act in (
+        lambda: publish(store, late, quiet),
+        lambda: delete_step(store, RUN, 10, fence),
+        lambda: beat(store, RUN, 1, A, 1),
+        lambda: mark_leaving(store, RUN, 1, A),
+        lambda: release(store, RUN, 1, A),
+    ):
+        with pytest.raises(FencedError, match=r"this pod has released run bs4-rl-7 \(generation 1\)"):
+            act()
+    assert {(file.name, file.file_id) for file in store.list_versions(f"{RUN}/")} == before
+    assert held(store, B) == 2
+
+
 def test_a_heartbeat_moves_the_mark_and_leaves_one_version(store: Store) -> None:
     held(store, A)
     marks = {look(store, RUN).mark}
@@ -337,6 +359,39 @@ def test_a_pod_that_wakes_up_in_the_middle_of_a_publish_writes_and_deletes_nothi
     assert list_steps(store, RUN).steps[20].committed
 
 
+class AsleepOnceSent(AsleepBefore):
+    """One whose pod falls asleep when all files of a step are sent and listed."""
+
+    sent = False
+
+    def put_file(self, *what: Any) -> Any:
+        self.sent = True
+        return self._store.put_file(*what)
+
+    def list(self, prefix: str) -> Any:
+        found = self._store.list(prefix)
+        if self.sent and not self.awake:
+            self._then()
+            self.awake = True
+        return found
+
+
+def test_a_pod_that_wakes_up_when_its_files_are_confirmed_commits_nothing(store: Store, tmp_path: Path) -> None:
+    """Between the last file and the manifest lie a listing or forty, and any of them may take long."""
+    held(store, A)
+    publish(store, Step(tmp_path / "a10", 10).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+    zombie = AsleepOnceSent(store, 0, lambda: held(store, B, over=look(store, RUN)))
+    plan = (
+        Step(tmp_path / "a20", 20)
+        .fill(seed=1)
+        .plan(tmp_path / "s", writer=A, generation=1, fence=Fence(store, RUN, 1, A))
+    )
+    with pytest.raises(FencedError, match="pod pod-b holds run"):
+        publish(zombie, plan, quiet)  # type: ignore[arg-type]
+    assert (zombie.awake, zombie.after) == (True, [])
+    assert not list_steps(store, RUN).steps[20].committed
+
+
 def test_a_fenced_pod_deletes_no_step(store: Store, tmp_path: Path) -> None:
     held(store, A)
     for number in (10, 20, 30):
@@ -366,6 +421,20 @@ def test_a_zombies_late_pointer_counts_for_nothing_and_is_healed_by_the_holders_
     where = {"store": {"url": store.url, "realm": b2.url, "streams": 4, "part_size": None}, "run_id": RUN}
     transfers.ok({"do": "beat", "generation": 2, "writer": B, "count": 1, **where}, b2.environ())
     assert current(store, "latest.json")["step"] == "step_20"
+
+
+def test_a_pointer_from_before_a_rollback_that_arrives_late_does_not_undo_it(b2: B2Server, tmp_path: Path) -> None:
+    """It is of the same pod: its transfer was killed, and the last request was on its way."""
+    store = b2_store(b2)
+    held(store, A)
+    steps = {number: Step(tmp_path / f"a{number}", number).fill() for number in (10, 20)}
+    for step in steps.values():
+        publish(store, step.plan(tmp_path / "s", writer=A, generation=1), quiet)
+    late = store.get_bytes(f"{RUN}/latest.json")
+    publish(store, steps[10].plan(tmp_path / "s", writer=A, generation=1, allow_back=True), quiet)
+    store.put_bytes(f"{RUN}/latest.json", late)
+    latest = read_latest(store, RUN)
+    assert latest is not None and latest.step == 10
 
 
 def test_a_zombies_late_manifest_does_not_stand_for_the_step_of_the_holder(b2: B2Server, tmp_path: Path) -> None:

@@ -135,6 +135,19 @@ def test_a_step_that_is_already_there_byte_for_byte_is_not_fetched(b2: B2Server,
     assert len(b2.journal("download", "distcp")) == before
 
 
+def test_a_step_in_its_place_that_rotted_is_moved_aside_and_fetched(store: Store, step: Step, tmp_path: Path) -> None:
+    """Names and sizes are right. A disk that flips a bit changes neither."""
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    fetch(store, tmp_path / "pod-b")
+    shard = tmp_path / "pod-b/checkpoints/step_20/trainer/__1_0.distcp"
+    rotten = bytearray(shard.read_bytes())
+    rotten[-1] ^= 1
+    shard.write_bytes(rotten)
+    done = fetch(store, tmp_path / "pod-b")
+    assert (done.already, len(done.moved_aside)) == (False, 1)
+    assert shard.read_bytes() == step.files["trainer/__1_0.distcp"].read_bytes()
+
+
 def test_a_restore_that_failed_goes_on_and_fetches_no_verified_part_again(
     b2: B2Server, step: Step, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -124,6 +125,20 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "half a million files": lambda: b'{"format":1,"files":[' + b"{}," * 500_000 + b"{}]}",
     "half of it": lambda: b'{"format": 1, "run_id": "bs4',
 }
+
+
+def test_a_manifest_that_is_not_the_one_that_the_pointer_vouches_for_damages_its_step(
+    b2: B2Server, step: Step, tmp_path: Path
+) -> None:
+    """It reads well and has the id that the pointer names, and its bytes are others."""
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    (stored,) = (one for one in b2.state.versions.values() if one.name.endswith("step_20/manifest.json"))
+    stored.data = stored.data.replace(b'"pod-a"', b'"pod-x"')
+    stored.sha1 = hashlib.sha1(stored.data).hexdigest()
+    with pytest.raises(StoreError, match=r"manifest\.json of step 20 is not the one that latest\.json vouches for"):
+        restore(store, RUN, 20, Place(step.primary), tmp_path / "pod-b", quiet)
+    assert not (tmp_path / "pod-b/checkpoints/step_20").exists()
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=[name.replace(" ", "-") for name in BOMBS])

@@ -190,6 +190,16 @@ def test_a_fenced_pod_that_finishes_keeps_its_last_step_and_says_so() -> None:
     assert not one.asked(a.Release), "it is not ours to give back"
 
 
+def test_a_pod_that_was_fenced_before_it_told_which_steps_are_left_tells_nothing_any_more() -> None:
+    """The store was away when it quarantined a step. Its holder of now may resume from that very step."""
+    one = running()
+    one.see(f.Fenced("pod-b", 2))
+    one.state = replace(one.state, happened=(Happened("quarantine", 5, 1.7e9),))
+    one.survey()
+    one.after(120)
+    assert not writes(one)
+
+
 def test_a_store_that_cannot_be_reached_is_waited_for_on_a_pod_that_never_held_the_run() -> None:
     one = world()
     one.local, one.store_reason = {5: "complete"}, "time-out."
@@ -197,6 +207,18 @@ def test_a_store_that_cannot_be_reached_is_waited_for_on_a_pod_that_never_held_t
     one.see(f.ClaimFailed("time-out."))
     one.after(600, tick=5)
     assert not one.asked(a.Start)
+
+
+def test_a_pod_that_never_held_the_run_waits_where_only_the_claim_fails() -> None:
+    """The store can be listed, and this disk has all that it shows: another pod may be training on from there."""
+    one = world()
+    one.local, one.stored, one.latest = {5: "complete"}, {5: GIB}, 5
+    one.boot()
+    one.see(f.ClaimFailed("time-out."))
+    one.survey()
+    one.after(600, tick=5)
+    assert not one.asked(a.Start)
+    assert one.state.why == "The store cannot say yet whether another pod holds this run: time-out."
 
 
 def test_a_pod_that_held_the_run_goes_on_from_its_own_newest_step_while_the_store_is_away() -> None:

@@ -264,6 +264,30 @@ def test_the_same_failure_at_the_same_step_twice_goes_one_step_back_once(world: 
     assert len(world.said("one-step-back")) == 1
 
 
+def test_two_crashes_far_apart_accuse_no_checkpoint_and_two_at_one_place_do(world: World) -> None:
+    """All follow a resume at the same step. What is wrong with it would show at the same place again."""
+    world.boot()
+    world.job_up()
+    for number in range(1, 51):
+        world.step(number, seconds=20)
+        if number in (20, 50):
+            world.checkpoint(number)
+
+    def crash_after(step: int) -> None:
+        for number in range(51, step + 1):
+            world.step(number, seconds=20)
+        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.after(60)
+
+    crash_after(53)
+    crash_after(92)
+    assert world.asked(a.Start)[-1].step == 50, "39 steps lie between the two"
+    assert (world.said("one-step-back"), dict(world.state.quarantined)) == ([], {})
+    crash_after(92)
+    assert world.asked(a.Start)[-1].step == 20
+    assert set(world.state.quarantined) == {"50"}
+
+
 def test_progress_gives_the_budget_back(world: World) -> None:
     world.running_at(6)
     for crash in range(8):

@@ -8,7 +8,6 @@ the step: nothing of that stays in a layer. Needs root, overlayfs, unshare and c
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 import shlex
 import shutil
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.image.dockerfile import Dockerfile, Instruction, Stage, filled
+from tests.isolation import OUTSIDE
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -233,12 +233,12 @@ class Builder:
     def hosts_environment(self) -> dict[str, str]:
         """What the tools need to reach their indexes from here; an engine would get it from its own configuration."""
         told = subprocess.run(
-            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "pip", "config", "list"], env=OUTSIDE, capture_output=True, text=True, check=False
         )
         pairs = re.findall(r"(?m)^(?:global|:env:)\.([a-z-]+)='(.*)'$", told.stdout)
         found = {f"PIP_{name.replace('-', '_').upper()}": value.replace("\\n", " ").strip() for name, value in pairs}
         found |= {"UV_DEFAULT_INDEX": found["PIP_INDEX_URL"]} if "PIP_INDEX_URL" in found else {}
-        found |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        found |= {name: value for name, value in OUTSIDE.items() if name.lower().endswith("_proxy")}
         if CERTIFICATES.exists():
             names = ("PIP_CERT", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
             found |= dict.fromkeys(names, "/dev/hosts-certificates")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.api import Api
+from supervisor.cli import pod
 from tests.people.desk import serving
 
 
@@ -21,6 +22,12 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment is the pod's: names of a provider and of keys."""
+    monkeypatch.setattr(pod, "_environment_of_process_one", dict)
 
 
 @pytest.fixture

@@ -236,6 +236,7 @@ def test_two_writers_of_one_file_lose_nothing_and_one_of_them_rotates(tmp_path: 
         first.write(number(value))
         second.write(number(value + 1))
     first.close()
+    until(lambda: first._packer is None or not first._packer.is_alive())  # with its process it would have ended
     before = len(list(tmp_path.iterdir()))
     for value in range(200, 300):
         second.write(number(value))  # the one that rotated is gone: the other does it now

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,30 @@ def trees(output: Path, step: int) -> list[Path]:
 
 def names(output: Path) -> list[str]:
     return sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file() or path.is_symlink())
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_deleted_leads_nowhere(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's processes run code that models wrote, and may swap a folder between the look at it and the next."""
+    victim = tmp_path / "home"
+    victim.mkdir()
+    (victim / "thesis").write_text("years of work")
+    inner = output / "checkpoints/step_20/inner"
+    inner.mkdir()
+    look = os.stat
+
+    def swapped(path: object, *rest: Any, **more: Any) -> os.stat_result:
+        found = look(path, *rest, **more)  # type: ignore[arg-type]
+        if path == "inner":
+            os.rmdir("inner", dir_fd=more["dir_fd"])
+            os.symlink(victim, "inner", dir_fd=more["dir_fd"])
+        return found
+
+    monkeypatch.setattr(os, "stat", swapped)
+    with pytest.raises(SupervisorError, match="could not delete"):
+        delete_trees(trees(output, 20), output)
+    assert (victim / "thesis").read_text() == "years of work"
 
 
 # ---------------------------------------------------------------- aside

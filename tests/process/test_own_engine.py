@@ -22,7 +22,7 @@ from supervisor.effects import own_engine
 from supervisor.effects.attempts import attempt_dir
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.launch import look
-from supervisor.effects.survivors import Belongings
+from supervisor.effects.survivors import Belongings, send
 from supervisor.jobs.base import Job
 from supervisor.primerl import open_job
 from supervisor.simulator.practice import Practice, make_practice
@@ -103,7 +103,7 @@ class Driver:
         folders = [*(self.run_file.state_dir / "attempts").glob("*"), *(self.run_file.state_dir / "engines").glob("*")]
         while left := [one for folder in folders for one in Belongings(folder, (), "practice").living()]:
             for one in left:
-                os.kill(one.pid, signal.SIGKILL)
+                send(one.identity, signal.SIGKILL)  # which may have ended since
             assert time.monotonic() < deadline, left
             time.sleep(0.02)
         self.practice.end_all()

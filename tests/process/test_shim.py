@@ -349,3 +349,57 @@ def test_an_exit_record_of_another_start_is_not_taken_for_this_one(attempt: Atte
     attempt.start("tell('up'); sleep()")
     (attempt.folder / "job.exit.json").write_text('{"exit_code": 0, "signal": null, "wall": 1.0, "child_pid": 1}')
     assert look(attempt.folder, "job").state == "running"
+
+
+def test_a_link_in_the_place_of_a_record_leads_nowhere(tmp_path: Path) -> None:
+    """The attempt's folder is the job's to write in, and the job runs code that models wrote."""
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("a person's key")
+    record = tmp_path / "job.exit.json"
+    for planted, write in (
+        (f"{record}.tmp", lambda: shim.write_atomically(str(record), {"exit_code": 0})),
+        (f"{record}.reserved", lambda: shim.reserve(f"{record}.reserved")),
+        (f"{record}.reserved", lambda: shim.write_atomically(str(record), {}, reserved=f"{record}.reserved")),
+    ):
+        Path(planted).unlink(missing_ok=True)
+        Path(planted).symlink_to(victim)
+        with pytest.raises(OSError, match="symbolic link"):
+            write()
+        assert victim.read_text() == "a person's key", planted
+    assert not record.exists()
+
+
+def test_a_job_whose_shim_died_before_it_had_written_the_record_never_begins(tmp_path: Path) -> None:
+    """No daemon would know of it: the next start would train beside it."""
+    begun = tmp_path / "begun"
+    words = [sys.executable, "-c", f"open({str(begun)!r}, 'w')"]
+    spec = {"name": "job", "argv": words, "cwd": str(tmp_path), "env": {"PATH": os.environ["PATH"]}}
+    for word, code in ((b"", 125), (b"!", 0)):
+        go_read, go_write = os.pipe()
+        output = os.open(tmp_path / "output", os.O_WRONLY | os.O_CREAT)
+        child = os.fork()
+        if child == 0:
+            os.close(go_write)
+            shim.become_the_job(spec, output, go_read, output)  # type: ignore[arg-type]
+        os.write(go_write, word)
+        for fd in (go_read, go_write, output):
+            os.close(fd)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
+        assert begun.exists() == bool(word)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be protected from the kernel's out-of-memory killer")
+def test_a_job_is_not_protected_from_the_kernel_though_its_daemon_is(attempt: Attempt) -> None:
+    """Its 60 GB of caches would stay, and the kernel would kill sshd."""
+    own = Path("/proc/self/oom_score_adj")
+    before = own.read_text()
+    try:
+        own.write_text("-900")
+    except OSError:
+        pytest.skip("this container may not protect a process")
+    try:
+        attempt.start("print(open('/proc/self/oom_score_adj').read())")
+    finally:
+        own.write_text(before)
+    attempt.ended()
+    assert int((attempt.folder / "job.log").read_text()) == 0

@@ -15,6 +15,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+PAGES = {"ListObjectVersions": "max-keys", "ListMultipartUploads": "max-uploads", "ListParts": "max-parts"}
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
 
 
@@ -37,6 +38,7 @@ class Fault:
     lose_answer: bool = False  # the server has done it, the client never hears
     without: tuple[str, ...] = ()  # headers that the server never sees, as if it ignored them
     hidden: tuple[str, ...] = ()  # headers of the answer that the client never sees
+    page: int = 0  # so many entries, and no more, are on a page of a listing
     hold: threading.Event | None = None  # wait for this before asking the server
 
 
@@ -156,16 +158,17 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.server.proxy
         skip = {"expect", "connection", "proxy-connection", *fault.without}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in skip}
-        if fault.without:
+        path = f"{self.path}&{PAGES[fault.operation]}={fault.page}" if fault.page else self.path
+        if fault.without or fault.page:
             for name in list(headers):
                 if name.lower() in ("authorization", "x-amz-date", "x-amz-content-sha256"):
                     del headers[name]
-            request = AWSRequest(self.command, f"http://{self.headers['Host']}{self.path}", headers, body)
+            request = AWSRequest(self.command, f"http://{self.headers['Host']}{path}", headers, body)
             S3SigV4Auth(proxy.credentials, "s3", "us-east-1").add_auth(request)
             headers = dict(request.headers.items())
         connection = http.client.HTTPConnection("127.0.0.1", proxy.upstream, timeout=60)
         try:
-            connection.request(self.command, self.path, body or None, headers)
+            connection.request(self.command, path, body or None, headers)
             answer = connection.getresponse()
             data = answer.read()
             return answer.status, answer.getheaders(), data

@@ -370,3 +370,14 @@ def test_each_command_refuses_it(verb: str, etc: Path) -> None:
     assert f"everybody can write the file {path}" in told.stdout + told.stderr
     assert not list((etc / "root").glob("**/*.toml"))
     assert not list((etc.parent / "state").iterdir())
+
+
+def test_a_link_in_the_place_of_the_sums_leads_nowhere(tmp_path: Path) -> None:
+    """Its name can be guessed, and the folder of sockets may be one in /tmp."""
+    victim, target = tmp_path / "authorized_keys", tmp_path / "run/sums"
+    victim.write_text("a person's key")
+    target.parent.mkdir()
+    (target.parent / f".sums.{os.getpid()}").symlink_to(victim)
+    trust._keep(target, {"run.toml": "0" * 64})
+    assert victim.read_text() == "a person's key"
+    assert not target.exists()

@@ -108,6 +108,39 @@ def test_a_small_object_with_a_flipped_byte_is_read_again_and_in_the_end_damaged
     assert caught.value.kind == "damaged"
 
 
+def test_a_page_that_ends_among_the_versions_of_a_name_hides_and_doubles_none(b2: B2Server) -> None:
+    """Of two claims the oldest version counts: one that a listing leaves out would let a second pod in."""
+    store = opened(b2)
+    names = ["run/gen_00001.json"] * 2 + ["run/gen_00002.json"] * 2 + ["run/gen_00003.json"]
+    ids = [store.put_bytes(name, name.encode()).file_id for name in names]
+    b2.state.longest_page = 3
+    newest_first = [ids[1], ids[0], ids[3], ids[2], ids[4]]
+    assert [file.file_id for file in store.list_versions("run/")] == newest_first
+    assert [file.file_id for file in store.list("run/")] == [ids[1], ids[3], ids[4]]
+
+
+def test_what_an_outage_left_half_sent_is_found_over_many_pages(b2: B2Server, big: Path) -> None:
+    b2.fail("b2_upload_part", after=3, status=503, times=10_000)
+    with pytest.raises(StoreError):
+        send(opened(b2), big)
+    b2.state.faults.clear()
+    b2.state.longest_page = 1
+    send(opened(b2), big)
+    assert sorted(accepted(b2)) == [("run/big", part) for part in range(1, 6)], "none is sent twice"
+
+
+def test_an_unfinished_upload_of_another_name_is_not_continued_though_it_was_cut_the_same(
+    b2: B2Server, big: Path
+) -> None:
+    """One name begins with the other, as "model.bin" and "model.bin.index" do, and a listing goes by beginnings."""
+    b2.fail("b2_upload_part", after=2, status=503, times=10_000)
+    with pytest.raises(StoreError):
+        send(opened(b2), big, "run/big.index")
+    b2.state.faults.clear()
+    send(opened(b2), big, "run/big")
+    assert b2.objects() == {"run/big": big.read_bytes()}
+
+
 def test_an_unfinished_upload_of_other_bytes_is_not_continued(b2: B2Server, big: Path, tmp_path: Path) -> None:
     def give_up(count: int) -> None:
         if count:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,38 @@ def test_an_unfinished_upload_of_other_bytes_does_not_leak_into_the_object(s3: P
     assert store.get_range(stored, 0, size) == three.read_bytes()
 
 
+def test_parts_of_other_bytes_that_a_killed_sender_left_are_sent_anew(s3: Proxy, plain: str, three: Path) -> None:
+    """A step that was reached anew has files of the same names and sizes, and other bytes in them."""
+    s3.fail("UploadPart", after=2, status=503, code="SlowDown", times=10_000)
+    with pytest.raises(StoreError, match="asks for fewer"):
+        send(opened(s3, plain, streams=1), three)
+    s3.faults.clear()
+    assert accepted(s3) == [1, 2]
+    with three.open("r+b") as file:  # the first part alone
+        file.seek(1000)
+        file.write(b"another lineage")
+    store = opened(s3, plain)
+    stored = send(store, three)
+    assert store.get_range(stored, 0, stored.size) == three.read_bytes()
+    assert accepted(s3) == [1, 1, 2, 3], "what is the same is not sent again"
+
+
+def test_a_last_request_that_failed_is_no_success_because_an_older_object_has_the_name(
+    s3: Proxy, plain: str, three: Path
+) -> None:
+    store = opened(s3, plain)
+    old = three.read_bytes()
+    send(store, three)
+    three.write_bytes(os.urandom(len(old)))
+    s3.fail("CompleteMultipartUpload", status=500, times=10_000)
+    with pytest.raises(StoreError, match="could not finish the upload"):
+        send(store, three)
+    assert store.get_bytes("run/shard") == old
+    s3.faults.clear()
+    stored = send(opened(s3, plain), three)
+    assert store.get_range(stored, 0, stored.size) == three.read_bytes()
+
+
 def test_a_small_object_with_a_flipped_byte_is_read_again_and_in_the_end_damaged(s3: Proxy, plain: str) -> None:
     store = opened(s3, plain)
     store.put_bytes("run/latest.json", b"{}")
@@ -253,6 +286,19 @@ def test_a_narrow_key_that_may_not_ask_still_finds_the_versions(s3: Proxy, s3_pl
     assert [f.file_id for f in store.list("run/")] == [stored.file_id]
 
 
+def test_unfinished_uploads_of_one_name_are_swept_over_the_end_of_a_page(s3: Proxy, plain: str, three: Path) -> None:
+    """Three senders of the same file were killed. What is left of them is billed and seen in no listing of objects."""
+    store = opened(s3, plain)
+    size = three.stat().st_size
+    for name in ("run/a", "run/a", "run/a", "run/b"):
+        with pytest.raises(StoreError, match="given up"):
+            store.put_file(name, three, size, hash_parts(three, size, PART), give_up)
+    s3.fail("ListMultipartUploads", page=2, times=99)
+    assert store.sweep("run/") == 4
+    s3.faults.clear()
+    assert store.sweep("run/") == 0
+
+
 def test_unfinished_uploads_are_swept_where_the_service_takes_a_prefix_for_a_name(
     s3: Proxy, plain: str, three: Path
 ) -> None:
@@ -281,6 +327,23 @@ def test_without_versions_a_replaced_object_is_missing_and_never_other_bytes(s3:
         assert caught.value.kind == "missing"
     store.delete(old)
     assert store.get_range(new, 0, 9) == b"new bytes"
+
+
+def test_an_object_that_another_replaces_before_it_is_looked_at_is_no_success(
+    s3: Proxy, plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size and time would be the other's, and a manifest would name those as ours."""
+    store, other = opened(s3, plain), opened(s3, plain)
+    call = store._client.call  # type: ignore[attr-defined]
+
+    def late(tried: str, operation: str, **asked: Any) -> Any:
+        if operation == "head_object":
+            other.put_bytes("run/x", b"theirs")
+        return call(tried, operation, **asked)
+
+    monkeypatch.setattr(store._client, "call", late)  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match="was replaced just after it was sent"):
+        store.put_bytes("run/x", b"ours")
 
 
 def test_without_versions_an_old_id_does_not_delete_the_same_bytes_sent_later(s3: Proxy, plain: str) -> None:
@@ -313,6 +376,17 @@ def test_with_versions_the_old_one_stays_readable_and_a_delete_takes_one(s3: Pro
     with pytest.raises(StoreError) as caught:
         store.get_range(new, 0, 5)
     assert caught.value.kind == "missing"
+
+
+def test_a_page_that_ends_among_the_versions_of_a_name_hides_none_of_them(s3: Proxy, s3_place: MakePlace) -> None:
+    """Of two claims the oldest version counts: one that a listing leaves out would let a second pod in."""
+    store = opened(s3, s3_place(True))
+    sent = [store.put_bytes("run/gen_00001.json", bytes(str(number), "ascii")).file_id for number in range(5)]
+    other = store.put_bytes("run/gen_00002.json", b"other").file_id
+    s3.fail("ListObjectVersions", page=2, times=99)
+    found = store.list_versions("run/")
+    assert [file.file_id for file in found] == [*reversed(sent), other]
+    assert len(s3.journal.of("ListObjectVersions")) >= 3
 
 
 def test_ids_from_before_the_bucket_kept_versions_stay_good(s3: Proxy, seaweed: Seaweed) -> None:

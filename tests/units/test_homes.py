@@ -22,7 +22,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (tmp_path / "var").mkdir()
     monkeypatch.setattr(homes, "VAR_TMP", tmp_path / "var")
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "RL_SUPERVISOR_SOCKET_DIR"):
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "RL_SUPERVISOR_SOCKET_DIR", "RL_SUPERVISOR_ETC"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 

@@ -63,6 +63,14 @@ NEEDED = [
 ]
 
 
+def of_this_box(script: str, folder: Path) -> str:
+    """The script with the box's own places for those of the machine: another run's variables and files may be there."""
+    for place in ("/proc/1/environ", "/etc/environment", "/etc/rp_environment", "/etc/rl-supervisor"):
+        assert place in script
+        script = script.replace(place, f"{folder}/machine{place}")
+    return script
+
+
 class Box:
     """A pod of its own: folders, a PATH with the stand-in first, and the script's processes to end afterwards."""
 
@@ -74,6 +82,8 @@ class Box:
         for name in ("etc", "bin", "locks"):
             (folder / name).mkdir()
         (self.etc / "demo.toml").write_text("[run]\n")
+        self.script = folder / SCRIPT.name
+        self.script.write_text(of_this_box(SCRIPT.read_text(), folder))
         program = folder / "bin" / "rl-supervisor"
         program.write_text(STAND_IN)
         program.chmod(0o755)
@@ -93,7 +103,7 @@ class Box:
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["bash", str(SCRIPT), *words],
+            ["bash", str(self.script), *words],
             env={**self.env, **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -282,8 +292,7 @@ def other_user(box: Box) -> list[str]:
         pytest.skip("needs root and setpriv, to be somebody else")
     for folder in (box.folder, *box.folder.parents[:-2]):
         folder.chmod(0o755)  # pytest's own folders are for root alone
-    for path in (SCRIPT, NANNY):
-        shutil.copy(path, box.folder)  # the checkout may be for root alone, too
+    shutil.copy(NANNY, box.folder)  # the checkout may be for root alone, too
     (box.folder / "home").mkdir()
     for path in (box.folder, box.folder / "home", box.folder / "locks"):
         os.chown(path, 54322, 54322)
@@ -293,7 +302,7 @@ def other_user(box: Box) -> list[str]:
         "--regid=54322",
         "--clear-groups",
         "bash",
-        str(box.folder / SCRIPT.name),
+        str(box.script),
         "--foreground",
     ]
 
