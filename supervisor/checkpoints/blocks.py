@@ -132,14 +132,3 @@ def hash_part(path: Path, part: tuple[int, int], size: int, block_size: int) -> 
     finally:
         os.close(descriptor)
     return hasher.found()
-
-
-def hash_file(path: Path, size: int, block_size: int) -> str:
-    """The hash of a whole local file, read once in order. Raises kind "changed" when it is shorter than ``size``."""
-    if size == 0:
-        return xxhash.xxh3_128_hexdigest(b"")
-    descriptor = open_source(path)
-    try:
-        return whole_hash(hash_blocks(read_pieces(descriptor, path, 0, size), block_size))
-    finally:
-        os.close(descriptor)

@@ -13,17 +13,19 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.checkpoints.blocks import BLOCKS, hash_file
+from supervisor.checkpoints.blocks import BLOCKS
 from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, step_folder
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import read_latest, read_manifest
-from supervisor.checkpoints.staging import Staging, alone_in, claim, local_disk
+from supervisor.checkpoints.staging import Staging, alone_in, begin_to_write, claim, local_disk, sync_file
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import fitting_part_size, part_ranges
 from supervisor.storage.source import hash_range
@@ -31,9 +33,10 @@ from supervisor.storage.source import hash_range
 REFETCHES = 5
 MISSING_REASKED = 2  # one 404 is no proof that a good step has lost a file
 WRITE_BACK_BYTES = 8 << 20
-"""From this size on the kernel is told to begin writing a part to the disk when it has come (Linux starts that on
-POSIX_FADV_DONTNEED, mm/fadvise.c): no stream waits for the disk, and the fsync at the end finds little left to do."""
-READ_BACK_BYTES = 64 << 20  # files up to this size are in memory still, and reading them again costs next to nothing
+"""From this size on a part begins to be written to the disk when it has come, and a file is brought there when it is
+complete: a step of such files would leave too much for the end. Smaller ones are brought there together."""
+CLAIMED_BYTES = 1 << 20
+"""A part above this size has its room promised before it is asked for; a smaller one is in memory at once."""
 TELL_BYTES = 4 << 20  # sixteen threads that count every block would wait for each other
 TELL_S = 1.0
 FOLDER_PLACEHOLDER = ".bzEmpty"  # what B2's web page leaves in an empty folder
@@ -66,8 +69,6 @@ class Item:
     parts: tuple[Part, ...]
     versions: tuple[StoredFile, ...]  # the one that the manifest names, then the current one of that name
     whole_sha1: str | None = None
-    xxh3: str = ""  # of the whole, by blocks of ``block_size``
-    block_size: int = 0
 
 
 @dataclass
@@ -120,6 +121,7 @@ class _Restore:
         self.folder = step_folder(run_id, step)
         self.staging = Staging(output_dir / place.primary, step)
         self.state = _Progress()
+        self.unsynced: list[Path] = []  # complete, and not yet known to be on the disk
 
     def run(self) -> Restored:
         started = time.monotonic()
@@ -130,7 +132,7 @@ class _Restore:
             of_tree.setdefault(item.spot.tree, []).append(item)
         trees = sorted(of_tree, key=lambda tree: (tree.primary, str(tree.target)))
         tried = f"restore step {self.step} to {self.output_dir}"
-        with local_disk(tried), alone_in(self.output_dir, self.step):
+        with local_disk(tried), alone_in(self.output_dir, self.step), closing(self.staging):
             self.staging.clear_others()
             self.meter.phase("checking", 0)
             in_place = {tree for tree in trees if self._is_in_place(tree, of_tree[tree])}
@@ -145,6 +147,7 @@ class _Restore:
                     self.staging.discard(trees)
                 raise
             self.meter.phase("renaming", 0)
+            self.staging.sync(self.unsynced, self.store.streams, self._one_more)
             aside = self.staging.rename([tree for tree in trees if tree not in in_place], self._one_more)
             self.staging.done()
         return Restored(
@@ -191,9 +194,7 @@ class _Restore:
             if current is not None and current.file_id != named.file_id and current.size == file.size:
                 versions = (named, current)  # a copied store has other ids; the hashes decide
             spot = spots[file.path]
-            items.append(
-                Item(file.path, spot, file.size, file.parts(), versions, xxh3=file.xxh3, block_size=file.block_size)
-            )
+            items.append(Item(file.path, spot, file.size, file.parts(), versions))
         return items, manifest, sha256(data)
 
     def _spots(self, names: Iterable[str]) -> Mapping[str, Spot]:
@@ -280,26 +281,35 @@ class _Restore:
 
     def _fetch_all(self, items: Sequence[Item]) -> None:
         self.meter.phase("fetching", sum(item.size for item in items))
-        jobs = []
-        pool = ThreadPoolExecutor(self.store.streams, thread_name_prefix="restore")
-        with pool:
-            for item in sorted(items, key=lambda item: -item.size):
-                there = self.state.done[item.name]
-                self.meter.add(sum(item.parts[number].size for number in there))
-                missing = [number for number in range(len(item.parts)) if number not in there]
-                if not missing:
-                    jobs.append(pool.submit(self._complete, item))
-                jobs += [pool.submit(self._fetch_part, item, number) for number in missing]
-            done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-            for job in waiting:
-                job.cancel()
+        todo: deque[tuple[Item, int | None]] = deque()  # a part, or None: only the end of the file is left
+        for item in sorted(items, key=lambda item: -item.size):
+            there = self.state.done[item.name]
+            self.meter.add(sum(item.parts[number].size for number in there))
+            missing = [number for number in range(len(item.parts)) if number not in there]
+            todo.extend((item, number) for number in missing or (None,))
+
+        def stream() -> None:
+            while todo:
+                try:
+                    item, number = todo.popleft()
+                except IndexError:  # another stream was faster
+                    return
+                self._fetch_part(item, number)
+
+        with ThreadPoolExecutor(self.store.streams, thread_name_prefix="restore") as pool:
+            jobs = [pool.submit(stream) for _ in range(min(self.store.streams, len(todo)))]
+            done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
             failed = next((error for job in done if (error := job.exception()) is not None), None)
             if failed is not None:
+                todo.clear()
                 self.meter.stop(failed if isinstance(failed, Exception) else RuntimeError(str(failed)))
                 raise failed
 
-    def _fetch_part(self, item: Item, number: int) -> None:
+    def _fetch_part(self, item: Item, number: int | None) -> None:
         self.meter.add(0)  # raises when another part failed
+        if number is None:
+            self._complete(item)
+            return
         part = item.parts[number]
         sha1 = self._fetch_until_right(item, part)
         with self.state.lock:
@@ -357,12 +367,13 @@ class _Restore:
                 told, told_at = position, time.monotonic()
 
         try:
-            claim(descriptor, part.offset, part.size)
+            if part.size > CLAIMED_BYTES:
+                claim(descriptor, part.offset, part.size)
             self.store.read_range(version, part.offset, part.size, write)
             self.meter.add(position - told)
             told = position
             if part.size >= WRITE_BACK_BYTES:
-                os.posix_fadvise(descriptor, part.offset, part.size, os.POSIX_FADV_DONTNEED)
+                begin_to_write(descriptor, part.offset, part.size)
         except StoreError:
             self.meter.add(part.offset - told)
             raise
@@ -373,7 +384,10 @@ class _Restore:
         return digest.hexdigest()
 
     def _complete(self, item: Item) -> None:
-        """All parts are there: check the whole where only the whole's hash is known, and bring it to the disk."""
+        """All parts are there: check the whole where only the whole's hash is known, and bring it to the disk.
+
+        Else nothing is read back: each part's SHA-1 was taken from the very bytes that were written.
+        """
         staged = item.spot.staged
         if item.whole_sha1 is not None:
             for _ in range(1 + REFETCHES):
@@ -384,16 +398,8 @@ class _Restore:
                     self._fetch_until_right(item, part)
             else:
                 raise StoreError("damaged", f"step {self.step} is damaged: {item.name} has not the SHA-1 that B2 names")
-        cheap = item.xxh3 and item.block_size and item.size <= READ_BACK_BYTES
-        if cheap and hash_file(staged, item.size, item.block_size) != item.xxh3:
-            raise StoreError(
-                "damaged",
-                f"step {self.step} is damaged: every part of {item.name} came as the manifest says, and the whole file "
-                f"on this disk is not what it says. Check this machine's memory and disk",
-            )
-        descriptor = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if item.size < WRITE_BACK_BYTES:
+            self.unsynced.append(staged)
+        else:
+            sync_file(staged)
         self.meter.add(0, 1)

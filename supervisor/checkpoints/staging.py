@@ -7,8 +7,10 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from supervisor.storage.base import Kind, StoreError
 
 MARGIN_BYTES = 16 << 20
 JOURNAL = ".journal"
+SYNCED_TOGETHER = 64  # files that a thread has open at a time
 
 
 class Staging:
@@ -25,6 +28,7 @@ class Staging:
     def __init__(self, primary: Path, step: int) -> None:
         self.step = step
         self.journal = primary.with_name(f"{RESTORING}{primary.name}{JOURNAL}")
+        self._noting: int | None = None  # descriptor of the journal, once something is noted
 
     # ------------------------------------------------------------ the journal
 
@@ -56,21 +60,27 @@ class Staging:
         return noted
 
     def note(self, *entry: object) -> None:
-        """One line, one write: a kill leaves at most the last one torn."""
-        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(descriptor, json.dumps(entry).encode() + b"\n")
-        finally:
+        """One line, one write: a kill leaves at most the last one torn. Not from two threads at a time."""
+        if self._noting is None:
+            self._noting = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.write(self._noting, json.dumps(entry).encode() + b"\n")
+
+    def close(self) -> None:
+        """Note nothing more for now."""
+        descriptor, self._noting = self._noting, None
+        if descriptor is not None:
             os.close(descriptor)
 
     def discard(self, trees: Iterable[Tree]) -> None:
         """Forget everything that was fetched."""
         for tree in trees:
             remove(tree.staging)
+        self.close()
         self.journal.unlink(missing_ok=True)
 
     def done(self) -> None:
         """Nothing of the fetching is left, not even after a loss of power."""
+        self.close()
         self.journal.unlink(missing_ok=True)
         _fsync(self.journal.parent)
 
@@ -90,15 +100,17 @@ class Staging:
         where the file system has no such call), all streams do it at once instead of waiting for one of them.
         """
         needed: dict[int, tuple[Path, int]] = {}
+        devices: dict[Path, int] = {}  # of each folder, once it was looked at and made
         for spot, expected in files:
-            staged = spot.staged
-            _refuse_links(spot)
-            _make_folders(spot.tree.target.parent)
-            staged.parent.mkdir(parents=True, exist_ok=True)
-            held = min(expected, staged.stat().st_blocks * 512) if staged.is_file() else 0
-            device = staged.parent.stat().st_dev
-            path, size = needed.get(device, (staged.parent, 0))
-            needed[device] = (path, size + expected - held)
+            folder = spot.staged.parent
+            if folder not in devices:
+                _refuse_links(spot.tree, folder)
+                _make_folders(spot.tree.target.parent)
+                folder.mkdir(parents=True, exist_ok=True)
+                devices[folder] = folder.stat().st_dev
+            held = min(expected, _held(spot))
+            path, size = needed.get(devices[folder], (folder, 0))
+            needed[devices[folder]] = (path, size + expected - held)
         for path, size in needed.values():
             status = os.statvfs(path)
             free = status.f_bavail * status.f_frsize
@@ -121,12 +133,23 @@ class Staging:
                         f"{str(other.inside)!r} and {str(spot.inside)!r} are one file there. Delete "
                         f"{spot.tree.staging}, or take a file system that tells such names apart",
                     )
-                os.ftruncate(descriptor, expected)
+                if file.st_size != expected:
+                    os.ftruncate(descriptor, expected)
             finally:
                 os.close(descriptor)
             told()
 
     # ------------------------------------------------------------ into place
+
+    def sync(self, paths: Sequence[Path], streams: int, told: Callable[[], None] = lambda: None) -> None:
+        """Bring many files to the disk; nothing of them is renamed before that.
+
+        An fsync of each as it came made the file system write its own journal as often, for one after the other.
+        """
+        pieces = [paths[start : start + SYNCED_TOGETHER] for start in range(0, len(paths), SYNCED_TOGETHER)]
+        with ThreadPoolExecutor(max(1, min(streams, len(pieces))), thread_name_prefix="sync") as pool:
+            for _ in pool.map(_sync_files, pieces):
+                told()
 
     def rename(self, trees: Sequence[Tree], told: Callable[[], None] = lambda: None) -> list[Path]:
         """The primary folder last: a step that has it has everything."""
@@ -168,15 +191,48 @@ def _commit_records_last(folder: Path) -> None:
     for place, _, names in os.walk(folder):
         for name in names:
             late = 1_000_000_000 if name == ".metadata" else 0
-            os.utime(Path(place, name), ns=(now + late, now + late), follow_symlinks=False)
+            os.utime(f"{place}/{name}", ns=(now + late, now + late), follow_symlinks=False)
 
 
-def _refuse_links(spot: Spot) -> None:
+def _refuse_links(tree: Tree, folder: Path) -> None:
     """What was left in a staging folder may be anybody's: nothing is written through a link in it."""
-    parent = spot.tree.target.parent
-    there = spot.staged.parent.resolve()
-    if there != parent.resolve() / spot.staged.parent.relative_to(parent) or spot.staged.is_symlink():
-        raise StoreError("permanent", f"{spot.tree.staging} holds a symbolic link; delete that folder and try again")
+    parent = tree.target.parent
+    if folder.resolve() != parent.resolve() / folder.relative_to(parent):
+        raise _link_in(tree)
+
+
+def _held(spot: Spot) -> int:
+    """Bytes of the disk that a staged file has already."""
+    try:
+        look = os.lstat(spot.staged)
+    except FileNotFoundError:
+        return 0
+    if stat.S_ISLNK(look.st_mode):
+        raise _link_in(spot.tree)
+    return look.st_blocks * 512 if stat.S_ISREG(look.st_mode) else 0
+
+
+def _link_in(tree: Tree) -> StoreError:
+    return StoreError("permanent", f"{tree.staging} holds a symbolic link; delete that folder and try again")
+
+
+def sync_file(path: Path) -> None:
+    """Bring one file to the disk."""
+    _sync_files([path])
+
+
+def _sync_files(paths: Iterable[Path]) -> None:
+    """Bring files to the disk together: all begin to be written before the first is waited for."""
+    descriptors: list[int] = []
+    try:
+        for path in paths:
+            descriptors.append(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+            begin_to_write(descriptors[-1], 0, 0)
+        for descriptor in descriptors:
+            os.fsync(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -232,6 +288,14 @@ def claim(descriptor: int, offset: int, size: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
+
+
+def begin_to_write(descriptor: int, offset: int, size: int) -> None:
+    """Have the kernel begin to write a range to the disk (Linux starts that on POSIX_FADV_DONTNEED, mm/fadvise.c).
+
+    No stream waits for the disk, and the fsync at the end finds little left to do.
+    """
+    os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def remove(path: Path) -> None:

@@ -31,6 +31,8 @@ from b2sdk.v3.exception import interpret_b2_error
 from supervisor.storage.limit import Throttle
 from supervisor.storage.source import SourceRange
 
+FILLED_BYTES = 256 << 10
+"""From so many bytes on it pays to have the kernel fill whole blocks, which takes four calls to begin and to end."""
 BLOCK_BYTES = 1 << 20  # less would be in a core's cache, and cost more in threads that wait for the interpreter
 SENDFILE_BYTES = 1 << 20
 ANSWER_BYTES = 1 << 20
@@ -97,15 +99,20 @@ class Download:
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[Callable[[memoryview], int]]:
-        """How to read the body. From a plain socket the kernel fills a block in one call, once what came with the
-        head is taken; http.client's own reading returns it in many small pieces, each of which costs two calls.
+        """How to read the body: from the socket, once what came with the head is taken. http.client's own reading
+        returns it in many small pieces, each of which costs two calls.
+
+        From a plain socket the kernel fills a block in one call. TLS gives a record of 16 KiB at a time, and a small
+        body is there at once.
         """
         stream: Any = self._response.fp
         link = self._connection.sock
-        if link is None or isinstance(link, ssl.SSLSocket):
+        if link is None:
             yield stream.readinto1
             return
-        early = len(stream.peek(1)) if int(self.headers["Content-Length"]) else 0
+        length = int(self.headers["Content-Length"])
+        early = len(stream.peek(1)) if length else 0
+        filled = length >= FILLED_BYTES and not isinstance(link, ssl.SSLSocket)
 
         def readinto(view: memoryview) -> int:
             nonlocal early
@@ -114,10 +121,13 @@ class Download:
                 early -= count
                 return count
             try:
-                return link.recv_into(view, 0, socket.MSG_WAITALL)
+                return link.recv_into(view, len(view), socket.MSG_WAITALL if filled else 0)
             except BlockingIOError:
                 raise TimeoutError(f"the connection brought no byte for {self._transport.stall_s:.0f} s") from None
 
+        if not filled:
+            yield readinto
+            return
         stall_s = self._transport.stall_s
         link.settimeout(None)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(stall_s))
@@ -301,7 +311,8 @@ class Transport:
             if connection is None:
                 return self._connect(address)
             if not select.select([connection.sock], [], [], 0)[0]:  # readable means closed by the other side
-                connection.sock.settimeout(self.stall_s)
+                if connection.sock.gettimeout() != self.stall_s:
+                    connection.sock.settimeout(self.stall_s)
                 return connection
             connection.close()
 

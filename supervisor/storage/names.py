@@ -22,7 +22,7 @@ def name_problem(name: str) -> str | None:
         return "it is not valid Unicode"
     if len(encoded) > 1024:
         return "it is longer than 1024 bytes"
-    if any(unicodedata.category(letter) == "Cc" for letter in name):
+    if not name.isprintable() and any(unicodedata.category(letter) == "Cc" for letter in name):
         return "it holds control characters"
     if name.startswith("/"):
         return "it is absolute"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import sys
@@ -222,3 +223,65 @@ def test_files_without_bytes_are_progress_too() -> None:
     assert moving.saw({"phase": "placing", "bytes": 0, "total": 0, "files": 1}, 0.0)
     assert not moving.saw({"phase": "placing", "bytes": 0, "total": 0, "files": 1}, 1.0)
     assert moving.saw({"phase": "placing", "bytes": 0, "total": 0, "files": 2}, 2.0)
+
+
+# ---------------------------------------------------------------- the local plan, line by line
+
+
+def wanted(number: int, mtime_ns: int = 1) -> Wanted:
+    return Wanted(f"{number}.distcp", Path(f"/{number}"), Identity(9, mtime_ns, number), 5, 1)
+
+
+def a_plan(place: Path) -> LocalPlan:
+    return LocalPlan(place / "publish-r-step_1.json", "file:///store")
+
+
+def test_a_plan_whose_last_line_a_kill_cut_keeps_all_lines_before_and_takes_more(tmp_path: Path) -> None:
+    first = a_plan(tmp_path)
+    for number in range(3):
+        first.known(wanted(number))
+        first.remember(wanted(number), 0, ("a" * 40, b"blocks"))
+        first.confirm(wanted(number), f"id{number}", now=True)
+    path = tmp_path / "publish-r-step_1.json"
+    path.write_bytes(path.read_bytes()[:-7])
+
+    second = a_plan(tmp_path)
+    assert second.known(wanted(1)) == ({0: ("a" * 40, b"blocks")}, "id1")
+    assert second.known(wanted(2)) == ({}, "")
+    second.remember(wanted(2), 1, ("b" * 40, b""))
+    second.confirm(wanted(2), "id2", now=True)
+    third = a_plan(tmp_path)
+    assert third.known(wanted(1)) == ({0: ("a" * 40, b"blocks")}, "id1")
+    assert third.known(wanted(2)) == ({1: ("b" * 40, b"")}, "id2")
+    assert third.known(wanted(2, mtime_ns=2)) == ({}, ""), "it was rewritten"
+
+
+def test_a_plan_that_a_full_disk_cut_is_whole_again_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = a_plan(tmp_path)
+    plan.known(wanted(0))
+    plan.confirm(wanted(0), "id0", now=True)
+
+    def full(descriptor: int) -> None:
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - 5)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        plan.known(wanted(1))
+        plan.confirm(wanted(1), "id1", now=True)
+        assert "could not be written" in plan.problem
+    plan.known(wanted(2))
+    plan.confirm(wanted(2), "id2", now=True)
+    assert plan.problem == ""
+    again = a_plan(tmp_path)
+    assert [again.known(wanted(number))[1] for number in range(3)] == ["id0", "id1", "id2"]
+
+
+def test_what_a_plan_forgot_stays_forgotten(tmp_path: Path) -> None:
+    plan = a_plan(tmp_path)
+    plan.known(wanted(0))
+    plan.confirm(wanted(0), "id0", now=True)
+    plan.forget("0.distcp")
+    assert a_plan(tmp_path).known(wanted(0)) == ({}, "")

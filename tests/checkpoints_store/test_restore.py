@@ -376,3 +376,72 @@ def test_trees_are_replaced_as_a_whole_and_single_files_as_files(tmp_path: Path)
         ".run/weights/step_18/w": "weights/step_18",
         ".run/state.json": "state.json",
     }
+
+
+def test_every_file_is_on_the_disk_before_a_folder_takes_its_place(
+    b2: B2Server, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(150):  # more than are brought to the disk together
+        step.write(f"trainer/small/{number}", b"%d" % number)
+        step.write(f".run/notes/{number}.json", b"%d" % number)
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    synced: set[int] = set()
+    fsync, rename = os.fsync, Path.rename
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def checked(path: Path, target: Path) -> Path:
+        files = [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+        assert {file.stat().st_ino for file in files} <= synced
+        if path.is_dir():
+            assert {place.stat().st_ino for place in [path, *path.rglob("*")]} <= synced
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "rename", checked)
+    fetch(store, tmp_path / "pod-b")
+    assert tree(tmp_path / "pod-b") == step.content()
+    assert (tmp_path / "pod-b" / "notes").stat().st_ino in synced
+    assert (tmp_path / "pod-b" / "checkpoints").stat().st_ino in synced
+
+
+def test_the_steps_own_folder_takes_its_place_when_all_others_are_there_for_good(
+    b2: B2Server, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step.write(".run/notes/one.json", b"1")
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    happened: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        happened.append(f"fsync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+
+    def renamed(path: Path, target: Path) -> Path:
+        happened.append(f"rename {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    fetch(store, tmp_path / "pod-b")
+    last = len(happened) - happened[::-1].index("rename step_20") - 1
+    assert "rename one.json" in happened[:last]
+    assert "fsync notes" in happened[happened.index("rename one.json") : last]
+    assert "fsync checkpoints" in happened[last:]
+
+
+def test_a_file_is_fetched_once_and_not_read_back(b2: B2Server, step: Step, tmp_path: Path) -> None:
+    """What is written is what was hashed: the disk is not asked for it again."""
+    store = b2_store(b2)
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    read: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pread", lambda *asked: read.append(asked[2]))
+        patch.setattr(os, "preadv", lambda *asked: read.append(asked[2]))
+        assert fetch(store, tmp_path / "pod-b").verified
+    assert read == []
+    assert tree(tmp_path / "pod-b") == step.content()

@@ -240,3 +240,19 @@ def test_it_steps_back_behind_the_training_and_dies_with_its_parent(b2: B2Server
         parent.wait(timeout=10)
         assert parent.stdout is not None
         parent.stdout.close()
+
+
+def test_a_transfer_starts_without_what_b2s_library_only_takes_where_it_is_there() -> None:
+    lines = [
+        "import sys",
+        "from supervisor.checkpoints.transfer import light_imports",
+        "assert 'b2sdk' not in sys.modules and 'pydantic' not in sys.modules",
+        "with light_imports():",
+        "    import supervisor.storage.b2",
+        "import b2sdk._internal.types, b2sdk._internal.progress, gc",
+        "assert b2sdk._internal.types.pydantic is None and b2sdk._internal.progress.tqdm is None",
+        "assert gc.isenabled()",
+        "import pydantic",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -227,6 +227,20 @@ def test_parts_travel_over_tls_and_a_stranger_is_refused(
     assert transport().send(f"https://localhost:{server.port}/x", {}, part) == {"contentSha1": "x"}
     assert hashlib.sha1(received[0]).hexdigest() == part.sha1
 
+    bodies = [os.urandom(size) for size in (0, 1, 100_000, 3_000_001)]
+
+    def give(link: socket.socket) -> None:
+        for body in bodies:
+            read_request(link)
+            link.sendall(answer("200 OK", body))
+
+    carrier = transport()
+    giver = scripted(give, tls=context)
+    for body in bodies:  # over one connection: what is left of one answer would spoil the next
+        with carrier.fetch(f"https://localhost:{giver.port}/x", {}) as download:
+            assert b"".join(map(bytes, download.blocks())) == body
+    assert giver.accepted == 1
+
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.setattr(b2http, "CONNECT_S", 1.0)
     stranger = Scripted(take)
