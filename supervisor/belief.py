@@ -10,13 +10,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import allowance, excuse, excuse_limit, startup_budget, step_deadline
+from supervisor.core.deadlines import (
+    FRESH_S,
+    allowance,
+    excuse,
+    excuse_limit,
+    started,
+    startup_budget,
+    step_deadline,
+)
 from supervisor.core.evolve import replace
 from supervisor.core.moves import note_failure
 from supervisor.core.observe import observe
 from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP
 from supervisor.core.proof import ENDING_GRACE_S, Verdict, ending
-from supervisor.core.signals import BAD_LOOKS, FRESH_S, SLOW_S
+from supervisor.core.signals import BAD_LOOKS, SLOW_S
 from supervisor.core.state import GpuMemory, State
 from supervisor.core.table import row_for
 from supervisor.core.verdicts import judge, progress_sentence
@@ -244,7 +252,7 @@ def _words(state: State) -> list[Piece]:
 def _step(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
-        budget, begun = startup_budget(state), state.now - state.started
+        budget, begun = startup_budget(state), state.now - started(state)
         return [
             Piece(
                 "start",
@@ -257,13 +265,13 @@ def _step(state: State) -> list[Piece]:
         ]
     if state.mode != "running":
         return []
-    limits = step_deadline(state)
-    hard = limits.hard_s + allowance(state)
-    if since < limits.soft_s and limits.soft_s < hard:
-        would = f"{span(limits.soft_s)} without a new step {A_SIGNAL}; {span(hard)} alone would be acted upon"
-        return [Piece("step", progress_sentence(state), since, limits.soft_s, limits.soft_s - since, would)]
+    limits, explained = step_deadline(state), allowance(state)
+    soft, hard = limits.soft_s + explained, limits.hard_s + explained
+    if since < soft < hard:
+        would = f"{span(soft)} without a new step {A_SIGNAL}; {span(hard)} alone would be acted upon"
+        return [Piece("step", progress_sentence(state), since, soft, soft - since, would)]
     why = excuse(state)
-    would = f"overdue, and excused: {why}; " if why and since >= limits.soft_s else ""
+    would = f"overdue, and excused: {why}; " if why and since >= soft else ""
     would += f"{span(hard)} without a new step alone would be acted upon"
     return [Piece("step", progress_sentence(state), since, hard, hard - since, would)]
 

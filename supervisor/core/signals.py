@@ -9,14 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core.deadlines import current, excuse, excuse_limit, step_deadline, step_limits
+from supervisor.core.deadlines import (
+    FRESH_S,
+    counting,
+    current,
+    excuse,
+    excuse_limit,
+    explained_s,
+    step_began,
+    step_deadline,
+    step_limits,
+)
 from supervisor.core.observe_job import EMPTY_PART, TOLD_S
 from supervisor.core.phases import STEP, limits
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
-FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
 BAD_LOOKS = 3  # a server may miss a look or two under load
 WORKS_ON_S = 10.0  # two looks: the first one after its end may still tell of tokens from before
@@ -141,21 +150,21 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     return signals
 
 
-def counting(state: State, watch: Watch) -> bool:
-    """Are the engine's counters known at present?"""
-    engine = state.engine
-    return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
-
-
 def soft_overdue(state: State, watch: Watch) -> Signal | None:
     """The step is later than what this run has taught, and nothing known explains it."""
     if state.mode != "running":
         return None
     soft, _ = step_limits(state)
-    if not watch.over(state.progress.t, soft) or excuse(state, watch):
+    # Until it would be late by the clock on the wall nobody asks what explains it (``calm``).
+    if not watch.over(state.progress.t, soft) or not watch.over(step_began(state, watch), soft) or excuse(state, watch):
         return None
-    since = state.now - state.progress.t
-    return Signal("step", f"no new step for {span(since)} ({step_deadline(state).sentence})")
+    return Signal("step", f"no new step for {late(state)} ({step_deadline(state).sentence})")
+
+
+def late(state: State) -> str:
+    """For how long no step was done, and how much of that known reasons explain."""
+    since, explained = state.now - state.progress.t, explained_s(state)
+    return f"{span(since)}, {span(explained)} of them explained," if explained >= 1 else span(since)
 
 
 def idle_engine(state: State, watch: Watch) -> Signal | None:
@@ -170,8 +179,11 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
 def still_rollouts(state: State, watch: Watch) -> Signal | None:
     """The orchestrator's own counts stand still."""
     work = state.work
+    # Where nobody can say whether the engine works, one long rollout looks the same: then they stand for a whole step.
+    is_known = counting(state, watch) or not state.settings.has_engine
+    least_s = state.settings.hang_s if is_known else step_limits(state)[0]
     # Counts that nobody has told for a while are unknown, which is not the same as standing still.
-    if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang_s:
+    if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < least_s:
         return None
     return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
 
@@ -198,7 +210,7 @@ def busy_trainer(state: State, watch: Watch) -> bool:
     if state.learned.phases.keys() & TELLS_OF_TRAINING:
         return False  # they would say so
     times = state.learned.phases.get(STEP)
-    return times is not None and not watch.over(state.progress.t, SILENT_LONGEST * times.longest_s)
+    return times is not None and not watch.over(step_began(state, watch), SILENT_LONGEST * times.longest_s)
 
 
 def moving(state: State, watch: Watch) -> bool:

@@ -125,8 +125,9 @@ def test_a_checkpoint_save_explains_silence_for_as_long_as_saves_take_here(world
     assert world.state.learned.phases["trainer/checkpoint"].longest_s == 30
     world.see(f.PhaseSeen("trainer", "checkpoint", 13))
     took = until(world, "verdict", 2000, lambda: idle(world))
-    # Saves never took more than 30 s: nine hundred seconds, which an unknown one is given, are not waited for.
-    assert 600 <= took <= 700
+    # Saves never took more than 30 s: nine hundred seconds, which an unknown one is given, are not waited for. Five
+    # times as long explains that there is no step, and does not count against it.
+    assert 600 + 150 <= took <= 600 + 200
 
 
 def test_a_download_that_grows_does_not_use_up_the_start(world: World) -> None:
