@@ -24,7 +24,7 @@ from supervisor.core.moves import note_failure
 from supervisor.core.observe import observe
 from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP
 from supervisor.core.proof import ENDING_GRACE_S, Verdict, ending
-from supervisor.core.signals import BAD_LOOKS, SLOW_S
+from supervisor.core.signals import BAD_CANARIES, BAD_LOOKS, SLOW_S
 from supervisor.core.state import GpuMemory, State
 from supervisor.core.table import row_for
 from supervisor.core.verdicts import judge, progress_sentence
@@ -189,8 +189,11 @@ def _engine(state: State) -> list[Piece]:
             would = f"at {BAD_LOOKS}, with counters that stand still, it {A_SIGNAL}"
         found.append(Piece("engine liveness", text, would=would))
     if engine.canary_misses:
-        text = f"a one-token request was not answered, {times(engine.canary_misses)}"
-        found.append(Piece("engine canary", text, would="with counters that stand still, this is a signal"))
+        text = f"a one-token request was not answered, {times(engine.canary_misses)} in a row"
+        would = "with counters that stand still, this is a signal"
+        if engine.canary_misses < BAD_CANARIES:
+            would = f"at {BAD_CANARIES}, with counters that stand still, it {A_SIGNAL}"
+        found.append(Piece("engine canary", text, would=would))
     return found
 
 
@@ -208,7 +211,7 @@ def _counters(state: State) -> Piece:
     rule = f"{span(hang_s)} without a token while work waits {A_SIGNAL}"
     if engine.work_since is None:
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; no work waits now")
-    if engine.look.liveness == "ok" and not engine.canary_misses:
+    if engine.look.liveness == "ok" and engine.canary_misses < BAD_CANARIES:
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; not while /liveness is answered, as now")
     still = min(engine.counted_t - engine.moved_t, engine.counted_t - engine.work_since)
     return Piece("engine counters", text, age, hang_s, hang_s - still, rule)

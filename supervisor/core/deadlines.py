@@ -18,11 +18,14 @@ RESUME_FLOOR_S = 600.0
 SAVE_FLOOR_S = 120.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 EVAL_CEILINGS, EVAL_LONGEST = 2.0, 2.0  # step ceilings, or the longest evaluation seen, that one may take
-EVAL_IDLE_S = 600.0
+IDLE_S = 600.0  # an engine that nobody asked for anything for so long evaluates nothing
 STILL_WRITTEN_S = 60.0
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 MOST_SPANS = 64
 APART = ("eval", "checkpoint")  # work that a step of the trainer does not end
+BESIDE = "orchestrator/eval"
+"""Where an evaluation stands in ``State.phases`` while the orchestrator does something else beside it: prime-rl updates
+weights meanwhile (559b44772, dispatcher.py: eval episodes may finish even if training advances)."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,8 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
 
 def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
     """The phases that may explain silence now, with their roles and the time until which each does."""
-    for role, phase in state.phases.items():
+    for name, phase in state.phases.items():
+        role = name.partition("/")[0]
         limit = excuse_limit(state, role, phase.phase)
         if limit > 0 and current(state, phase):
             ends = phase.t + limit
@@ -184,10 +188,10 @@ def _evaluated(state: State, phase: Phase, watch: Watch) -> float:
     """Until when this can have been an evaluation, as far as the engine's counters tell."""
     engine = state.engine
     worked_t = max(phase.t, engine.worked_t)
-    if not watch.over(worked_t, EVAL_IDLE_S) or not counting(state, watch):
+    if not watch.over(worked_t, IDLE_S) or not counting(state, watch):
         return NEVER
     # Nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing.
-    return worked_t if engine.counted_t - worked_t >= EVAL_IDLE_S else NEVER
+    return worked_t if engine.counted_t - worked_t >= IDLE_S else NEVER
 
 
 def excuse(state: State, watch: Watch | None = None) -> str:
@@ -209,6 +213,19 @@ def excuse(state: State, watch: Watch | None = None) -> str:
         if step.state == "writing" and not watch.over(state.now - age, STILL_WRITTEN_S):
             return f"the checkpoint of step {step.step} is being written"
     return ""
+
+
+def unsaid(state: State, watch: Watch) -> float:
+    """Seconds that an evaluation may take of which nobody would tell: nothing of the orchestrator's log is read here.
+
+    Such a run's logs show its steps alone. Where the counters say that the engine works for nobody it is none, and
+    where they could be read and are silent now that is no good sign.
+    """
+    engine = state.engine
+    if not state.settings.has_engine or state.work is not None or {"orchestrator", BESIDE} & state.phases.keys():
+        return 0.0
+    works = counting(state, watch) and engine.counted_t - engine.worked_t < IDLE_S
+    return excuse_limit(state, "orchestrator", "eval") if works or engine.count is None else 0.0
 
 
 def updating(state: State, watch: Watch) -> bool:

@@ -7,7 +7,7 @@ from math import isnan
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import explained_s, explained_until_now, with_span
+from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import STEP, WARM, learn
 from supervisor.core.state import (
@@ -268,15 +268,32 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
     old = state.phases.get(fact.role)
     if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
         return state  # repeating oneself does not renew an excuse
-    state = _phase_over(state, fact.role)
+    if old is not None and old.phase == "eval" and not old.over and _passing(fact):
+        state = replace(state, phases={**state.phases, BESIDE: old})
+    elif not _passing(fact):
+        state = _phase_over(state, fact.role)
+    else:
+        state = _one_over(state, fact.role)
     phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
     settle(state, phases={**state.phases, fact.role: phase})
     return state
 
 
+def _passing(fact: f.PhaseSeen) -> bool:
+    """Weights are updated beside whatever else the orchestrator does, and its end says nothing of that either."""
+    return fact.role == "orchestrator" and (
+        fact.phase in ("weight-update", "barrier") or (fact.phase == "rollouts" and fact.step is None)
+    )
+
+
 def _phase_over(state: State, role: f.Role) -> State:
     """The role goes on to something else: how long its phase took is learned, once."""
-    phase = state.phases.get(role)
+    state = _one_over(state, role)
+    return _one_over(state, BESIDE) if role == "orchestrator" else state
+
+
+def _one_over(state: State, name: str) -> State:
+    phase, role = state.phases.get(name), name.partition("/")[0]
     if phase is None or phase.over:
         return state
     explained = explained_until_now(state, role, phase)
@@ -284,7 +301,7 @@ def _phase_over(state: State, role: f.Role) -> State:
     if phase.timed:
         learned = learn(learned, f"{role}/{phase.phase}", state.now - phase.t)
     over = replace(phase, timed=False, over=True)
-    settle(state, learned=learned, explained=explained, phases={**state.phases, role: over})
+    settle(state, learned=learned, explained=explained, phases={**state.phases, name: over})
     return state
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from supervisor.core.deadlines import (
     FRESH_S,
+    IDLE_S,
     counting,
     current,
     excuse,
@@ -28,6 +29,7 @@ from supervisor.core.words import size, span
 
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
 BAD_LOOKS = 3  # a server may miss a look or two under load
+BAD_CANARIES = 2  # one that waits for half of hang_s each time
 WORKS_ON_S = 10.0  # two looks: the first one after its end may still tell of tokens from before
 SURVIVED_S = 600.0
 WORKS = ("training", "checkpoint", "weight-update")  # phases in which the others wait for the trainer
@@ -131,7 +133,7 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
         waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
         # An engine that answers from within does not hang, unless it makes no token for us either: what others call
         # work in flight may be requests that it refuses at once.
-        lively = engine.lively_t > engine.moved_t + hang_s / 2 and not engine.canary_misses
+        lively = engine.lively_t > engine.moved_t + hang_s / 2 and engine.canary_misses < BAD_CANARIES
         if frozen_s >= hang_s and waits_s >= hang_s and not lively:
             signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
         else:
@@ -145,8 +147,9 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     if not is_counting or frozen_s >= hang_s / 2 or signals:
         if engine.liveness_misses >= BAD_LOOKS:
             signals.append(Signal("request", f"/liveness failed {engine.liveness_misses} times in a row"))
-        elif engine.canary_misses >= 1:
-            signals.append(Signal("request", "a one-token request was not answered"))
+        elif engine.canary_misses >= BAD_CANARIES:
+            missed_twice = f"a one-token request was not answered, {engine.canary_misses} times in a row"
+            signals.append(Signal("request", missed_twice))
     return signals
 
 
@@ -214,14 +217,14 @@ def busy_trainer(state: State, watch: Watch) -> bool:
 
 
 def moving(state: State, watch: Watch) -> bool:
-    """Does something of the step under way move: tokens for work that waits, rollouts that end, files that grow?"""
-    engine, work = state.engine, state.work
-    growth = state.growth.get("rollouts")
-    moved = [engine.worked_t] if engine.work_since is not None else []
+    """Does something of the step under way move: tokens for somebody, rollouts that end, files that grow?"""
+    work, growth = state.work, state.growth.get("rollouts")
+    moved = [state.engine.worked_t]
     moved += [work.moved_t] if work is not None else []
     moved += [growth.t] if growth is not None else []
-    last = max(moved, default=-1.0)
-    return last > state.progress.t and not watch.over(last, FRESH_S)
+    last = max(moved)
+    # The last rollouts of a step, and their environment, may keep all others waiting for minutes.
+    return last > state.progress.t and not watch.over(last, IDLE_S)
 
 
 def lost_gpu(state: State) -> GpuTrouble | None:

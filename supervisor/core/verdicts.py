@@ -17,6 +17,7 @@ from supervisor.core.deadlines import (
     step_began,
     step_deadline,
     step_limits,
+    unsaid,
     updating,
 )
 from supervisor.core.proof import (
@@ -184,9 +185,6 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
     overdue = soft_overdue(state, watch)
     if overdue is None or ending(state):
         return None
-    engine = state.engine
-    if counting(state, watch) and engine.counted_t - engine.worked_t < state.settings.hang_s:
-        return None  # the engine makes tokens for somebody: a long step, not a stuck one
     signals = [overdue, *_nobody_works(state, watch)]
     if len(signals) < 2:
         return None
@@ -199,6 +197,9 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
 
 
 def _nobody_works(state: State, watch: Watch) -> list[Signal]:
+    engine = state.engine
+    if counting(state, watch) and engine.counted_t - engine.worked_t < state.settings.hang_s:
+        return []  # the engine makes tokens for somebody: a long step, not a stuck one
     if busy_trainer(state, watch):
         return []
     return [one for one in (still_rollouts(state, watch), idle_engine(state, watch)) if one is not None]
@@ -213,7 +214,8 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
     began = step_began(state, watch)
     if not watch.over(began, hard + ends):
         return None
-    if moving(state, watch) and not watch.over(began, MOVING_FACTOR * hard + ends):
+    longer = MOVING_FACTOR * hard if moving(state, watch) else hard
+    if not watch.over(began, longer + unsaid(state, watch) + ends):
         return None
     since = late(state).rstrip(",")
     return Verdict(
@@ -246,7 +248,8 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
     budget, began = startup_budget(state), started(state, watch)
     if not watch.over(began, budget):
         return None
-    if moving(state, watch) and not watch.over(began, MOVING_FACTOR * budget):
+    longer = MOVING_FACTOR * budget if moving(state, watch) else budget
+    if not watch.over(began, longer + (unsaid(state, watch) if state.engine.ever_ok else 0.0)):
         return None  # rollouts of a first step that is a long one
     since = state.now - state.started
     last = max(state.phases.items(), key=lambda item: item[1].t, default=None)

@@ -659,6 +659,7 @@ def test_observing_says_what_would_be_done_and_does_nothing(world: World) -> Non
 
 def test_a_run_that_goes_on_by_itself_is_kept_as_a_counterfactual(world: World) -> None:
     observed(world)
+    world.see(f.PhaseSeen("orchestrator", "rollouts", 13))
     quiet = 3 * step_deadline(world.state).hard_s + 60
     for _ in range(int(quiet / 10)):
         world.t += 10
