@@ -182,11 +182,8 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
 def still_rollouts(state: State, watch: Watch) -> Signal | None:
     """The orchestrator's own counts stand still."""
     work = state.work
-    # Where nobody can say whether the engine works, one long rollout looks the same: then they stand for a whole step.
-    is_known = counting(state, watch) or not state.settings.has_engine
-    least_s = state.settings.hang_s if is_known else step_limits(state)[0]
     # Counts that nobody has told for a while are unknown, which is not the same as standing still.
-    if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < least_s:
+    if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang_s:
         return None
     return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
 

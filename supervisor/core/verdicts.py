@@ -197,9 +197,11 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
 
 
 def _nobody_works(state: State, watch: Watch) -> list[Signal]:
-    engine = state.engine
-    if counting(state, watch) and engine.counted_t - engine.worked_t < state.settings.hang_s:
-        return []  # the engine makes tokens for somebody: a long step, not a stuck one
+    engine, settings = state.engine, state.settings
+    # The engine makes tokens for somebody: a long step, not a stuck one. Where nobody can say, a step that waits for
+    # one long rollout looks the same, and its lateness and the counts that stand still are one signal.
+    if settings.has_engine and (not counting(state, watch) or engine.counted_t - engine.worked_t < settings.hang_s):
+        return []
     if busy_trainer(state, watch):
         return []
     return [one for one in (still_rollouts(state, watch), idle_engine(state, watch)) if one is not None]

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from supervisor.core.facts import Settings
 from supervisor.errors import ConfigError
-from supervisor.simulator.virtual.healthy import healthy_physics
+from supervisor.simulator.virtual.healthy import healthy_physics, healthy_rates
 
 FILE = Path(__file__).with_name("mix.toml")
 GB = 10**9
@@ -85,7 +85,8 @@ def _own(file: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """What a scenario has of its own."""
     number = name.removeprefix(WORLD)
     if name.startswith(WORLD) and number.isascii() and number.isdigit() and 0 < len(number) < 7 and int(number):
-        return {**file["scenario"]["healthy"], "physics": healthy_physics(int(number))}
+        physics, odd = healthy_physics(int(number)), file["scenario"]["healthy"]
+        return {**odd, "physics": physics, "rates": {**odd["rates"], **healthy_rates(physics)}}
     if name not in file["scenario"]:
         raise ConfigError(f"There is no scenario {name!r}; known are {', '.join(scenario_names())}.")
     own: Mapping[str, Any] = file["scenario"][name]
