@@ -10,13 +10,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import allowance, excuse, excuse_limit, startup_budget, step_deadline
+from supervisor.core.deadlines import (
+    FRESH_S,
+    allowance,
+    excuse,
+    excuse_limit,
+    started,
+    startup_budget,
+    step_deadline,
+)
 from supervisor.core.evolve import replace
 from supervisor.core.moves import note_failure
 from supervisor.core.observe import observe
 from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP
 from supervisor.core.proof import Verdict, grace
-from supervisor.core.signals import BAD_LOOKS, FRESH_S, SLOW_S
+from supervisor.core.signals import BAD_CANARIES, BAD_LOOKS, SLOW_S
 from supervisor.core.state import Gone, GpuMemory, State
 from supervisor.core.table import row_for
 from supervisor.core.verdicts import judge, progress_sentence
@@ -179,8 +187,11 @@ def _engine(state: State) -> list[Piece]:
             would = f"at {BAD_LOOKS}, with counters that stand still, it {A_SIGNAL}"
         found.append(Piece("engine liveness", text, would=would))
     if engine.canary_misses:
-        text = f"a one-token request was not answered, {times(engine.canary_misses)}"
-        found.append(Piece("engine canary", text, would="with counters that stand still, this is a signal"))
+        text = f"a one-token request was not answered, {times(engine.canary_misses)} in a row"
+        would = "with counters that stand still, this is a signal"
+        if engine.canary_misses < BAD_CANARIES:
+            would = f"at {BAD_CANARIES}, with counters that stand still, it {A_SIGNAL}"
+        found.append(Piece("engine canary", text, would=would))
     return found
 
 
@@ -198,7 +209,7 @@ def _counters(state: State) -> Piece:
     rule = f"{span(hang_s)} without a token while work waits {A_SIGNAL}"
     if engine.work_since is None:
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; no work waits now")
-    if engine.look.liveness == "ok" and not engine.canary_misses:
+    if engine.look.liveness == "ok" and engine.canary_misses < BAD_CANARIES:
         return Piece("engine counters", text, age, hang_s, None, f"{rule}; not while /liveness is answered, as now")
     still = min(engine.counted_t - engine.moved_t, engine.counted_t - engine.work_since)
     return Piece("engine counters", text, age, hang_s, hang_s - still, rule)
@@ -242,7 +253,7 @@ def _words(state: State) -> list[Piece]:
 def _step(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
-        budget, begun = startup_budget(state), state.now - state.started
+        budget, begun = startup_budget(state), state.now - started(state)
         return [
             Piece(
                 "start",
@@ -255,13 +266,13 @@ def _step(state: State) -> list[Piece]:
         ]
     if state.mode != "running":
         return []
-    limits = step_deadline(state)
-    hard = limits.hard_s + allowance(state)
-    if since < limits.soft_s and limits.soft_s < hard:
-        would = f"{span(limits.soft_s)} without a new step {A_SIGNAL}; {span(hard)} alone would be acted upon"
-        return [Piece("step", progress_sentence(state), since, limits.soft_s, limits.soft_s - since, would)]
+    limits, explained = step_deadline(state), allowance(state)
+    soft, hard = limits.soft_s + explained, limits.hard_s + explained
+    if since < soft < hard:
+        would = f"{span(soft)} without a new step {A_SIGNAL}; {span(hard)} alone would be acted upon"
+        return [Piece("step", progress_sentence(state), since, soft, soft - since, would)]
     why = excuse(state)
-    would = f"overdue, and excused: {why}; " if why and since >= limits.soft_s else ""
+    would = f"overdue, and excused: {why}; " if why and since >= soft else ""
     would += f"{span(hard)} without a new step alone would be acted upon"
     return [Piece("step", progress_sentence(state), since, hard, hard - since, would)]
 

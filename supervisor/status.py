@@ -9,7 +9,7 @@ from typing import Any
 from supervisor import belief
 from supervisor.core import keeping
 from supervisor.core.account import settled
-from supervisor.core.deadlines import allowance, excuse, startup_budget, step_deadline
+from supervisor.core.deadlines import allowance, excuse, started, startup_budget, step_deadline
 from supervisor.core.goodput import PRODUCTIVE, across, merged
 from supervisor.core.phases import STEP
 from supervisor.core.retention import held, next_to_publish
@@ -212,11 +212,11 @@ def _deadline(state: State) -> dict[str, Any] | None:
         deadline = step_deadline(state)
         extra = allowance(state)
         left = deadline.hard_s + extra - (state.now - state.progress.t)
-        more = f"; the phase that has begun may take {span(extra)} more" if extra else ""
+        more = f"; known reasons explain {span(extra)} more" if extra else ""
         return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":
         budget = startup_budget(state)
-        left = budget - (state.now - state.started)
+        left = budget - (state.now - started(state))
         return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
     if state.mode == "backing-off":
         return {"sentence": "The next try.", "seconds_left": round(state.backoff_until - state.now, 1)}

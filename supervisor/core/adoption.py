@@ -8,8 +8,8 @@ has not moved since are put back.
 
 from __future__ import annotations
 
+from supervisor.core.deadlines import FRESH_S
 from supervisor.core.evolve import replace
-from supervisor.core.signals import FRESH_S
 from supervisor.core.state import Left, Phase, State
 from supervisor.core.watch import Watch
 

@@ -66,8 +66,10 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
         return False
     if new.counted_t - new.moved_t >= hang_s / 2 and new.work_since is not None:
         return False
-    # An engine that becomes idle, or has work again, changes who is thought to be stuck.
-    return (old.work_since is None) == (new.work_since is None) or _in_time(after)
+    # An engine that becomes idle, or has work again, changes who is thought to be stuck; one of which it is known again
+    # that it works for nobody is no evaluation.
+    same = (old.work_since is None) == (new.work_since is None) and new.worked_t == after.now
+    return same or _in_time(after)
 
 
 def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:

@@ -1,20 +1,32 @@
-"""How long silence may last now: the learned limits of ``phases``, applied to what the run is doing."""
+"""How long silence may last now: the learned limits of ``phases``, applied to what the run is doing.
+
+Time that a known reason explains (a save, an evaluation, an update of weights) counts against no limit, neither while
+it lasts nor afterwards: all rules that ask how late a step or a start is ask by a clock that stood still meanwhile.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from supervisor.core.phases import RESUME, STEP, WARM, limits
 from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import Phase, State
-from supervisor.core.watch import Watch
+from supervisor.core.watch import NEVER, Watch
 from supervisor.core.words import span
 
 RESUME_FLOOR_S = 600.0
-SAVE_FLOOR_S, EVAL_FLOOR_S = 120.0, 300.0
+SAVE_FLOOR_S = 120.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
-EVAL_IDLE_S = 600.0
+EVAL_CEILINGS, EVAL_LONGEST = 2.0, 2.0  # step ceilings, or the longest evaluation seen, that one may take
+IDLE_S = 600.0  # an engine that nobody asked for anything for so long evaluates nothing
 STILL_WRITTEN_S = 60.0
+FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
+MOST_SPANS = 64
+APART = ("eval", "checkpoint")  # work that a step of the trainer does not end
+BESIDE = "orchestrator/eval"
+"""Where an evaluation stands in ``State.phases`` while the orchestrator does something else beside it: prime-rl updates
+weights meanwhile (559b44772, dispatcher.py: eval episodes may finish even if training advances)."""
 
 
 @dataclass(frozen=True)
@@ -71,55 +83,130 @@ def startup_suspect(state: State) -> float:
     return min(soft, _foreseen(state))
 
 
-def started(state: State) -> float:
-    """When the start began, by a clock that stood still while a download grew."""
+def counting(state: State, watch: Watch) -> bool:
+    """Are the engine's counters known at present?"""
+    engine = state.engine
+    return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
+
+
+def started(state: State, watch: Watch | None = None) -> float:
+    """When the start began, by a clock that stood still while a download grew or a known reason explained it."""
+    return _started(state, watch, NEVER)
+
+
+def start_took(state: State, now: float) -> float:
+    """Seconds of the start up to ``now`` that no known reason explains: what it teaches."""
+    return now - _started(state, None, now)
+
+
+def _started(state: State, watch: Watch | None, until: float) -> float:
     growth = state.growth.get("download")
-    return state.started + (growth.grown_s if growth else 0.0)
+    # A download explains a start only while it grows.
+    explained = _explained_s(state, state.started, watch, but="download", until=until)
+    return state.started + (growth.grown_s if growth else 0.0) + explained
+
+
+def step_began(state: State, watch: Watch | None = None) -> float:
+    """When the step under way began, by a clock that stood still while a known reason explained the silence."""
+    return state.progress.t + allowance(state, watch)
+
+
+def allowance(state: State, watch: Watch | None = None) -> float:
+    """Seconds by which known reasons stretch the step's limits: what they took, and what the present ones may take."""
+    return _explained_s(state, state.progress.t, watch)
+
+
+def explained_s(state: State) -> float:
+    """Seconds since the last step that a known reason explains, up to now."""
+    return _explained_s(state, state.progress.t, until=state.now)
+
+
+def _explained_s(
+    state: State, since: float, watch: Watch | None = None, *, but: str = "", until: float = NEVER
+) -> float:
+    present = [(phase.t, ends) for _, phase, ends in _present(state, watch or Watch(state.now)) if phase.phase != but]
+    total, reached = 0.0, since
+    for began, ended in sorted((*state.explained, *present)):
+        ended = min(ended, until)
+        if ended > reached:  # two roles may be busy at the same time
+            total += ended - max(began, reached)
+            reached = ended
+    return total
+
+
+def explained_until_now(state: State, role: str, phase: Phase) -> tuple[tuple[float, float], ...]:
+    """``state.explained`` with ``phase``, which is over now. That it was told to be over shows that it was no hang."""
+    limit = excuse_limit(state, role, phase.phase)
+    if limit <= 0 or phase.over or phase.phase == "download":
+        return state.explained
+    return with_span(state.explained, phase.t, min(state.now, phase.t + limit))
+
+
+def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float) -> tuple[tuple[float, float], ...]:
+    """``spans`` and one more: what follows the newest without a gap becomes part of it."""
+    if spans and spans[-1][0] <= began <= spans[-1][1]:
+        return (*spans[:-1], (spans[-1][0], max(spans[-1][1], ended)))
+    return (*spans, (began, ended))[-MOST_SPANS:]
 
 
 def excuse_limit(state: State, role: str, phase: str) -> float:
     """For how long this phase explains that nothing else moves, in seconds; below 0: it explains nothing."""
     settings = state.settings
+    times = state.learned.phases.get(f"{role}/{phase}")
     match phase:
         case "checkpoint":
-            floor, unknown = SAVE_FLOOR_S, settings.writing_s
+            if times is None or times.count < LEARNED_FROM:
+                return settings.writing_s
+            # Not longer than an unknown one: where no line says that it is over, its length is learned too long.
+            return min(settings.writing_s, max(SAVE_FLOOR_S, 5 * times.longest_s))
         case "weight-update":
             # At log level "info" no line says that an update is over, so nothing is learned of its length.
             return 3 * settings.hang_s
         case "eval":
-            floor, unknown = EVAL_FLOOR_S, settings.step_ceiling_s
+            # Short ones say nothing of the long one that comes once a day: it ends by the engine's idleness.
+            longest_s = times.longest_s if times is not None else 0.0
+            return max(EVAL_CEILINGS * settings.step_ceiling_s, EVAL_LONGEST * longest_s)
         case "download":
             return settings.startup_s
-        case _:
-            return -1.0
-    times = state.learned.phases.get(f"{role}/{phase}")
-    if times is None or times.count < LEARNED_FROM:
-        return unknown
-    # Not longer than an unknown one: where no line says that a phase is over, its length is learned too long.
-    return min(unknown, max(floor, 5 * times.longest_s))
+    return -1.0
+
+
+def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
+    """The phases that may explain silence now, with their roles and the time until which each does."""
+    for name, phase in state.phases.items():
+        role = name.partition("/")[0]
+        limit = excuse_limit(state, role, phase.phase)
+        if limit > 0 and current(state, phase):
+            ends = phase.t + limit
+            yield role, phase, min(ends, _evaluated(state, phase, watch) if _asks_the_engine(role, phase) else ends)
+
+
+def _asks_the_engine(role: str, phase: Phase) -> bool:
+    return phase.phase == "eval" and role != "trainer"  # the trainer validates by itself
+
+
+def _evaluated(state: State, phase: Phase, watch: Watch) -> float:
+    """Until when this can have been an evaluation, as far as the engine's counters tell."""
+    engine = state.engine
+    worked_t = max(phase.t, engine.worked_t)
+    if not watch.over(worked_t, IDLE_S) or not counting(state, watch):
+        return NEVER
+    # Nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing.
+    return worked_t if engine.counted_t - worked_t >= IDLE_S else NEVER
 
 
 def excuse(state: State, watch: Watch | None = None) -> str:
     """A known reason for silence now (a checkpoint being written, a weight update, an evaluation), or ""."""
     watch = watch or Watch(state.now)
-    for role, phase in state.phases.items():
-        limit = excuse_limit(state, role, phase.phase)
-        if limit <= 0 or not current(state, phase):
-            continue
-        if (
-            phase.phase == "eval"
-            and state.engine.ever_ok
-            and watch.over(max(phase.t, state.engine.worked_t), EVAL_IDLE_S)
-        ):
-            continue  # nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing
-        if not watch.over(phase.t, limit):
+    for role, phase, ends in _present(state, watch):
+        if not watch.over(ends, 0.0):
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
     if not state.live:
         return ""
     growth = state.growth.get("checkpoint")
     if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, state.settings.hang_s):
         return "a checkpoint is being written, and it grows"
-    if watch.over(state.progress.t, state.settings.writing_s):
+    if watch.over(step_began(state, watch), state.settings.writing_s):
         return ""
     for step in reversed(state.local):
         # The files' times are wall time, and only their age means something here.
@@ -129,27 +216,31 @@ def excuse(state: State, watch: Watch | None = None) -> str:
     return ""
 
 
-def allowance(state: State, *, moves: bool = False) -> float:
-    """Seconds by which slow phases begun since the last step stretch the hard deadline: they do not lift it.
+def unsaid(state: State, watch: Watch) -> float:
+    """Seconds that an evaluation may take of which nobody would tell: nothing of the orchestrator's log is read here.
 
-    ``moves``: the engine makes tokens, so that an evaluation is not stuck, however long it takes.
+    Such a run's logs show its steps alone. Where the counters say that the engine works for nobody it is none, and
+    where they could be read and are silent now that is no good sign.
     """
-    present = [(role, phase.phase) for role, phase in state.phases.items() if current(state, phase)]
-    if moves and any(phase == "eval" for _, phase in present):
-        return state.settings.step_ceiling_s
-    return max(0.0, max((excuse_limit(state, role, phase) for role, phase in present), default=0.0))
+    engine = state.engine
+    if not state.settings.has_engine or state.work is not None or {"orchestrator", BESIDE} & state.phases.keys():
+        return 0.0
+    works = counting(state, watch) and engine.counted_t - engine.worked_t < IDLE_S
+    return excuse_limit(state, "orchestrator", "eval") if works or engine.count is None else 0.0
 
 
 def updating(state: State, watch: Watch) -> bool:
     """Are weights being updated? Then the engine is paused, and neither tokens nor answers are to be expected."""
     return any(
-        phase.phase == "weight-update"
-        and current(state, phase)
-        and not watch.over(phase.t, excuse_limit(state, role, phase.phase))
-        for role, phase in state.phases.items()
+        phase.phase == "weight-update" and not watch.over(ends, 0.0) for _, phase, ends in _present(state, watch)
     )
 
 
 def current(state: State, phase: Phase) -> bool:
-    """Does the role still do it? A step that was done since then ends it, whatever the log did not say."""
-    return phase.t >= state.started and (state.progress.step is None or phase.t >= state.progress.t)
+    """Does the role still do it? Its own next line ends it, and what waits for the trainer ends with its step.
+
+    An evaluation or a save does not: with steps of asynchrony the trainer may finish one, or several, meanwhile.
+    """
+    if phase.t < state.started or phase.over:
+        return False
+    return phase.phase in APART or state.progress.step is None or phase.t >= state.progress.t

@@ -56,6 +56,7 @@ def fresh_attempt(state: State) -> State:
         engine=EngineMemory(),
         work=None,
         phases={},
+        explained=(),
         errors={},
         finishes={},
         scratch="",
@@ -127,6 +128,7 @@ def suspend(state: State, seconds: float) -> State:
         started=later(state.started),
         progress=replace(state.progress, t=later(state.progress.t), timed=False),
         phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in state.phases.items()},
+        explained=tuple((later(began), later(ended)) for began, ended in state.explained),
         growth={what: replace(growth, t=later(growth.t)) for what, growth in state.growth.items()},
         engine=replace(
             engine,

@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 from supervisor.core import facts as f
+from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import STEP, WARM, learn
 from supervisor.core.state import (
@@ -29,6 +30,7 @@ SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GP
 EMPTY_PART = 0.02  # of a GPU's memory: what the driver itself takes
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
+CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 GROWS_S = 120.0  # a download that has not grown for so long does not grow
 TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what waits for the engine now
@@ -149,7 +151,9 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         if count != old.count:
             # Backwards means a restarted engine: a new base, and no proof of standing still either.
             new.update(count=count, moved_t=now, canary_misses=0)
-            if old.count is None or not 0 < count - old.count <= CANARY_COUNT:
+            # A token may be our own canary's where it was time for one; else it is somebody's, however slow.
+            ours = now - old.moved_t >= state.settings.hang_s * CANARY_AFTER
+            if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
                 new["worked_t"] = now
     if fact.canary == "ok":
         new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
@@ -159,7 +163,7 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
     if waiting_work(fact, told):
         if old.work_since is None:
             new["work_since"] = now
-    elif fact.health == "ok" and count is not None:
+    elif fact.health == "ok" and count is not None and (fact.running is not None or fact.connections is not None):
         new["work_since"] = None
     settle(state, engine=replace(old, **new))
     return state
@@ -210,10 +214,12 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     own = dict(progress.rewards).get(fact.step)
     watched = (fact.duration_s or 0.0) <= state.now - state.started + 1.0  # else its line is from before we came
     if timed and progress.timed and watched:
-        state = replace(state, learned=learn(state.learned, STEP, interval))
+        # What a known reason explains has a limit of its own: learned as a step, one evaluation would hide each hang.
+        state = replace(state, learned=learn(state.learned, STEP, interval - explained_s(state)))
     state = _phase_over(state, fact.role)
     return replace(
         state,
+        explained=(),
         progress=Progress(
             step=fact.step,
             t=state.now,
@@ -266,19 +272,40 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
     old = state.phases.get(fact.role)
     if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
         return state  # repeating oneself does not renew an excuse
-    state = _phase_over(state, fact.role)
+    if old is not None and old.phase == "eval" and not old.over and _passing(fact):
+        state = replace(state, phases={**state.phases, BESIDE: old})
+    elif not _passing(fact):
+        state = _phase_over(state, fact.role)
+    else:
+        state = _one_over(state, fact.role)
     phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
     settle(state, phases={**state.phases, fact.role: phase})
     return state
 
 
+def _passing(fact: f.PhaseSeen) -> bool:
+    """Weights are updated beside whatever else the orchestrator does, and its end says nothing of that either."""
+    return fact.role == "orchestrator" and (
+        fact.phase in ("weight-update", "barrier") or (fact.phase == "rollouts" and fact.step is None)
+    )
+
+
 def _phase_over(state: State, role: f.Role) -> State:
     """The role goes on to something else: how long its phase took is learned, once."""
-    phase = state.phases.get(role)
-    if phase is None or not phase.timed:
+    state = _one_over(state, role)
+    return _one_over(state, BESIDE) if role == "orchestrator" else state
+
+
+def _one_over(state: State, name: str) -> State:
+    phase, role = state.phases.get(name), name.partition("/")[0]
+    if phase is None or phase.over:
         return state
-    learned = learn(state.learned, f"{role}/{phase.phase}", state.now - phase.t)
-    settle(state, learned=learned, phases={**state.phases, role: replace(phase, timed=False)})
+    explained = explained_until_now(state, role, phase)
+    learned = state.learned
+    if phase.timed:
+        learned = learn(learned, f"{role}/{phase.phase}", state.now - phase.t)
+    over = replace(phase, timed=False, over=True)
+    settle(state, learned=learned, explained=explained, phases={**state.phases, name: over})
     return state
 
 
@@ -291,6 +318,8 @@ def _growing(state: State, fact: f.Growing) -> State:
     else:
         lasted = state.now - old.t
         grown = Growth(fact.size_bytes, state.now, old.grown_s + (lasted if lasted <= GROWS_S else 0.0))
+        if fact.what == "checkpoint" and lasted <= GROWS_S:
+            state = replace(state, explained=with_span(state.explained, old.t, state.now))
     return replace(state, growth={**state.growth, fact.what: grown})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import fencing
+from supervisor.core.deadlines import with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import learn
 from supervisor.core.state import (
@@ -43,7 +44,9 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
     if saved is None or took < 0:  # older than the save: another lineage's step, that is still to be written anew
         return state
     learned = learn(state.learned, "trainer/checkpoint", took) if phase.timed else state.learned
-    return replace(state, learned=learned, phases={role: p for role, p in state.phases.items() if role != "trainer"})
+    others = {role: p for role, p in state.phases.items() if role != "trainer"}
+    explained = state.explained if phase.over else with_span(state.explained, phase.t, phase.t + took)
+    return replace(state, learned=learned, phases=others, explained=explained)
 
 
 def _local_steps(state: State, fact: f.LocalSteps) -> State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import adoption, fencing, journal_lost, keeping, leaving, observed, recurring
 from supervisor.core import facts as f
-from supervisor.core.deadlines import started
+from supervisor.core.deadlines import start_took
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     EXIT_OK,
@@ -427,7 +427,7 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             )
             acts.append(say("fresh-start", sentence, "error", step=step, resume_step=state.resume_step))
         if before.progress.timed:
-            state = replace(state, learned=learn(state.learned, RESUME, state.now - started(state)))
+            state = replace(state, learned=learn(state.learned, RESUME, start_took(before, state.now)))
         state = enter(state, "running", "The run makes steps.")
         state = replace(state, snapshot=state.attempt)
         if state.incident is not None:

@@ -9,16 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core.deadlines import current, excuse, excuse_limit, step_deadline, step_limits
+from supervisor.core.deadlines import (
+    FRESH_S,
+    IDLE_S,
+    counting,
+    current,
+    excuse,
+    excuse_limit,
+    explained_s,
+    step_began,
+    step_deadline,
+    step_limits,
+)
 from supervisor.core.observe_job import EMPTY_PART, TOLD_S
 from supervisor.core.phases import STEP, limits
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
-FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
 BAD_LOOKS = 3  # a server may miss a look or two under load
+BAD_CANARIES = 2  # one that waits for half of hang_s each time
 WORKS_ON_S = 10.0  # two looks: the first one after its end may still tell of tokens from before
 SURVIVED_S = 600.0
 WORKS = ("training", "checkpoint", "weight-update")  # phases in which the others wait for the trainer
@@ -122,7 +133,7 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
         waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
         # An engine that answers from within does not hang, unless it makes no token for us either: what others call
         # work in flight may be requests that it refuses at once.
-        lively = engine.lively_t > engine.moved_t + hang_s / 2 and not engine.canary_misses
+        lively = engine.lively_t > engine.moved_t + hang_s / 2 and engine.canary_misses < BAD_CANARIES
         if frozen_s >= hang_s and waits_s >= hang_s and not lively:
             signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
         else:
@@ -136,15 +147,10 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     if not is_counting or frozen_s >= hang_s / 2 or signals:
         if engine.liveness_misses >= BAD_LOOKS:
             signals.append(Signal("request", f"/liveness failed {engine.liveness_misses} times in a row"))
-        elif engine.canary_misses >= 1:
-            signals.append(Signal("request", "a one-token request was not answered"))
+        elif engine.canary_misses >= BAD_CANARIES:
+            missed_twice = f"a one-token request was not answered, {engine.canary_misses} times in a row"
+            signals.append(Signal("request", missed_twice))
     return signals
-
-
-def counting(state: State, watch: Watch) -> bool:
-    """Are the engine's counters known at present?"""
-    engine = state.engine
-    return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
 
 
 def soft_overdue(state: State, watch: Watch) -> Signal | None:
@@ -152,10 +158,16 @@ def soft_overdue(state: State, watch: Watch) -> Signal | None:
     if state.mode != "running":
         return None
     soft, _ = step_limits(state)
-    if not watch.over(state.progress.t, soft) or excuse(state, watch):
+    # Until it would be late by the clock on the wall nobody asks what explains it (``calm``).
+    if not watch.over(state.progress.t, soft) or not watch.over(step_began(state, watch), soft) or excuse(state, watch):
         return None
-    since = state.now - state.progress.t
-    return Signal("step", f"no new step for {span(since)} ({step_deadline(state).sentence})")
+    return Signal("step", f"no new step for {late(state)} ({step_deadline(state).sentence})")
+
+
+def late(state: State) -> str:
+    """For how long no step was done, and how much of that known reasons explain."""
+    since, explained = state.now - state.progress.t, explained_s(state)
+    return f"{span(since)}, {span(explained)} of them explained," if explained >= 1 else span(since)
 
 
 def idle_engine(state: State, watch: Watch) -> Signal | None:
@@ -198,18 +210,18 @@ def busy_trainer(state: State, watch: Watch) -> bool:
     if state.learned.phases.keys() & TELLS_OF_TRAINING:
         return False  # they would say so
     times = state.learned.phases.get(STEP)
-    return times is not None and not watch.over(state.progress.t, SILENT_LONGEST * times.longest_s)
+    return times is not None and not watch.over(step_began(state, watch), SILENT_LONGEST * times.longest_s)
 
 
 def moving(state: State, watch: Watch) -> bool:
-    """Does something of the step under way move: tokens for work that waits, rollouts that end, files that grow?"""
-    engine, work = state.engine, state.work
-    growth = state.growth.get("rollouts")
-    moved = [engine.worked_t] if engine.work_since is not None else []
+    """Does something of the step under way move: tokens for somebody, rollouts that end, files that grow?"""
+    work, growth = state.work, state.growth.get("rollouts")
+    moved = [state.engine.worked_t]
     moved += [work.moved_t] if work is not None else []
     moved += [growth.t] if growth is not None else []
-    last = max(moved, default=-1.0)
-    return last > state.progress.t and not watch.over(last, FRESH_S)
+    last = max(moved)
+    # The last rollouts of a step, and their environment, may keep all others waiting for minutes.
+    return last > state.progress.t and not watch.over(last, IDLE_S)
 
 
 def lost_gpu(state: State) -> GpuTrouble | None:

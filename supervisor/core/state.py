@@ -169,6 +169,7 @@ class Phase:
     t: float
     text: str = ""
     timed: bool = True  # False when its beginning was not seen at its time: its length teaches nothing
+    over: bool = False  # the role has said since then that it did a step
 
 
 @dataclass(frozen=True)
@@ -363,6 +364,7 @@ class State:
     engine: EngineMemory = field(default_factory=EngineMemory)
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role
+    explained: tuple[tuple[float, float], ...] = ()  # from when to when known reasons explained silence, in this step
     errors: dict[str, Error] = field(default_factory=dict)  # by signature
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch

@@ -8,14 +8,16 @@ gives is "suspect": said once, acted upon never.
 from __future__ import annotations
 
 from supervisor.core.deadlines import (
-    allowance,
+    counting,
     current,
     excuse,
     started,
     startup_budget,
     startup_suspect,
+    step_began,
     step_deadline,
     step_limits,
+    unsaid,
     updating,
 )
 from supervisor.core.proof import (
@@ -34,10 +36,10 @@ from supervisor.core.proof import (
 from supervisor.core.signals import (
     Signal,
     busy_trainer,
-    counting,
     engine_signals,
     gpu_signal,
     idle_engine,
+    late,
     lost_gpu,
     moving,
     soft_overdue,
@@ -106,9 +108,10 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     if trouble is None:
         return None
     signal = Signal("gpu", trouble.text)
-    late = soft_overdue(state, watch)
+    overdue = soft_overdue(state, watch)
     error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and e.signature in GPU_ERRORS), None)
-    second = late or (Signal("log", f"the {error.role} logs: {error.text}") if error else _just_failed(state, trouble))
+    logged = Signal("log", f"the {error.role} logs: {error.text}") if error else None
+    second = overdue or logged or _just_failed(state, trouble)
     if second is None:
         return None
     return Verdict("dead", "gpu-lost", f"A GPU is lost: {_both([signal, second])}.", act=True, signals=(signal, second))
@@ -171,7 +174,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
     if state.progress.step is not None or not state.errors:
         return None
     look = state.engine.look
-    idle = look is None or not (look.running or look.waiting)
+    idle = look is not None and look.running is not None and not (look.running or look.waiting)
     for error in state.errors.values():
         # Some requests of a healthy run are refused, too: it counts only while the engine works for nobody.
         incurable = error.deterministic or (error.signature in REFUSED and idle)
@@ -191,13 +194,10 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
 
 def _wedged(state: State, watch: Watch) -> Verdict | None:
     """Nobody works: the step is overdue, and rollouts stand still or the engine is idle."""
-    late = soft_overdue(state, watch)
-    if late is None or ending(state):
+    overdue = soft_overdue(state, watch)
+    if overdue is None or ending(state):
         return None
-    engine = state.engine
-    if counting(state, watch) and engine.counted_t - engine.worked_t < state.settings.hang_s:
-        return None  # the engine makes tokens for somebody: a long step, not a stuck one
-    signals = [late, *_nobody_works(state, watch)]
+    signals = [overdue, *_nobody_works(state, watch)]
     if len(signals) < 2:
         return None
     phase = state.phases.get("trainer")
@@ -209,6 +209,11 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
 
 
 def _nobody_works(state: State, watch: Watch) -> list[Signal]:
+    engine, settings = state.engine, state.settings
+    # The engine makes tokens for somebody: a long step, not a stuck one. Where nobody can say, a step that waits for
+    # one long rollout looks the same, and its lateness and the counts that stand still are one signal.
+    if settings.has_engine and (not counting(state, watch) or engine.counted_t - engine.worked_t < settings.hang_s):
+        return []
     if busy_trainer(state, watch):
         return []
     return [one for one in (still_rollouts(state, watch), idle_engine(state, watch)) if one is not None]
@@ -220,13 +225,13 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
     _, hard = step_limits(state)
     # After the last step come the last save and the way out; a job that hangs there says no more than one that trains.
     ends = state.settings.writing_s + DRAIN_LIMIT_S if trained(state) else 0.0
-    if not watch.over(state.progress.t, hard + allowance(state) + ends):
+    began = step_began(state, watch)
+    if not watch.over(began, hard + ends):
         return None
-    if moving(state, watch):
-        longer = MOVING_FACTOR * hard + allowance(state, moves=True) + ends
-        if not watch.over(state.progress.t, longer):
-            return None
-    since = span(state.now - state.progress.t)
+    longer = MOVING_FACTOR * hard if moving(state, watch) else hard
+    if not watch.over(began, longer + unsaid(state, watch) + ends):
+        return None
+    since = late(state).rstrip(",")
     return Verdict(
         "hung", "step-overdue", f"The job hangs: no new step for {since}; {step_deadline(state).sentence}.", act=True
     )
@@ -234,15 +239,19 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
 
 def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
     """A start that takes longer than any before it, in which nobody works: deadlocks happen while resuming."""
-    if state.mode != "starting" or not state.engine.ever_ok or not watch.over(started(state), startup_suspect(state)):
+    if (
+        state.mode != "starting"
+        or not state.engine.ever_ok
+        or not watch.over(started(state, watch), startup_suspect(state))
+    ):
         return None
-    late = Signal("step", f"no step for {span(state.now - state.started)} since the start")
+    slow = Signal("step", f"no step for {span(state.now - state.started)} since the start")
     if excuse(state, watch):
         return None
     others = [s for s in signals if s.kind != "step"] or _nobody_works(state, watch)
     if not others:
         return None
-    evidence = [late, *others]
+    evidence = [slow, *others]
     sentence = f"The start is stuck: {_both(evidence)}."
     return Verdict("hung", "start-stuck", sentence, act=True, signals=tuple(evidence))
 
@@ -250,10 +259,11 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
 def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
     if state.mode != "starting":
         return None
-    budget = startup_budget(state)
-    if not watch.over(started(state), budget):
+    budget, began = startup_budget(state), started(state, watch)
+    if not watch.over(began, budget):
         return None
-    if moving(state, watch) and not watch.over(started(state), MOVING_FACTOR * budget):
+    longer = MOVING_FACTOR * budget if moving(state, watch) else budget
+    if not watch.over(began, longer + (unsaid(state, watch) if state.engine.ever_ok else 0.0)):
         return None  # rollouts of a first step that is a long one
     since = state.now - state.started
     last = max(state.phases.items(), key=lambda item: item[1].t, default=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from supervisor.core import fencing
-from supervisor.core.deadlines import step_limits
+from supervisor.core.deadlines import step_began, step_limits
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes
 from supervisor.core.state import State
 from supervisor.core.words import size, span
@@ -62,8 +62,8 @@ def _training(state: State, now: float) -> str:
             return ""  # that this pod goes says it all
         return f"the run does not train ({state.mode}): {state.why.rstrip('.') or 'nothing is known of it yet'}"
     soft, hard = step_limits(state)
-    since = now - state.progress.t
-    # A save or an evaluation explains a late step: then nothing is under suspicion.
+    # What a save or an evaluation took explains a late step.
+    since = now - step_began(state)
     if since > hard or (since > soft and state.suspicion):
         about = f": {state.suspicion.rstrip('.')}" if state.suspicion else ""
         return f"no step is done since {span(since)}{about}"

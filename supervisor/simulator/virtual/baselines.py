@@ -183,6 +183,39 @@ class FixedTimeouts(Given):
         return self.started + math.ceil((due - self.started) / self.check_s) * self.check_s
 
 
+class PlainWatcher(Given):
+    """Thirty lines that anybody could write: any key process gone for two seconds, or no step for twenty minutes.
+
+    Given beyond the rest: which processes belong to which role, and each step's line within a second.
+    """
+
+    name = "plain-watcher"
+    gone_s, stale_s = 2.0, 1200.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone_t = math.inf
+
+    def noticed(self, fact: f.Fact) -> None:
+        if isinstance(fact, f.AttemptStarted):
+            self._gone_t = math.inf
+        if isinstance(fact, f.ProcessGone) and fact.key and fact.attempt == self.attempt:
+            self._gone_t = min(self._gone_t, self.t)
+
+    def failed(self) -> str:
+        if self.ended is not None:
+            return f"The job has ended, {_how(self.ended)}."
+        if self.t >= self._gone_t + self.gone_s:
+            return "A process of the job is gone."
+        return "No step for 20 min." if self.t >= self._stale_at() else ""
+
+    def look_at(self) -> float:
+        return min(self._gone_t + self.gone_s, self._stale_at())
+
+    def _stale_at(self) -> float:
+        return (self.started if self.step_t is None else self.step_t) + self.stale_s
+
+
 def _how(ended: f.ComponentExited) -> str:
     if ended.signal is not None:
         return f"signal {ended.signal}"
@@ -190,7 +223,8 @@ def _how(ended: f.ComponentExited) -> str:
 
 
 POLICIES: dict[str, PolicyFactory] = {
-    policy.name: policy for policy in (SeedScripts, SeedScriptsPromptWandb, Systemd, FixedTimeouts, Torchrun, Oracle)
+    policy.name: policy
+    for policy in (PlainWatcher, SeedScripts, SeedScriptsPromptWandb, Systemd, FixedTimeouts, Torchrun, Oracle)
 }
 """Every policy but the core, by its name."""
 

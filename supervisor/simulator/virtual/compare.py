@@ -108,6 +108,22 @@ def score(policy: str, accounts: Sequence[Account]) -> Score:
     )
 
 
+def added(scores: Sequence[Score]) -> Score:
+    """One policy's figures over all these runs of it."""
+    kinds = sorted({kind for s in scores for kind in s.needing})
+    return Score(
+        scores[0].policy,
+        sum(s.hours for s in scores),
+        {name: sum(s.seconds[name] for s in scores) for name in scores[0].seconds},
+        {kind: sorted(t for s in scores for t in s.detection_s.get(kind, ())) for kind in kinds},
+        {kind: sum(s.needing.get(kind, 0) for s in scores) for kind in kinds},
+        sum(s.false_restarts for s in scores),
+        sum(s.steps_lost for s in scores),
+        sum(s.pods for s in scores),
+        sum(s.gave_up for s in scores),
+    )
+
+
 def _asks_for_an_act(strike: Strike) -> bool:
     return strike.needs != "nothing"
 

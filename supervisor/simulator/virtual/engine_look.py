@@ -15,6 +15,7 @@ LIVENESS_EVERY_S, LIVENESS_TIMEOUT_S = 15.0, 15.0
 CANARY_AFTER_S, CANARY_TIMEOUT_S = 30.0, 30.0
 STARTING_S = 30.0  # between looks at an engine that was not up yet and refuses
 SLOW_ANSWERS = 0.7  # part of the looks that time out at an engine that is overloaded
+FAILED = ("timeout", "bad", "unknown")  # what a look that fails says
 MISSES = 0.0003  # looks that time out for no reason
 
 
@@ -57,13 +58,17 @@ class EngineEyes:
         job, now = self.job, self.clock.now
         if not job.alive or job is not self.pod.job:
             return
-        health = self._health()
+        physics = self.pod.physics
+        failed = self._fails()
+        health = self.random.choice(FAILED) if failed else self._health()
         its = job.iterations()
-        moved = its != self._last
-        counts = its if health == "ok" else None
+        moved = its != self._last or not physics.counters
+        counts = its if health == "ok" and physics.counters and not self._fails() else None
         running, waiting = self._load() if health == "ok" else (0.0, 0.0)
-        connections = self._connections()
+        connections: int | None = self._connections()
         waits = bool(running or waiting or connections)
+        if not physics.sockets or failed:
+            connections = None
         canary = self._canary(health, moved or not waits, now)
         liveness = self._liveness(health, now)
         if counts is not None:
@@ -87,6 +92,7 @@ class EngineEyes:
         )
         self._ever_up = self._ever_up or job.up
         calm = health == "ok" and moved and "inference" not in job.broken
+        calm = calm and (job.activity == "working" or not waits)
         if not self.pod.physics.thinned:
             wait_s = LOOK_S
         elif calm:
@@ -98,6 +104,10 @@ class EngineEyes:
         else:
             wait_s = LOOK_S
         self._at = self.clock.after(wait_s, self._look, self._owner)
+
+    def _fails(self) -> bool:
+        """Does this look come to nothing, for no reason of the engine's?"""
+        return self.pod.physics.flaky > 0 and self.random.random() < self.pod.physics.flaky
 
     def _health(self) -> str:
         if not self.job.up:
@@ -121,7 +131,7 @@ class EngineEyes:
 
     def _connections(self) -> int:
         job = self.job
-        if job.activity in ("working", "paused", "stuck"):
+        if job.activity in ("working", "paused", "stuck") or (job.up and self.pod.physics.keepalive):
             return INFLIGHT
         broken = sum(1 for e in job.engines if e.health == "stuck") / len(job.engines)
         return round(INFLIGHT * broken) if job.up else 0
@@ -143,12 +153,12 @@ class EngineEyes:
             return "absent"
         word = "unknown"
         if self._liveness_due is not None and now >= self._liveness_due:
-            word, self._liveness_due = ("ok" if self._answers() else "timeout"), None
+            word, self._liveness_due = ("ok" if self._answers() and not self._fails() else "timeout"), None
         if self._liveness_due is None and health == "ok" and now - self._liveness_at >= LIVENESS_EVERY_S:
             self._liveness_at = now
             self._liveness_due = now if self._answers() else now + LIVENESS_TIMEOUT_S
             if self._answers():
-                word, self._liveness_due = "ok", None
+                word, self._liveness_due = ("timeout" if self._fails() else "ok"), None
         return word
 
     def _canary(self, health: str, moved: bool, now: float) -> str:
@@ -156,7 +166,9 @@ class EngineEyes:
             self._still_since = now
         word = ""
         if self._canary_due is not None and now >= self._canary_due:
-            word, self._canary_due = ("ok" if self._one_answers() else "timeout"), None
+            # It waits for so long that only what would fail twice in a row makes it fail.
+            failed = self._fails() and self._fails()
+            word, self._canary_due = ("ok" if self._one_answers() and not failed else "timeout"), None
         elif (
             self._canary_due is None
             and health == "ok"

@@ -30,6 +30,8 @@ ITERATIONS_PER_S = 25.0  # of one engine under load
 INFLIGHT, BATCH = 64, 256
 ENGINE_UP_PART = 0.75  # of the start-up: then the server listens
 COMMAND = "rl @ rl.toml"
+LAST_ONES = 3  # rollouts that wait for their environment
+SELDOM_SHOWN = ("training", "rollouts")  # phases that prime-rl tells at level "debug" only
 
 _MODEL: frozenset[Role] = frozenset(("inference", "orchestrator", "trainer"))
 _ROLLOUTS: frozenset[Role] = frozenset(("inference", "orchestrator", "env"))
@@ -38,6 +40,7 @@ NEEDS: dict[str, frozenset[Role]] = {
     "load": _MODEL,
     "resume": _MODEL,
     "rollouts": _ROLLOUTS,
+    "environment": frozenset(("orchestrator", "env")),
     "eval": _ROLLOUTS,
     "training": _TRAINER,
     "checkpoint": _TRAINER,
@@ -106,6 +109,7 @@ class Job(Owner):
         self.ending = False  # the launcher takes the rest down
         self.hung_for_good = False  # a stop needs the longest grace
         self.odd = ""  # unusual and healthy
+        self.eval_until: float | None = None  # of one that began while the trainer had a batch
         self._left = 0.0
         self._rate = 0.0
         self._since = self.clock.now
@@ -146,14 +150,24 @@ class Job(Owner):
     def work(self) -> tuple[int, int, int]:
         """The orchestrator's own count: rollouts in flight, done, wanted."""
         if self.phase in ("rollouts", "eval"):
-            done = self._ahead() + (1 - self._ahead()) * (self.progress() if self.phase == "rollouts" else 0.0)
+            part = self.progress() / (1 - self.pod.physics.straggling) if self.phase == "rollouts" else 0.0
+            done = self._ahead() + (1 - self._ahead()) * min(1.0, part)
             return INFLIGHT, int(BATCH * done), BATCH
+        if self.phase == "environment":
+            return LAST_ONES, BATCH - LAST_ONES, BATCH
+        if self.evaluates_beside:
+            return INFLIGHT, int(BATCH * self._ahead()), BATCH
         if self.phase == "training" and self.activity in ("working", "stuck"):
             return INFLIGHT, int(BATCH * self._ahead() * self.progress()), BATCH
         if self.phase in ("load", "resume", ""):
             return 0, 0, BATCH
         waits = self.phase == "weight-update" or self.activity == "stuck"
         return INFLIGHT if waits else 0, int(BATCH * self._ahead()), BATCH
+
+    @property
+    def evaluates_beside(self) -> bool:
+        """Does the orchestrator evaluate while the trainer works?"""
+        return self.eval_until is not None and self.clock.now < self.eval_until and self.phase != "eval"
 
     @staticmethod
     def _ahead() -> float:
@@ -198,30 +212,54 @@ class Job(Owner):
             self._finish()  # it was started although nothing is left to train
             return
         self.step_s = self.pod.next_step_s()
-        number = self.step + 1
-        evaluates = physics.eval_every and number % physics.eval_every == 0
-        long = self.pod.next_eval_s
-        if (evaluates or long) and self.made:
-            self.pod.next_eval_s = 0.0
-            self.write(Line("orchestrator", "phase", "eval", number, text=f"Running evals for step {number}"))
-            self._enter("eval", long or self.pod.draw_around(physics.eval_s, 0.3), self._rollouts)
+        left = self._evaluate(self.step + 1) if self.eval_until is None else max(0.0, self.eval_until - self.clock.now)
+        self.eval_until = None
+        if left:
+            self._enter("eval", left, lambda: self._environment(self._rollouts))
         else:
             self._rollouts()
+
+    def _evaluate(self, number: int) -> float:
+        """Begin what is to be evaluated before step ``number``: for how many seconds, 0.0: nothing."""
+        physics = self.pod.physics
+        first = physics.eval_first and self.step == 0 and not self.made
+        due = physics.eval_every and number % physics.eval_every == 0
+        long = self.pod.next_eval_s
+        if not (first or ((due or long) and (self.made or self.phase == "training"))):
+            return 0.0
+        self.pod.next_eval_s = 0.0
+        self.write(Line("orchestrator", "phase", "eval", number, text=f"Running evals for step {number}"))
+        return long or self.pod.draw_around(physics.eval_s, 0.3)
+
+    def _environment(self, then: Callable[[], None]) -> None:
+        """The last rollouts wait for what their environment does: tests, a sandbox, a judge."""
+        if self.pod.physics.env_s:
+            self._enter("environment", self.pod.draw_around(self.pod.physics.env_s, 0.5), then)
+        else:
+            then()
 
     def _rollouts(self) -> None:
         number = self.step + 1
         self.write(Line("orchestrator", "phase", "rollouts", number, text=f"Starting orchestrator step {number}"))
-        self._enter("rollouts", self.step_s * ROLLOUTS_PART, self._train)
+        self._enter("rollouts", self.step_s * ROLLOUTS_PART, lambda: self._environment(self._train))
+
+    @property
+    def _update_s(self) -> float:
+        return min(UPDATE_S, self.step_s / 10)
 
     def _train(self) -> None:
         number = self.step + 1
         reward = 0.4 + 0.2 * math.tanh(number / 300) + self.pod.physics_random.gauss(0, 0.03)
         self.write(Line("orchestrator", "step", "", number, self.step_s, reward, extra=0.8))
         self.write(Line("trainer", "phase", "training", number, text=f"Starting training step {number}"))
-        training_s = max(1.0, self.step_s * (1 - ROLLOUTS_PART) - UPDATE_S)
+        training_s = max(1.0, self.step_s * (1 - ROLLOUTS_PART) - self._update_s)
         if self.poison is not None and number >= self.poison:
             self.clock.after(training_s / 2, self._poisoned, self)
         self._enter("training", training_s, self._trained)
+        if self.pod.physics.overlaps and number != self.pod.physics.max_steps:
+            seconds = self._evaluate(number + 1)
+            self.eval_until = self.clock.now + seconds if seconds else None
+            self._refresh()
         self.clock.after(training_s * 1.1, self._refresh, self)
 
     def _poisoned(self) -> None:
@@ -253,7 +291,7 @@ class Job(Owner):
         self.write(
             Line("orchestrator", "phase", "weight-update", self.step, text=f"Updating policy in-flight to v{self.step}")
         )
-        self._enter("weight-update", UPDATE_S, self._next_step)
+        self._enter("weight-update", self._update_s, self._next_step)
 
     def _finish(self) -> None:
         for role, text in (
@@ -324,8 +362,10 @@ class Job(Owner):
             return "absent"
         if all(engine.health != "ok" for engine in self.engines):
             return "stuck"
-        if self.phase in ("load", "resume"):
+        if self.phase in ("load", "resume", "environment"):
             return "idle"
+        if self.evaluates_beside:
+            return "working"
         if self.phase == "weight-update":
             return "paused" if not self.blocked else "idle"
         if self.phase == "checkpoint":
@@ -402,6 +442,8 @@ class Job(Owner):
         self._since += seconds
         self._counted_t += seconds
         self.phase_since += seconds
+        if self.eval_until is not None:
+            self.eval_until += seconds
         if self._drain_until is not None:
             self._drain_until += seconds
 
@@ -438,4 +480,15 @@ class Job(Owner):
         self.activity = "absent"
 
     def write(self, line: Line) -> None:
-        self.pod.write(line)
+        if self._shown(line):
+            self.pod.write(line)
+
+    def _shown(self, line: Line) -> bool:
+        """Does the log's level let this line through?"""
+        physics = self.pod.physics
+        if physics.lines == "debug" or line.what in ("error", "finish"):
+            return True
+        if physics.lines == "steps":
+            return line.what == "step" and line.role == "trainer"
+        begins = line.name == "rollouts" and physics.step_begins
+        return line.what != "phase" or line.name not in SELDOM_SHOWN or begins

@@ -122,7 +122,8 @@ class Pod(Owner):
         return median * math.exp(self.physics_random.gauss(0.0, sigma))
 
     def next_step_s(self) -> float:
-        seconds = max(10.0 + self.physics.step_s / 20, self.draw_around(self.physics.step_s, self.physics.step_sigma))
+        least = min(10.0, self.physics.step_s / 4) + self.physics.step_s / 20
+        seconds = max(least, self.draw_around(self.physics.step_s, self.physics.step_sigma))
         tail = self.physics_random.random()
         if tail < self.physics.step_tail:
             seconds *= min(8.0, self.physics_random.paretovariate(1.5) + 1.0)

@@ -11,10 +11,13 @@ from typing import Any, get_type_hints
 
 from supervisor.core.facts import Settings
 from supervisor.errors import ConfigError
+from supervisor.simulator.virtual.healthy import healthy_physics, healthy_rates
 
 FILE = Path(__file__).with_name("mix.toml")
 GB = 10**9
 GIB = 1 << 30
+WORLD = "world-"
+LINES = ("debug", "info", "steps")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class Physics:
     load_s: float = 300.0  # launch to first step: model load and compilation
     eval_every: int = 25  # steps between two evaluations, 0: none
     eval_s: float = 120.0
+    eval_first: bool = False  # the base model is evaluated before the first step
+    overlaps: bool = False  # with steps of asynchrony: the orchestrator evaluates while the trainer still has a batch
+    straggling: float = 0.0  # part of a step's rollouts in which none ends, since the last ones are long
+    env_s: float = 0.0  # median for which a step's last rollouts, or an evaluation's, wait for their environment
     link_gbit: float = 2.0
     disk_gb: float = 1000.0
     base_gb: float = 150.0  # of the disk: model, environment, caches
@@ -37,6 +44,14 @@ class Physics:
     engines: int = 1  # data-parallel engines, a GPU each
     trainer_gpus: int = 1
     liveness: bool = True  # the engine has /liveness
+    counters: bool = True  # /metrics can be read
+    sockets: bool = True  # connections to the engine can be counted
+    keepalive: bool = False  # and stay open while nothing is asked
+    nvml: bool = True  # the GPU driver answers
+    pipeline: bool = True  # the orchestrator tells its count of rollouts
+    lines: str = "debug"  # what the logs show: "debug" all, "info" few phases and hardly an end, "steps" no phase
+    step_begins: bool = True  # at "info": does the orchestrator say that it begins a step? Its era tells
+    flaky: float = 0.0  # part of all looks that fail or time out for no reason
     replacement_s: float = 600.0  # median until another pod is there
     replacement_sigma: float = 0.5
     person_s: float = 3600.0  # median until somebody comes after exit 93
@@ -66,14 +81,26 @@ class Scenario:
     settings: Settings
 
 
+def _own(file: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What a scenario has of its own."""
+    number = name.removeprefix(WORLD)
+    if name.startswith(WORLD) and number.isascii() and number.isdigit() and 0 < len(number) < 7 and int(number):
+        physics, odd = healthy_physics(int(number)), file["scenario"]["healthy"]
+        return {**odd, "physics": physics, "rates": {**odd["rates"], **healthy_rates(physics)}}
+    if name not in file["scenario"]:
+        raise ConfigError(f"There is no scenario {name!r}; known are {', '.join(scenario_names())}.")
+    own: Mapping[str, Any] = file["scenario"][name]
+    return own
+
+
 @cache
 def _file() -> dict[str, Any]:
     return tomllib.loads(FILE.read_text())
 
 
 def scenario_names() -> list[str]:
-    """Names that ``load_scenario`` knows."""
-    return sorted(_file()["scenario"])
+    """Names that ``load_scenario`` knows; besides, each healthy world has its number."""
+    return [*sorted(_file()["scenario"]), f"{WORLD}1, {WORLD}2, ..."]
 
 
 def load_scenario(name: str = "default", sets: Sequence[str] = ()) -> Scenario:
@@ -83,9 +110,7 @@ def load_scenario(name: str = "default", sets: Sequence[str] = ()) -> Scenario:
     ConfigError with what is known instead.
     """
     file = _file()
-    if name not in file["scenario"]:
-        raise ConfigError(f"There is no scenario {name!r}; known are {', '.join(scenario_names())}.")
-    own = file["scenario"][name]
+    own = _own(file, name)
     rates = {
         kind: Rate(kind, float(entry["per_1000_h"]), str(entry["source"]), entry.get("with", {}))
         for kind, entry in file["rate"].items()
@@ -142,10 +167,15 @@ def _with(thing: Any, name: str, value: str, prefix: str) -> Any:
         if isinstance(changed, Physics):
             _possible(changed)
         return changed
-    return replace(thing, **{name: value})
+    changed = replace(thing, **{name: value})
+    if isinstance(changed, Physics):
+        _possible(changed)
+    return changed
 
 
 def _possible(physics: Physics) -> None:
+    if physics.lines not in LINES:
+        raise ConfigError(f"lines is one of {', '.join(LINES)}, not {physics.lines!r}.")
     for name in ("step_s", "interval", "checkpoint_gb", "load_s", "link_gbit", "disk_gb", "engines", "trainer_gpus"):
         if getattr(physics, name) <= 0:
             raise ConfigError(f"{name} must be more than 0.")

@@ -75,6 +75,9 @@ class Sensing(Owner):
         # A hair's breadth before the grid, rounding would make the next look this one, for ever.
         return self.clock.now + (left if left > 1e-3 else left + every_s)
 
+    def _fails(self) -> bool:
+        return self.pod.physics.flaky > 0 and self.random.random() < self.pod.physics.flaky
+
     # ------------------------------------------------------------ processes
 
     def job_launched(self, job: Job) -> None:
@@ -162,7 +165,7 @@ class Sensing(Owner):
         work = job.work()
         still = work == self._work_said and work[0] > 0
         self._work_said = work
-        if not self.pod.logs_stand and not job.silent:
+        if not self.pod.logs_stand and not job.silent and self.pod.physics.pipeline:
             self._tell(f.WorkSeen(*work), "logs")
         calm = self.pod.physics.thinned and not still and not job.blocked
         self._work_at = self.clock.after(WORK_CALM_S if calm else WORK_S, self._look_at_work, self)
@@ -183,6 +186,14 @@ class Sensing(Owner):
     def _look_at_gpus(self) -> None:
         self._gpu_at = None
         pod = self.pod
+        if not pod.physics.nvml:
+            self._tell(f.GpuLook(reason="there is no NVML here"), "gpu")
+            self._gpu_soon(GPU_HEARTBEAT_S)
+            return
+        if self._fails():
+            self._tell(f.GpuLook(reason="the look failed"), "gpu")
+            self._gpu_soon(GPU_ODD_S)
+            return
         if pod.nvml_hangs:
             fact = f.GpuLook(reason=f"gpu did not answer for {GPU_DEADLINE_S:.0f} s")
             self.clock.after(GPU_DEADLINE_S, lambda: self._tell(fact, "gpu"), self)
@@ -227,6 +238,10 @@ class Sensing(Owner):
 
     def _look_at_disk(self) -> None:
         self._disk_at = None
+        if self._fails():
+            self._tell(f.DiskLook("/data/run", None, None, "statvfs did not answer"), "disk")
+            self._disk_soon(DISK_LOOK_S)
+            return
         total, free = self.pod.disk_total, self.pod.disk_free()
         moved = abs(free - self._disk_said) > DISK_CHANGE * total
         heartbeat = self._disk_said < 0 or not self.pod.foreign_rate
@@ -248,6 +263,10 @@ class Sensing(Owner):
 
     def _look_at_steps(self) -> None:
         self._steps_at = None
+        if self._fails():
+            self._tell(f.LocalSteps(reason="the folder did not answer"), "checkpoints")
+            self._steps_soon()
+            return
         fact = local_steps(self.pod)
         now = self.clock.now
         writing = self.pod.writing()
