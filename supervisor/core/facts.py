@@ -74,6 +74,7 @@ class Gpu:
     total_bytes: int
     role: Literal["inference", "trainer", "shared", "other"] = "other"
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
+    power_w: float | None = None  # what it draws, None where the driver does not say
 
 
 @dataclass(frozen=True)
