@@ -149,7 +149,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def measure_mix(
-    name: str, asked: float, scenario: Scenario, hours: float, seeds: Sequence[int], policies: Sequence[str]
+    name: str, asked: float, scenario: Scenario, *, hours: float, seeds: Sequence[int], policies: Sequence[str]
 ) -> Mix:
     """Every policy through the same hours of each seed."""
     _say(f"{name}: {len(policies)} policies, {hours:g} h of {len(seeds)} seeds each ...")
@@ -165,12 +165,12 @@ def measure(hours: float = 1000, seeds: int = 8, healthy_hours: float = 500, wor
     scenario = load_scenario()
     found.speed = speed(scenario, hours)
     some = range(1, seeds + 1)
-    fixed = measure_mix("fixed mix", GAP_FIXED, scenario, hours, some, list(ALL))
+    fixed = measure_mix("fixed mix", GAP_FIXED, scenario, hours=hours, seeds=some, policies=list(ALL))
     at_four = sensitivity.at_rates(scenario, 4.0)
     found.mixes = [
         fixed,
-        measure_mix("rates x 4", GAP_TIMES_4, at_four, hours / 2, some, SHOWN),
-        measure_mix("silent mix", GAP_SILENT, load_scenario("silent"), hours / 2, some, SHOWN),
+        measure_mix("rates x 4", GAP_TIMES_4, at_four, hours=hours / 2, seeds=some, policies=SHOWN),
+        measure_mix("silent mix", GAP_SILENT, load_scenario("silent"), hours=hours / 2, seeds=some, policies=SHOWN),
     ]
     found.scores = [compare.added(scores) for scores in fixed.by_seed.values()]
     _say(f"No spot pods, {hours:g} h of 2 seeds ...")

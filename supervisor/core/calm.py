@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import step_limits
+from supervisor.core.deadlines import asked_from
 from supervisor.core.retention import disk_critical, disk_over, disk_short
 from supervisor.core.state import State
 
@@ -24,7 +24,7 @@ def only_goes_on(before: State, after: State, fact: f.Fact) -> bool:
 
 def _in_time(state: State) -> bool:
     """While the step is not late, nobody asks for an excuse, or who waits for whom."""
-    return state.mode == "running" and state.now < state.progress.t + step_limits(state)[0]
+    return state.mode == "running" and state.now < state.progress.t + asked_from(state)
 
 
 def only_reacted_to(before: State, after: State, fact: f.Fact) -> bool:
@@ -49,6 +49,8 @@ def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
     for uuid, memory in after.gpus.items():
         known = old.get(uuid)
         if known is None or memory.fallen_since is not None or known.fallen_since is not None:
+            return False
+        if (memory.rests_since is None) != (known.rests_since is None) and not _in_time(after):
             return False
     return len(old) == len(after.gpus)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from supervisor.core.phases import RESUME, STEP, WARM, limits
+from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, RESUME, STEP, WARM, limits
 from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import Phase, State
 from supervisor.core.watch import NEVER, Watch
@@ -19,6 +19,7 @@ RESUME_FLOOR_S = 600.0
 SAVE_FLOOR_S = 120.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 EVAL_CEILINGS, EVAL_LONGEST = 2.0, 2.0  # step ceilings, or the longest evaluation seen, that one may take
+PAUSE_LONGEST, PAUSE_STEPS = 3.0, 1.5  # times the engine's longest pause, and the median step
 IDLE_S = 600.0  # an engine that nobody asked for anything for so long evaluates nothing
 STILL_WRITTEN_S = 60.0
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
@@ -74,7 +75,16 @@ def _foreseen(state: State) -> float:
     if state.learned.phases.get(RESUME) is not None and not slow_starts:
         # Deadlocks happen while resuming (prime-rl issues 2230 and 3016): what starts took before is the better guide.
         budget = min(budget, max(RESUME_FLOOR_S, limits(state.learned.phases[RESUME], 0.0, 0.0).hard_s))
+        up = state.learned.phases.get(ENGINE_UP)
+        if up is not None and up.count >= LEARNED_FROM and _refuses(state):
+            budget = min(budget, max(RESUME_FLOOR_S, limits(up, 0.0, 0.0).hard_s))
     return budget * 2.0 ** more_time(state)
+
+
+def _refuses(state: State) -> bool:
+    """Is it known that the engine of this attempt has never been up?"""
+    look = state.engine.look
+    return not state.engine.ever_ok and look is not None and look.health == "refused"
 
 
 def startup_suspect(state: State) -> float:
@@ -87,6 +97,31 @@ def counting(state: State, watch: Watch) -> bool:
     """Are the engine's counters known at present?"""
     engine = state.engine
     return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
+
+
+def standstill_limits(state: State) -> tuple[float, float] | None:
+    """For how long nobody works at most, and from how many seconds after a step, or a start, on anybody asks.
+
+    Nothing but a slow environment lets all wait at the same time, and how long that may be the engine's pauses teach;
+    at a start so does the loading of a checkpoint. None: too little of that is known yet.
+    """
+    steps, starts = state.learned.phases.get(STEP), state.learned.phases.get(RESUME)
+    pauses = state.learned.phases.get(ENGINE_IDLE)
+    longest_s = PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
+    if state.mode == "starting":
+        if starts is None or starts.count < LEARNED_FROM:
+            return None
+        return max(RESUME_FLOOR_S, longest_s), RESUME_FLOOR_S
+    if steps is None or steps.count < WARM:
+        return None
+    least_s = state.settings.step_floor_s / 2
+    return max(least_s, longest_s), max(least_s, PAUSE_STEPS * steps.median_s)
+
+
+def asked_from(state: State) -> float:
+    """Seconds after a step before which nobody asks whether something is stuck."""
+    soft, found = step_limits(state)[0], standstill_limits(state)
+    return soft if found is None else min(soft, found[1])
 
 
 def started(state: State, watch: Watch | None = None) -> float:

@@ -75,6 +75,7 @@ class Gpu:
     role: Literal["inference", "trainer", "shared", "other"] = "other"
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
     slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
+    power_w: float | None = None  # what it draws, None where the driver does not say
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,11 @@ def fresh_attempt(state: State) -> State:
         processes={},
         gone=(),
         gpus={
-            uuid: GpuMemory(m.gpu, plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0)
+            uuid: GpuMemory(
+                m.gpu,
+                plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0,
+                power_high_w=m.power_high_w,
+            )
             for uuid, m in state.gpus.items()
         },
         engine=EngineMemory(),
@@ -93,7 +97,7 @@ def rebase(state: State) -> State:
             units={},
         ),
         work=replace(state.work, t=now, moved_t=now) if state.work else None,
-        gpus={uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()},
+        gpus={uuid: replace(memory, fallen_since=None, rests_since=None) for uuid, memory in state.gpus.items()},
         gone=tuple(replace(gone, t=now) for gone in state.gone),
         suspect_since=None,
         suspicion="",
@@ -145,7 +149,10 @@ def suspend(state: State, seconds: float) -> State:
             units={},
         ),
         work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
-        gpus={uuid: replace(m, fallen_since=later_if(m.fallen_since)) for uuid, m in state.gpus.items()},
+        gpus={
+            uuid: replace(m, fallen_since=later_if(m.fallen_since), rests_since=later_if(m.rests_since))
+            for uuid, m in state.gpus.items()
+        },
         gone=tuple(replace(gone, t=later(gone.t)) for gone in state.gone),
         left=_left_later(state.left, later),
         suspect_since=None,

@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
-from supervisor.core.phases import STEP, WARM, learn
+from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
 from supervisor.core.state import (
     Ended,
     EngineUnit,
@@ -28,6 +28,8 @@ from supervisor.core.state import (
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
 EMPTY_PART = 0.02  # of a GPU's memory: what the driver itself takes
+RESTS = 0.5  # of the most that a GPU was seen to draw: below it, it does not compute
+KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
@@ -82,7 +84,7 @@ def _component_exited(state: State, fact: f.ComponentExited) -> State:
 def _gpu_look(state: State, fact: f.GpuLook) -> State:
     if fact.reason:
         # Unknown is not zero: what was fallen must be seen fallen again.
-        gpus = {uuid: replace(memory, fallen_since=None) for uuid, memory in state.gpus.items()}
+        gpus = {uuid: replace(memory, fallen_since=None, rests_since=None) for uuid, memory in state.gpus.items()}
         since = state.gpu_unseen_since if state.gpu_unseen_since is not None else state.now
         return replace(state, gpu_reason=fact.reason, gpus=gpus, gpu_unseen_since=since)
     if fact.lost:
@@ -113,7 +115,7 @@ def _host_look(state: State, fact: f.HostLook) -> State:
 def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     memory = state.gpus.get(gpu.uuid)
     if memory is None:
-        return GpuMemory(gpu, look_t=state.now)
+        return GpuMemory(gpu, look_t=state.now, power_high_w=gpu.power_w or 0.0)
     # The sensor speaks on change, so a level stood from its look to this one; a short spike is no plateau.
     # What was held before this attempt began belongs to the one before it.
     held = memory.look_t >= state.started and state.now - memory.look_t >= min(HELD_S, state.settings.memory_fell_s)
@@ -123,7 +125,18 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     if gpu.role == "inference" and state.progress.step is not None and plateau <= EMPTY_PART * gpu.total_bytes:
         fell = gpu.used_bytes <= EMPTY_PART * gpu.total_bytes  # a job that was met after its engine's death
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
-    return GpuMemory(gpu, plateau, state.now, since)
+    return _with_power(GpuMemory(gpu, plateau, state.now, since, memory.power_high_w), memory.rests_since)
+
+
+def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
+    """A GPU whose collective never ends is "100 % busy" and draws little: its power says what its load does not."""
+    power = memory.gpu.power_w
+    if power is None:
+        return memory
+    high = max(memory.power_high_w, power)
+    rests = high > KNOWN_POWER_W and power < RESTS * high
+    since = (rests_since if rests_since is not None else memory.look_t) if rests else None
+    return replace(memory, power_high_w=high, rests_since=since)
 
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:
@@ -131,6 +144,8 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
     new: dict[str, Any] = {"look": fact, "look_t": now}
     if fact.health == "ok":
         new.update(ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
+        if not old.ever_ok and state.mode == "starting" and state.progress.timed:
+            settle(state, learned=learn(state.learned, ENGINE_UP, now - state.started))
     elif fact.health == "timeout":
         new.update(slow_since=old.slow_since if old.slow_since is not None else now)
     elif fact.health in ("bad", "refused"):
@@ -155,6 +170,9 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
             ours = now - old.moved_t >= state.settings.hang_s * CANARY_AFTER
             if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
                 new["worked_t"] = now
+                idle_s = now - old.worked_t
+                if old.count is not None and idle_s >= state.settings.hang_s and state.live:
+                    settle(state, learned=learn(state.learned, ENGINE_IDLE, idle_s))
     if fact.canary == "ok":
         new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
     if fact.engines or old.units:

@@ -33,6 +33,8 @@ Z_PHI_3 = 3.09  # standard normal quantile of 1 - 10**-3
 LEAST_SPREAD = 0.15  # of the logarithm: no phase is more regular than that for ever
 SOFT_MEDIANS, SOFT_LONGEST, HARD_LONGEST = 3.0, 1.5, 5.0
 STEP, RESUME = "step", "resume"
+ENGINE_UP = "engine/up"  # from the launch until its server answers
+ENGINE_IDLE = "engine/idle"  # for how long it worked for nobody before it worked again
 
 
 @dataclass(frozen=True)

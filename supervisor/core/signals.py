@@ -17,6 +17,8 @@ from supervisor.core.deadlines import (
     excuse,
     excuse_limit,
     explained_s,
+    standstill_limits,
+    started,
     step_began,
     step_deadline,
     step_limits,
@@ -37,7 +39,7 @@ TELLS_OF_TRAINING = {"trainer/rollouts", "trainer/training", "orchestrator/barri
 EXCUSED = ("checkpoint", "weight-update")  # whose length has a limit of its own
 SILENT_LONGEST = 3.0
 
-Kind = Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu"]
+Kind = Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu", "power"]
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,53 @@ def still_rollouts(state: State, watch: Watch) -> Signal | None:
     if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang_s:
         return None
     return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
+
+
+def standstill(state: State, watch: Watch) -> list[Signal]:
+    """Nobody works, as far as each of them tells by itself: what it would take to say so before the step is late.
+
+    The engine makes no token for anybody, the trainer's GPUs rest or it says that it waits, and no rollout ends. All
+    of it for much longer than any pause so far.
+    """
+    found, engine, work = standstill_limits(state), state.engine, state.work
+    if found is None or not state.settings.has_engine:
+        return []
+    limit_s, late_s = found
+    starting = state.mode == "starting"
+    began = started(state, watch) if starting else step_began(state, watch)
+    if not watch.over(state.started if starting else state.progress.t, late_s) or not watch.over(began, late_s):
+        return []
+    told = work is not None and not watch.over(work.t, FRESH_S)
+    waits_since = resting(state) if not told else _idle_trainer(state)
+    if waits_since is None or not counting(state, watch):
+        return []
+    since = max(engine.worked_t, waits_since, state.started if starting else state.progress.t)
+    if work is not None and told:
+        since = max(since, work.moved_t)
+    if not watch.over(since, limit_s) or engine.counted_t - since < limit_s - FRESH_S or excuse(state, watch):
+        return []
+    signals = [Signal("counters", f"the engine made no token for anybody for {span(state.now - engine.worked_t)}")]
+    if resting(state) is not None:
+        signals.append(Signal("power", f"the trainer's GPUs have rested for {span(state.now - waits_since)}"))
+    still = still_rollouts(state, watch)
+    if still is not None:
+        signals.append(still)
+    return signals if len(signals) > 1 else []
+
+
+def resting(state: State) -> float | None:
+    """Since when all of the trainer's GPUs have drawn little; None: one works, or nobody can say."""
+    trainers = [m.rests_since for m in state.gpus.values() if m.gpu.role == "trainer"]
+    known = [since for since in trainers if since is not None]
+    return max(known) if known and len(known) == len(trainers) else None
+
+
+def _idle_trainer(state: State) -> float | None:
+    """Since when it is known that the trainer does not compute: by its GPUs, or because it says that it waits."""
+    phase = state.phases.get("trainer")
+    if phase is not None and current(state, phase) and phase.phase == "rollouts":
+        return phase.t
+    return resting(state)
 
 
 def busy_trainer(state: State, watch: Watch) -> bool:

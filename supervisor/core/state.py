@@ -70,6 +70,10 @@ class GpuMemory:
     plateau_bytes: int = 0
     look_t: float = 0.0
     fallen_since: float | None = None
+    power_high_w: float = 0.0  # the most that it was seen to draw
+    rests_since: float | None = (
+        None  # since when it has drawn little, without a break; None: it works, or nobody can say
+    )
 
 
 @dataclass(frozen=True)

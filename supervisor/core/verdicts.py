@@ -43,6 +43,7 @@ from supervisor.core.signals import (
     lost_gpu,
     moving,
     soft_overdue,
+    standstill,
     still_rollouts,
 )
 from supervisor.core.state import GpuTrouble, State
@@ -193,11 +194,13 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
 
 
 def _wedged(state: State, watch: Watch) -> Verdict | None:
-    """Nobody works: the step is overdue, and rollouts stand still or the engine is idle."""
-    overdue = soft_overdue(state, watch)
-    if overdue is None or ending(state):
+    """Nobody works: the step is overdue, and rollouts stand still or the engine is idle. Or all are known to."""
+    if ending(state) or state.mode != "running":
         return None
-    signals = [overdue, *_nobody_works(state, watch)]
+    overdue = soft_overdue(state, watch)
+    signals = [overdue, *_nobody_works(state, watch)] if overdue is not None else []
+    if len(signals) < 2:
+        signals = standstill(state, watch)
     if len(signals) < 2:
         return None
     phase = state.phases.get("trainer")
@@ -239,16 +242,12 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
 
 def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
     """A start that takes longer than any before it, in which nobody works: deadlocks happen while resuming."""
-    if (
-        state.mode != "starting"
-        or not state.engine.ever_ok
-        or not watch.over(started(state, watch), startup_suspect(state))
-    ):
+    if state.mode != "starting" or not state.engine.ever_ok:
         return None
     slow = Signal("step", f"no step for {span(state.now - state.started)} since the start")
-    if excuse(state, watch):
-        return None
-    others = [s for s in signals if s.kind != "step"] or _nobody_works(state, watch)
+    others = standstill(state, watch)
+    if not others and watch.over(started(state, watch), startup_suspect(state)) and not excuse(state, watch):
+        others = [s for s in signals if s.kind != "step"] or _nobody_works(state, watch)
     if not others:
         return None
     evidence = [slow, *others]

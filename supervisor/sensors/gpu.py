@@ -8,10 +8,9 @@ GPU falls off the bus, and number 1 would then be another run's GPU.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -251,7 +250,8 @@ class GpuSensor:
         memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
         device.seen, device.failures = True, 0
         device.highest_bytes = max(device.highest_bytes, int(memory.used))
-        return Gpu(uuid, device.index, int(memory.used), int(memory.total), device.role, device.pids)
+        power_w = _power_w(nvml, device.handle)
+        return Gpu(uuid, device.index, int(memory.used), int(memory.total), device.role, device.pids, power_w)
 
     def _remarks(self) -> list[Fact]:
         fresh = [note for note in dict.fromkeys(self._notes) if note not in self._noted]
@@ -294,7 +294,7 @@ class GpuSensor:
         for gpu in fact.gpus:
             device = self._devices[gpu.uuid]
             device.pids = _pids(nvml, device.handle, gpu.used_bytes)
-            gpus.append(dataclasses.replace(gpu, pids=device.pids, slowed=_slowed(nvml, device.handle)))
+            gpus.append(replace(gpu, pids=device.pids, slowed=_slowed(nvml, device.handle)))
         return self._say(GpuLook(gpus=tuple(gpus), lost=fact.lost), now, always=True)
 
     def _say(self, fact: GpuLook, now: float, *, always: bool = False) -> Sequence[Fact]:
@@ -330,6 +330,14 @@ def _is_split(nvml: Any, handle: Any) -> bool:
     except nvml.NVMLError:
         return False  # GPUs that know no MIG answer "not supported", old drivers "function not found"
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _power_w(nvml: Any, handle: Any) -> float | None:
+    """What a GPU draws; whole watts, since each other number is another fact. None where it is not measured."""
+    try:
+        return float(round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000))
+    except nvml.NVMLError:
+        return None
 
 
 def _pids(nvml: Any, handle: Any, used_bytes: int) -> tuple[int, ...] | None:

@@ -30,6 +30,7 @@ ITERATIONS_PER_S = 25.0  # of one engine under load
 INFLIGHT, BATCH = 64, 256
 ENGINE_UP_PART = 0.75  # of the start-up: then the server listens
 COMMAND = "rl @ rl.toml"
+POWER_BUSY, POWER_SPINS, POWER_IDLE = 0.75, 0.3, 0.17
 LAST_ONES = 3  # rollouts that wait for their environment
 SELDOM_SHOWN = ("training", "rollouts")  # phases that prime-rl tells at level "debug" only
 
@@ -163,6 +164,14 @@ class Job(Owner):
             return 0, 0, BATCH
         waits = self.phase == "weight-update" or self.activity == "stuck"
         return INFLIGHT if waits else 0, int(BATCH * self._ahead()), BATCH
+
+    def power(self, role: str) -> float:
+        """What a GPU of ``role`` draws, as a part of what it may: a collective that never ends only spins."""
+        if role == "inference":
+            return POWER_BUSY if self.activity == "working" else POWER_IDLE
+        if "trainer" in self.broken:
+            return POWER_SPINS if "trainer" not in self.missing else POWER_IDLE
+        return POWER_BUSY if self.phase == "training" and self.exit is None else POWER_IDLE
 
     @property
     def evaluates_beside(self) -> bool:

@@ -14,14 +14,15 @@ from random import Random
 from supervisor.core import facts as f
 from supervisor.simulator.virtual.clockwork import Event, Owner
 from supervisor.simulator.virtual.engine_look import EngineEyes
-from supervisor.simulator.virtual.job import Job, Line, Process
-from supervisor.simulator.virtual.pod import ENGINE_GIB, WALL, Pod
+from supervisor.simulator.virtual.job import POWER_IDLE, Job, Line, Process
+from supervisor.simulator.virtual.pod import ENGINE_GIB, WALL, GpuCard, Pod
 from supervisor.simulator.virtual.scenario import GB, GIB
 
 CHECKPOINT_SCAN_S, QUIET_S, STEPS_HEARTBEAT_S = 15.0, 20.0, 600.0
 DISK_LOOK_S, DISK_HEARTBEAT_S, DISK_CHANGE = 5.0, 600.0, 0.002
 GPU_HEARTBEAT_S, GPU_ODD_S, GPU_DEADLINE_S, GPU_UNKNOWN_S = 120.0, 10.0, 10.0, 30.0
 HOST_HEARTBEAT_S = 300.0
+POWER_W = 700.0
 WORK_S, WORK_CALM_S = 10.0, 120.0
 MEMORY_TOTAL = 512 * GIB
 
@@ -147,6 +148,8 @@ class Sensing(Owner):
             return
         if self._engine is not None and self._engine.job is job:
             self._engine.changed()
+        if job.blocked or job.phase == "training":
+            self._gpu_soon(GPU_ODD_S / 2)
         if job.phase in ("load", "resume"):
             return
         # The rhythm of the real lines from the moment at which the numbers may stand still.
@@ -204,12 +207,21 @@ class Sensing(Owner):
             self._gpu_lost(lost)
             return
         jitter = self.random.uniform(-0.02, 0.02) * GIB
-        gpus = tuple(f.Gpu(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role) for c in pod.cards)
+        gpus = tuple(
+            f.Gpu(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role, None, self._power_w(c))
+            for c in pod.cards
+        )
         self._tell(f.GpuLook(gpus), "gpu")
         low = pod.job is not None and any(
             c.role == "inference" and c.used_bytes < ENGINE_GIB * GIB / 2 for c in pod.cards
         )
+        low = low or (pod.job is not None and pod.job.blocked)
         self._gpu_soon(GPU_HEARTBEAT_S if self.pod.physics.thinned and not low else GPU_ODD_S)
+
+    def _power_w(self, card: GpuCard) -> float:
+        job = self.pod.job
+        part = job.power(card.role) if job is not None and job.alive else POWER_IDLE
+        return float(round(POWER_W * part * self.random.uniform(0.9, 1.1)))
 
     def _gpu_lost(self, lost: tuple[str, ...]) -> None:
         for card in self.pod.cards:
