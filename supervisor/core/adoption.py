@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from supervisor.core.deadlines import FRESH_S
 from supervisor.core.evolve import replace
-from supervisor.core.state import Left, Phase, State
+from supervisor.core.state import Left, Phase, State, Work
 from supervisor.core.watch import Watch
 
 
@@ -27,6 +27,9 @@ def left_by(before: State, state: State) -> State:
         progress_t=known.progress_t if untouched else before.progress.t,
         started=started,
         phases={role: _known(phase, known.phases.get(role), known.since) for role, phase in before.phases.items()},
+        count=before.engine.count,
+        worked_t=_worked_t(before, known),
+        work=_work(before.work, known),
     )
     return replace(state, left=left)
 
@@ -45,7 +48,23 @@ def put_back(state: State, watch: Watch) -> State:
         started=left.started if state.started == left.since else state.started,
         progress=progress,
         phases={role: _known(phase, left.phases.get(role), left.since) for role, phase in state.phases.items()},
+        engine=replace(state.engine, worked_t=_worked_t(state, left)),
+        work=_work(state.work, left),
     )
+
+
+def _worked_t(state: State, left: Left) -> float:
+    """When the engine last worked. Its counter goes on counting while no daemon looks: the same number is a proof."""
+    untouched = (state.engine.worked_t, state.engine.count) == (left.since, left.count)
+    return left.worked_t if untouched else state.engine.worked_t
+
+
+def _work(work: Work | None, left: Left) -> Work | None:
+    before = left.work
+    if work is None or before is None or work.moved_t != left.since:
+        return work
+    same = (work.inflight, work.done) == (before.inflight, before.done)
+    return replace(work, moved_t=before.moved_t) if same else work
 
 
 def _known(phase: Phase, before: Phase | None, since: float) -> Phase:

@@ -252,13 +252,13 @@ def excuse(state: State, watch: Watch | None = None) -> str:
 
 
 def unsaid(state: State, watch: Watch) -> float:
-    """Seconds that an evaluation may take of which nobody would tell: nothing of the orchestrator's log is read here.
+    """Seconds that an evaluation may take of which nobody would tell: the logs of such a run show its steps alone.
 
-    Such a run's logs show its steps alone. Where the counters say that the engine works for nobody it is none, and
-    where they could be read and are silent now that is no good sign.
+    Where the counters say that the engine works for nobody it is none, and where they could be read and are silent
+    now that is no good sign.
     """
     engine = state.engine
-    if not state.settings.has_engine or state.work is not None or {"orchestrator", BESIDE} & state.phases.keys():
+    if not state.settings.has_engine or state.work is not None or state.phases:
         return 0.0
     works = counting(state, watch) and engine.counted_t - engine.worked_t < IDLE_S
     return excuse_limit(state, "orchestrator", "eval") if works or engine.count is None else 0.0

@@ -113,6 +113,8 @@ def _left_later(left: Left | None, later: Callable[[float], float]) -> Left | No
         progress_t=later(left.progress_t),
         started=later(left.started),
         phases={role: replace(phase, t=later(phase.t)) for role, phase in left.phases.items()},
+        worked_t=later(left.worked_t),
+        work=replace(left.work, t=later(left.work.t), moved_t=later(left.work.moved_t)) if left.work else None,
     )
 
 

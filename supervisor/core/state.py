@@ -311,6 +311,9 @@ class Left:
     progress_t: float
     started: float
     phases: dict[str, Phase] = field(default_factory=dict)
+    count: float | None = None  # the engine's counter
+    worked_t: float = 0.0
+    work: Work | None = None
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ class GpuSensor:
         device.seen, device.failures = True, 0
         device.highest_bytes = max(device.highest_bytes, int(memory.used))
         power_w = _power_w(nvml, device.handle)
-        return Gpu(uuid, device.index, int(memory.used), int(memory.total), device.role, device.pids, power_w)
+        return Gpu(uuid, device.index, int(memory.used), int(memory.total), device.role, device.pids, power_w=power_w)
 
     def _remarks(self) -> list[Fact]:
         fresh = [note for note in dict.fromkeys(self._notes) if note not in self._noted]

@@ -208,7 +208,7 @@ class Sensing(Owner):
             return
         jitter = self.random.uniform(-0.02, 0.02) * GIB
         gpus = tuple(
-            f.Gpu(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role, None, self._power_w(c))
+            f.Gpu(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role, None, power_w=self._power_w(c))
             for c in pod.cards
         )
         self._tell(f.GpuLook(gpus), "gpu")
