@@ -22,6 +22,7 @@ from supervisor.core.deadlines import (
     step_began,
     step_deadline,
     step_limits,
+    unsaid,
 )
 from supervisor.core.observe_job import EMPTY_PART, TOLD_S
 from supervisor.core.phases import STEP, limits
@@ -161,7 +162,9 @@ def soft_overdue(state: State, watch: Watch) -> Signal | None:
         return None
     soft, _ = step_limits(state)
     # Until it would be late by the clock on the wall nobody asks what explains it (``calm``).
-    if not watch.over(state.progress.t, soft) or not watch.over(step_began(state, watch), soft) or excuse(state, watch):
+    if not watch.over(state.progress.t, soft) or excuse(state, watch):
+        return None
+    if not watch.over(step_began(state, watch), soft + unsaid(state, watch)):
         return None
     return Signal("step", f"no new step for {late(state)} ({step_deadline(state).sentence})")
 
@@ -269,8 +272,8 @@ def moving(state: State, watch: Watch) -> bool:
     moved += [work.moved_t] if work is not None else []
     moved += [growth.t] if growth is not None else []
     last = max(moved)
-    # The last rollouts of a step, and their environment, may keep all others waiting for minutes.
-    return last > state.progress.t and not watch.over(last, IDLE_S)
+    # The last rollouts of a step may keep all others waiting: not for longer than all before them took.
+    return last > state.progress.t and not watch.over(last, max(IDLE_S, last - state.progress.t))
 
 
 def lost_gpu(state: State) -> GpuTrouble | None:

@@ -246,7 +246,8 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return None
     slow = Signal("step", f"no step for {span(state.now - state.started)} since the start")
     others = standstill(state, watch)
-    if not others and watch.over(started(state, watch), startup_suspect(state)) and not excuse(state, watch):
+    late_s = startup_suspect(state) + unsaid(state, watch)
+    if not others and watch.over(started(state, watch), late_s) and not excuse(state, watch):
         others = [s for s in signals if s.kind != "step"] or _nobody_works(state, watch)
     if not others:
         return None

@@ -300,3 +300,73 @@ def test_refused_requests_are_hopeless_only_where_the_engine_is_known_to_work_fo
 
     assert told(running=0.0, waiting=0.0, connections=0) != []
     assert told(running=None, waiting=None, connections=None) == []
+
+
+def test_one_canary_that_is_not_answered_by_an_idle_engine_is_no_hang() -> None:
+    def missed(times: int) -> list[str]:
+        world = run()
+        count = float(world.state.engine.count or 0.0)
+        for look in range(24):  # connections that are kept open look like work
+            world.t += 5
+            canary = "timeout" if look in (11, 17)[:times] else ""
+            world.engine(iterations=count, running=0.0, connections=64, liveness="absent", canary=canary)
+        return stopped(world)
+
+    assert missed(1) == []
+    assert "vLLM hangs" in missed(2)[0]
+
+
+def test_rollouts_that_wait_for_their_environment_are_no_work_for_an_engine_that_nobody_is_connected_to() -> None:
+    world = run()
+    count = float(world.state.engine.count or 0.0)
+    for _ in range(24):
+        world.t += 5
+        world.engine(iterations=count, running=0.0, connections=0, liveness="absent")
+        world.see(f.WorkSeen(3, 253, 256))
+    assert stopped(world) == []
+
+
+def test_an_update_of_weights_during_an_evaluation_does_not_end_it() -> None:
+    for log_goes_on in (("weight-update", 13), ("barrier", None), ("rollouts", None)):
+        world = run(look=unreadable)
+        evaluates(world, 14, 1 * MIN, unreadable)
+        world.see(f.PhaseSeen("orchestrator", *log_goes_on))
+        world.see(f.StepDone("trainer", 13, STEP_S, loss=0.1))
+        passes(world, 2 * HOUR, unreadable, pipeline=True)
+        world.see(f.StepDone("orchestrator", 14, STEP_S, 0.4))
+        passes(world, STEP_S, unreadable)
+        assert stopped(world) == [] and not world.state.suspicion, log_goes_on
+        assert world.state.learned.phases["orchestrator/eval"].longest_s > 2 * HOUR
+
+
+def test_a_first_evaluation_of_which_no_line_tells_is_left_alone() -> None:
+    """metrics.jsonl alone: steps are seen, and nothing of the orchestrator's log."""
+    for look in (busy, unreadable):
+        world = World(SETTINGS)
+        world.boot()
+        world.job_up() if look is busy else look(world)
+        for number in range(1, 13):
+            passes(world, STEP_S, look)
+            world.see(f.StepDone("trainer", number, STEP_S))
+        passes(world, 3 * HOUR, look)
+        assert stopped(world) == [], look.__name__
+
+
+def test_a_start_in_which_the_engine_makes_tokens_is_not_stuck() -> None:
+    world = World(SETTINGS)
+    world.boot()
+    world.job_up()
+    passes(world, 100 * MIN, pipeline=True)
+    assert stopped(world) == []
+
+
+def test_a_step_whose_last_rollouts_take_half_of_it_still_moves() -> None:
+    world = run(look=unreadable)
+    _, hard = step_limits(world.state)
+    world.see(f.PhaseSeen("orchestrator", "rollouts", 13))
+    began = world.t
+    while world.t < began + 1.2 * hard:
+        world.t += 10
+        unreadable(world)
+        world.see(f.WorkSeen(64, min(200, int(world.t - began) // 4), 256))
+    assert stopped(world) == []

@@ -329,3 +329,17 @@ def test_the_oracle_does_not_restart_for_what_passes_by_itself() -> None:
         desk.policy.told(desk.t, fault)
         desk.see(f.Tick())
     assert len(desk.starts) == 1
+
+
+def test_the_plain_watcher_restarts_when_a_process_is_gone_or_no_step_is_done_for_twenty_minutes() -> None:
+    desk = Desk("plain-watcher").boot()
+    desk.step(1)
+    desk.see(f.ProcessGone(1, "env", 7, 1, key=False))
+    desk.until(desk.t + MIN)
+    assert len(desk.starts) == 1
+    desk.see(f.ProcessGone(1, "inference", 8, 1, key=True))
+    desk.until(desk.t + 10)
+    assert [t for t, _ in desk.starts] == [0.0, 5 * MIN + 2]
+    desk.step(1)
+    desk.until(desk.t + 21 * MIN)
+    assert [t for t, _ in desk.starts][2] == pytest.approx(9 * MIN + 10 + 20 * MIN)

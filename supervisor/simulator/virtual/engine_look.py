@@ -66,7 +66,8 @@ class EngineEyes:
         counts = its if health == "ok" and physics.counters and not self._fails() else None
         running, waiting = self._load() if health == "ok" else (0.0, 0.0)
         connections: int | None = self._connections()
-        waits = bool(running or waiting or connections)
+        in_flight = physics.pipeline and not self.pod.logs_stand and job.work()[0] > 0
+        waits = bool(running or waiting or connections or in_flight)
         if not physics.sockets or failed:
             connections = None
         canary = self._canary(health, moved or not waits, now)
