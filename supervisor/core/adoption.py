@@ -8,7 +8,7 @@ has not moved since are put back.
 
 from __future__ import annotations
 
-from supervisor.core.deadlines import FRESH_S
+from supervisor.core.deadlines import FRESH_S, excuse_limit, with_span
 from supervisor.core.evolve import replace
 from supervisor.core.state import Left, Phase, State, Work
 from supervisor.core.watch import Watch
@@ -50,7 +50,18 @@ def put_back(state: State, watch: Watch) -> State:
         phases={role: _known(phase, left.phases.get(role), left.since) for role, phase in state.phases.items()},
         engine=replace(state.engine, worked_t=_worked_t(state, left)),
         work=_work(state.work, left),
+        explained=_explained(state, left),
     )
+
+
+def _explained(state: State, left: Left) -> tuple[tuple[float, float], ...]:
+    """What stood when the daemon came had explained the silence until then, also where it is over by now."""
+    spans = state.explained
+    for name, phase in left.phases.items():
+        limit = excuse_limit(state, name.partition("/")[0], phase.phase)
+        if limit > 0 and not phase.over and phase.phase != "download":
+            spans = with_span(spans, phase.t, min(left.since, phase.t + limit))
+    return spans
 
 
 def _worked_t(state: State, left: Left) -> float:
