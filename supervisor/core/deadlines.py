@@ -106,8 +106,7 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
     at a start so does the loading of a checkpoint. None: too little of that is known yet.
     """
     steps, starts = state.learned.phases.get(STEP), state.learned.phases.get(RESUME)
-    pauses = state.learned.phases.get(ENGINE_IDLE)
-    longest_s = PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
+    longest_s = _longest_pause(state)
     if state.mode == "starting":
         if starts is None or starts.count < LEARNED_FROM:
             return None
@@ -116,6 +115,12 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
         return None
     least_s = state.settings.step_floor_s / 2
     return max(least_s, longest_s), max(least_s, PAUSE_STEPS * steps.median_s)
+
+
+def _longest_pause(state: State) -> float:
+    """Seconds for which the engine of a healthy run may be idle, by its pauses so far; 0 where none was seen."""
+    pauses = state.learned.phases.get(ENGINE_IDLE)
+    return PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
 
 
 def asked_from(state: State) -> float:
@@ -224,10 +229,11 @@ def _evaluated(state: State, phase: Phase, watch: Watch) -> float:
     """Until when this can have been an evaluation, as far as the engine's counters tell."""
     engine = state.engine
     worked_t = max(phase.t, engine.worked_t)
-    if not watch.over(worked_t, IDLE_S) or not counting(state, watch):
+    idle_s = max(IDLE_S, _longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
+    if not watch.over(worked_t, idle_s) or not counting(state, watch):
         return NEVER
     # Nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing.
-    return worked_t if engine.counted_t - worked_t >= IDLE_S else NEVER
+    return worked_t if engine.counted_t - worked_t >= idle_s else NEVER
 
 
 def excuse(state: State, watch: Watch | None = None) -> str:

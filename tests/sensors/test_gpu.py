@@ -496,6 +496,14 @@ def test_a_gpu_whose_clocks_are_held_down_says_why_how_hot_it_is_and_how_fast(
     assert [gpu["slowed"] for gpu in probe.look(11)["gpus"]] == ["HW power brake", None, None]
 
 
+def test_what_a_gpu_draws_is_told_in_watts_and_unknown_where_it_is_not_measured(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    measured = start(GpuPlan(["1"]), **states.env, NVML_POWER="212345").look(0)
+    assert [gpu["power_w"] for gpu in measured["gpus"]] == [212.0]
+    unknown = start(GpuPlan(["1"]), **states.env).look(0)
+    assert [gpu["power_w"] for gpu in unknown["gpus"]] == [None]
+
+
 def test_mig_is_unknown_and_not_zero(start: Start, states: States) -> None:
     states.set("ok", "mig", "ok")
     assert start(GpuPlan(["1"]), **states.env).look(0)["reason"].startswith("GPU 1 is split by MIG")
