@@ -21,8 +21,8 @@ BUSY_W, SPINS_W = 520.0, 210.0
 def look(world: World, watts: float | None, *, tokens: bool, readable: bool = True) -> None:
     """One look of all sensors; ``watts`` is what the trainer's GPU draws."""
     gpus = (
-        f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", None, 500.0 if tokens else 120.0),
-        f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", None, watts),
+        f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", power_w=500.0 if tokens else 120.0),
+        f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=watts),
     )
     world.see(f.GpuLook(gpus))
     count = world.t if tokens else world.state.engine.count
