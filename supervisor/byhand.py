@@ -27,7 +27,7 @@ from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal
-from supervisor.patient import PatientTransfers
+from supervisor.patient import PatientTransfers, on_stderr
 from supervisor.primerl import open_job
 from supervisor.storage.base import StoreError
 from supervisor.witness import claimant
@@ -271,7 +271,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
     place = pod_identity.place(os.environ, run_file.state_dir)
     writer = writer_name(socket.gethostname(), identity, secrets.token_hex(4), place)
     patience_s = run_file.store.take_over_after
-    found = claim_once(lambda do, more: transfers.run(request(run_file, do, **more)), writer, patience_s)
+    found = claim_once(lambda do, more: transfers.run(request(run_file, do, **more)), writer, patience_s, on_stderr)
     if found["writer"] != writer:
         raise SupervisorError(
             f"Pod {host_of(str(found['writer']))} holds run {run_file.run.id} (generation {found['generation']}), and "
