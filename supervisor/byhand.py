@@ -72,7 +72,7 @@ def publish(
         told = f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}"
         told += f"{proven}."
     note = str(answer.get("note") or "").rstrip(".")
-    return answer | {"done": True}, [told, *([f"{note[:1].upper()}{note[1:]}."] if note else [])]
+    return answer | {"done": True}, [told, *([_sentence(note)] if note else [])]
 
 
 def _nothing_to_publish(job: Job, step: int | None, reasons: Mapping[int, str]) -> str:
@@ -165,6 +165,10 @@ def verify(
             f"Something in {run_file.store_url} is damaged.{count or ' Nothing else was looked at, and'} nothing was "
             "deleted."
         )
+        if found["problems"] and whole:
+            told.append(
+                f"The next publish writes latest.json anew: `rl-supervisor publish RUN.toml --step {max(whole)}`."
+            )
         rotten = [int(one["step"]) for one in found["steps"] if one["committed"] and one["problems"]]
         if rotten and whole and max(rotten) > max(whole):
             newest = max(whole)

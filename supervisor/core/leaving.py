@@ -203,7 +203,12 @@ def unpublished(state: State) -> str:
         return f"{only}, since pod {fence.by} holds the run (generation {fence.by_generation})."
     claim = f"the claim of pod {fence.by} (generation {fence.by_generation})"
     unproven = f"nothing proves yet that {claim} was made on this machine" if fence.by else ""
-    why = unproven or state.publish_reason or ("" if state.store_reason in UNANSWERED else state.store_reason) or fence.reason
+    why = (
+        unproven
+        or state.publish_reason
+        or ("" if state.store_reason in UNANSWERED else state.store_reason)
+        or fence.reason
+    )
     if not why:
         asking = fencing.unanswered(state) or state.store_reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"

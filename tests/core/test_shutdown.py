@@ -278,11 +278,12 @@ def test_where_the_old_claim_is_not_over_in_time_the_last_sentence_has_the_comma
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     one.see(own_claim(15.0))
     until_ended(one, 31.0)
-    assert one.said("unpublished") == [
+    (sentence,) = one.said("unpublished")
+    assert sentence == (
         "Step 605 is complete and only on this disk: nothing proves yet that the claim of pod vm (generation 1) was "
         "made on this machine. The store's newest is step 540. Do not end this pod. Publish the step with: "
         "rl-supervisor publish /etc/rl-supervisor/bs4.toml --step 605"
-    ]
+    )
 
 
 def test_a_copied_disk_whose_original_beats_is_told_to_end_and_waits_for_nothing() -> None:

@@ -253,10 +253,11 @@ def test_a_command_watches_what_its_own_state_folder_claimed_and_waits_for_nobod
     told: list[str] = []
     assert claim_once(run, us, 600.0, told.append, sleep=slept.append)["writer"] == us
     assert sum(slept) == 180.0
-    assert told == [
+    (sentence,) = told
+    assert sentence == (
         "Pod vm claimed this run with this very state folder (generation 2), and nothing proves that it was this "
         "machine: its disk may be a copy. Waiting until its heartbeat has stood still for 3 min."
-    ], "three minutes of silence look like a command that hangs"
+    ), "three minutes of silence look like a command that hangs"
     slept.clear()
 
     def beats(seconds: float) -> None:
