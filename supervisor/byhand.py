@@ -27,7 +27,7 @@ from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
 from supervisor.journal import Journal
-from supervisor.patient import PatientTransfers
+from supervisor.patient import PatientTransfers, on_stderr
 from supervisor.primerl import open_job
 from supervisor.storage.base import StoreError
 from supervisor.witness import claimant
@@ -72,7 +72,7 @@ def publish(
         told = f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}"
         told += f"{proven}."
     note = str(answer.get("note") or "").rstrip(".")
-    return answer | {"done": True}, [told, *([f"{note[:1].upper()}{note[1:]}."] if note else [])]
+    return answer | {"done": True}, [told, *([_sentence(note)] if note else [])]
 
 
 def _nothing_to_publish(job: Job, step: int | None, reasons: Mapping[int, str]) -> str:
@@ -165,6 +165,10 @@ def verify(
             f"Something in {run_file.store_url} is damaged.{count or ' Nothing else was looked at, and'} nothing was "
             "deleted."
         )
+        if found["problems"] and whole:
+            told.append(
+                f"The next publish writes latest.json anew: `rl-supervisor publish RUN.toml --step {max(whole)}`."
+            )
         rotten = [int(one["step"]) for one in found["steps"] if one["committed"] and one["problems"]]
         if rotten and whole and max(rotten) > max(whole):
             newest = max(whole)
@@ -271,7 +275,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
     place = pod_identity.place(os.environ, run_file.state_dir)
     writer = writer_name(socket.gethostname(), identity, secrets.token_hex(4), place)
     patience_s = run_file.store.take_over_after
-    found = claim_once(lambda do, more: transfers.run(request(run_file, do, **more)), writer, patience_s)
+    found = claim_once(lambda do, more: transfers.run(request(run_file, do, **more)), writer, patience_s, on_stderr)
     if found["writer"] != writer:
         raise SupervisorError(
             f"Pod {host_of(str(found['writer']))} holds run {run_file.run.id} (generation {found['generation']}), and "

@@ -78,23 +78,26 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
             found = _journal(path, run_file.run.id)
         except (sqlite3.Error, OSError, ValueError) as error:
             notes.append(f"The journal {path} cannot be read and is left out: {error}.")
-    ledgers = dict(found.ledgers)
+    ledgers = _begun(found.ledgers)
     try:
         asked = request(run_file, "get-records")
         # Where this machine's journal knows the run, a report of what is here is better than one in half an hour.
-        kind = Transfers if found.ledgers else PatientTransfers
+        kind = Transfers if ledgers else PatientTransfers
         answer = kind(environ, run_file.store.stall_s).run(asked, stall_s=STALL_S)
         stored = {str(name): base64.b64decode(text) for name, text in answer["records"].items()}
         ledgers |= run_records.of_others(stored, found.own, time.time())[1]
     except StoreError as error:
         notes.append(f"The store could not be asked, so other pods' parts may be missing or old: {error}")
-    ledgers = {name: ledger for name, ledger in ledgers.items() if ledger.began_wall is not None}
+    ledgers = _begun(ledgers)
     if not ledgers:
-        told = " ".join(["", *notes]) if notes else f" There is no journal in {run_file.state_dir}, and no record in "
-        raise SupervisorError(
-            f"Nothing is known of run {run_file.run.id}.{told}" + ("" if notes else f"{run_file.store_url}.")
-        )
+        told = " ".join([".", *notes]) if notes else f": neither in {path} nor in {run_file.store_url}."
+        raise SupervisorError(f"Nothing is known of run {run_file.run.id}{told}")
     return Found(found.run, found.own, ledgers, found.sentences, found.open, found.now, tuple(notes))
+
+
+def _begun(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
+    """Without those in which nothing was ever started, such as a journal that a publish by hand made."""
+    return {name: ledger for name, ledger in ledgers.items() if ledger.began_wall is not None}
 
 
 def _journal(path: Path, run: str) -> Found:

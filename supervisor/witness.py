@@ -152,7 +152,7 @@ def _lost(journal: Journal, before: Known | None, last: int) -> str:
 def sentence(lost: str, before: Known | None, since: float | None, attempt: int) -> str:
     """The loss in one sentence, and with what the run goes on. ``since``: the journal's newest entry, in Unix time."""
     gone = f" after {_clock(since)}" if since else ""
-    until = f" until {_clock(before.wall)}" if before is not None and before.wall else ""
+    until = f" until {_clock(before.wall)}" if before is not None and before.wall > (since or 0) else ""
     told = f"{lost}: what was decided{gone}{until} is lost."
     if before is None:
         told += " Whether a person had stopped or paused the run is not known."

@@ -184,6 +184,7 @@ def claim(
     A run that another pod holds is claimed only when its standing is still ``over`` (its heartbeat has been seen to
     stand still since), or with ``take_over``, by a person. Raises StoreError.
     """
+    pointed: int | None = None  # read once: with a pointer that rotted that alone may take longer than a claim may
     for _ in range(TRIES):
         began = clock()
         seen, _ = _look(store, run_id)
@@ -193,7 +194,11 @@ def claim(
         else:
             if not (seen.free or take_over or same_pod(seen.writer, writer) or seen == over):
                 return seen
-            target = 1 + max(seen.generation, _pointed(store, run_id))
+            if pointed is None:
+                pointed = _pointed(store, run_id)
+                if clock() - began > settle_s / 2:
+                    continue
+            target = 1 + max(seen.generation, pointed)
             if target >= MOST_GENERATIONS:
                 raise StoreError(
                     "permanent", f"{store.url} names a generation that no run has: look at {run_id}/writers"

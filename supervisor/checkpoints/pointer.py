@@ -30,6 +30,9 @@ def point(  # noqa: PLR0917
             raise
         current, note = None, f"{error}; it was replaced"
         last = last_pointer(store, wanted.run_id)
+    if current is not None and current.step > wanted.step and _names_nothing(store, current):
+        note = f"latest.json named step {current.step}, which is not there"
+        current = None
     if current is None and not allow_back:
         # There is none, or none that can be read: a step that is mended meanwhile need not be the newest good one.
         newest = _newest_good(store, wanted.run_id, but=wanted.step)
@@ -39,8 +42,8 @@ def point(  # noqa: PLR0917
             wanted = replace(wanted, step=newest)
     lineage = max(wanted.lineage, last.lineage if last else 0)
     back = allow_back or (current is not None and current.lineage < wanted.lineage)
-    if current is not None and current.step > wanted.step and back:
-        lineage = max(lineage, current.lineage + 1)  # or the step that is left would count for more
+    if last is not None and last.step > wanted.step and (back or current is None):
+        lineage = max(lineage, last.lineage + 1)  # or the step that is left would count for more
     if current is not None and current.step > wanted.step and not back:
         return False, f"latest.json stays at step {current.step}, which is higher than step {wanted.step}"
     latest = replace(
@@ -59,6 +62,14 @@ def point(  # noqa: PLR0917
     fence()
     put_and_read_back(store, f"{run_folder(wanted.run_id)}{LATEST}", latest.to_bytes(), LATEST_LIMIT)
     return True, note
+
+
+def _names_nothing(store: Store, latest: Latest) -> bool:
+    """Was the step deleted by hand? A listing may lag behind, and in a store that was copied ids are others."""
+    name = f"{step_folder(latest.run_id, latest.step)}{MANIFEST}"
+    if latest.legacy or store.list_versions(name):
+        return False
+    return store.version(name, latest.manifest_file_id) is None
 
 
 def point_away(store: Store, wanted: Latest, fence: Callable[[], None]) -> Latest:

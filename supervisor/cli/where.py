@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from supervisor.config import RunFile, load
 from supervisor.errors import UsageError
+
+if TYPE_CHECKING:  # reading settings takes half a second to import, in which a daemon that starts hears no SIGTERM
+    from supervisor.config import RunFile
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +25,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_file_of(options: argparse.Namespace) -> RunFile:
     """The run file, or one that holds nothing but the store. Raises ConfigError or UsageError."""
+    from pydantic import ValidationError
+
+    from supervisor.config import RunFile, load
+
     more = [name for name in ("store", "run_id", "endpoint", "region", "realm") if getattr(options, name, None)]
     if options.run_file is not None:
         if more:

@@ -266,7 +266,8 @@ def unsaid(state: State, watch: Watch) -> float:
     engine = state.engine
     if not state.settings.has_engine or state.work is not None or state.phases:
         return 0.0
-    works = counting(state, watch) and engine.counted_t - engine.worked_t < IDLE_S
+    idle = watch.over(engine.worked_t, IDLE_S) and engine.counted_t - engine.worked_t >= IDLE_S
+    works = counting(state, watch) and not idle
     return excuse_limit(state, "orchestrator", "eval") if works or engine.count is None else 0.0
 
 

@@ -36,6 +36,11 @@ def unanswered(state: State) -> bool:
     return state.settings.fencing and fence.asked and fence.generation is None and not fence.by and not fence.reason
 
 
+def expected(state: State) -> bool:
+    """May the run be this pod's soon? Its own claim from before a boot is watched for a few beats, and then over."""
+    return unanswered(state) or state.fence.own_stands_s is not None
+
+
 def held_back(state: State) -> Choice | None:
     """Why nothing is started here although it may be known where to resume; None when nothing is in the way."""
     fence = state.fence
@@ -145,13 +150,20 @@ def _held(state: State, fact: f.ClaimHeld) -> State:
             f"proves that it was this machine: its disk may be a copy. Its heartbeat moved {span(fact.age_s)} ago. "
             f"Nothing is started here until it has stood still for {span(fact.patience_s)}; at once with: {TAKE_OVER}"
         )
-        return replace(state, fence=replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence))
+        before = state.fence.own_stands_s
+        moved = before is not None and fact.age_s < before  # a living original beats: this disk is the copy
+        return _held_by(state, fact, sentence, None if moved else fact.age_s)
     sentence = (
         f"Pod {fact.by} holds this run (generation {fact.generation}, its heartbeat moved {span(fact.age_s)} ago): "
         f"nothing is started here. It goes on here when that pod ends, or when its heartbeat stands still for "
         f"{span(fact.patience_s)}; at once with: {TAKE_OVER}"
     )
-    fence = replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=sentence)
+    return _held_by(state, fact, sentence)
+
+
+def _held_by(state: State, fact: f.ClaimHeld, reason: str, own_stands_s: float | None = None) -> State:
+    fence = replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=reason)
+    fence = replace(fence, own_stands_s=own_stands_s)
     return replace(state, fence=fence, publish_held=f"pod {fact.by} held the run.")
 
 

@@ -204,9 +204,16 @@ def unpublished(state: State) -> str:
             f"the store, so look before you end this pod: {by_hand} --dry-run"
         )
     only = f"Step {here} is complete and only on this disk"
-    if fence.by:
+    if fence.by and fence.own_stands_s is None:
         return f"{only}, since pod {fence.by} holds the run (generation {fence.by_generation})."
-    why = state.publish_reason or ("" if state.store_reason in UNANSWERED else state.store_reason) or fence.reason
+    claim = f"the claim of pod {fence.by} (generation {fence.by_generation})"
+    unproven = f"nothing proves yet that {claim} was made on this machine" if fence.by else ""
+    why = (
+        unproven
+        or state.publish_reason
+        or ("" if state.store_reason in UNANSWERED else state.store_reason)
+        or fence.reason
+    )
     if not why:
         asking = fencing.unanswered(state) or state.store_reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"

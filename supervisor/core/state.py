@@ -276,6 +276,7 @@ class Fence:
     reason: str = ""  # why it is not claimed, a sentence
     permanent: bool = False
     unswept: bool = False  # another pod wrote before this one, and what it left half-sent is still there
+    own_stands_s: float | None = None  # ``by`` is this very state folder's claim, and has stood still for so long
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
             and next_to_publish(state) is not None
             and state.publish_failures == 0
             and leaving.time_to_publish(state)
-            and (fencing.may_write(state) or fencing.unanswered(state))
+            and (fencing.may_write(state) or fencing.expected(state))
             and state.store_reason in ("", *UNANSWERED)
         )
     )

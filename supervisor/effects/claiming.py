@@ -16,6 +16,7 @@ from typing import Any
 
 from supervisor.checkpoints.claims import FencedError, host_of, same_journal, settle_time, writer_name
 from supervisor.core import facts as f
+from supervisor.core.words import span
 from supervisor.storage.base import StoreError
 
 STALL_S = 120.0
@@ -49,8 +50,15 @@ def watch_time(patience_s: float) -> float:
     return min(patience_s, OWN_BEATS * beat_time(patience_s))
 
 
-def claim_once(run: Run, writer: str, patience_s: float, *, sleep: Callable[[float], None] = time.sleep) -> Answer:
-    """The claim of a command, which waits for nobody but for what its own state folder claimed: who holds the run then.
+def claim_once(
+    run: Run,
+    writer: str,
+    patience_s: float,
+    tell: Callable[[str], None],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Answer:
+    """The claim of a command, which waits only for what its own state folder claimed: who holds the run then.
 
     Raises StoreError.
     """
@@ -58,10 +66,16 @@ def claim_once(run: Run, writer: str, patience_s: float, *, sleep: Callable[[flo
     found = run("claim", asked)
     if found["writer"] == writer or not same_journal(str(found["writer"]), writer):
         return found
+    watch_s = watch_time(patience_s)
+    tell(
+        f"Pod {host_of(str(found['writer']))} claimed this run with this very state folder (generation "
+        f"{found['generation']}), and nothing proves that it was this machine: its disk may be a copy. Waiting until "
+        f"its heartbeat has stood still for {span(watch_s)}."
+    )
     for _ in range(OWN_BEATS):
-        sleep(watch_time(patience_s) / OWN_BEATS)
-        if (now := run("standing", {})) != found:
-            return now
+        sleep(watch_s / OWN_BEATS)
+        if run("standing", {}) != found:
+            return run("claim", asked)  # it beats, or it has given the run back
     return run("claim", {**asked, "over": found})
 
 

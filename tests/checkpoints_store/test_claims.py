@@ -204,6 +204,17 @@ def test_claims_that_were_deleted_by_hand_do_not_begin_again_below_the_pointer(s
     assert held(store, B) == 8
 
 
+def test_a_pointer_that_rotted_keeps_no_pod_from_claiming_the_run(b2: B2Server) -> None:
+    """Bytes that their SHA-1 denies are read five times, which takes longer than half of what a claim settles in."""
+    store = b2_store(b2)
+    pointer = Latest(20, RUN, generation=7, writer=A, manifest_file_id="x", manifest_sha256="0" * 64)
+    store.put_bytes(f"{RUN}/latest.json", pointer.to_bytes())
+    (stored,) = (version for version in b2.state.versions.values() if version.name.endswith("latest.json"))
+    stored.data = stored.data.replace(b"step_20", b"step_21")
+    b2.fail("download", name="latest.json", times=1 << 30, delay_s=0.15)
+    assert held(store, B) == 1
+
+
 def test_old_generations_are_cleaned_away(store: Store) -> None:
     for number in range(1, 14):
         assert held(store, pod("a", number)) == number

@@ -188,6 +188,19 @@ def test_a_pointer_that_nobody_can_read_is_replaced_by_one_to_the_newest_good_st
     assert not deep(store).damaged
 
 
+def test_a_pointer_to_a_step_that_a_person_deleted_goes_back_with_the_next_publish(
+    store: Store, steps: list[Step], tmp_path: Path
+) -> None:
+    """It is higher than any step that is there, and higher than the one that is published."""
+    for file in store.list_versions(f"{RUN}/step_30/"):
+        store.delete(file)
+    assert deep(store).damaged
+    assert mended(store, steps[0], tmp_path / "state").pointer_moved
+    latest = list_steps(store, RUN).latest
+    assert latest is not None and latest.step == 20
+    assert not deep(store).damaged
+
+
 @pytest.mark.parametrize("where", ["file", pytest.param("b2", marks=pytest.mark.soak)])
 def test_killed_at_any_point_of_the_mend_nothing_is_worse_than_before_and_the_next_one_ends_it(
     where: str, tmp_path: Path

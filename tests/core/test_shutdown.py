@@ -244,6 +244,60 @@ def test_a_fenced_pod_says_what_stays_on_its_disk_and_waits_for_nothing() -> Non
     ]
 
 
+def own_claim(age_s: float, generation: int = 1) -> f.ClaimHeld:
+    """The claim of this very state folder, from before this machine was started anew, is watched for three beats."""
+    return f.ClaimHeld("vm", generation, age_s, 180.0, copied=True)
+
+
+def test_a_machine_that_was_started_anew_and_is_stopped_at_once_publishes_once_its_own_old_claim_is_over() -> None:
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    for age_s in (0.0, 90.0, 165.0):
+        one.see(own_claim(age_s))
+        one.after(15.0)
+        assert ended(one) is None, "the run is this pod's, as far as can be seen"
+    one.see(f.Claimed(2, watched=True))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(listed(540))
+    one.after(1.0)
+    assert published(one) == [605]
+
+
+def test_a_stop_waits_for_its_own_old_claim_only_with_a_step_to_publish() -> None:
+    one = told_to_end(killed(local=(540,)))
+    one.see(own_claim(0.0))
+    one.see(f.LocalSteps(whole(540), settled=True))
+    assert until_ended(one, 1.0).code == 0
+    assert not one.said("unpublished")
+
+
+def test_where_the_old_claim_is_not_over_in_time_the_last_sentence_has_the_command() -> None:
+    one = killed()
+    one.see(f.LeaveSoon(30.0, "SIGTERM"))
+    one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(own_claim(15.0))
+    until_ended(one, 31.0)
+    (sentence,) = one.said("unpublished")
+    assert sentence == (
+        "Step 605 is complete and only on this disk: nothing proves yet that the claim of pod vm (generation 1) was "
+        "made on this machine. The store's newest is step 540. Do not end this pod. Publish the step with: "
+        "rl-supervisor publish /etc/rl-supervisor/bs4.toml --step 605"
+    )
+
+
+def test_a_copied_disk_whose_original_beats_is_told_to_end_and_waits_for_nothing() -> None:
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(own_claim(0.0))
+    one.see(own_claim(45.0))
+    one.see(own_claim(0.0))
+    assert until_ended(one, 1.0).code == 0
+    assert one.said("unpublished") == [
+        "Step 605 is complete and only on this disk, since pod vm holds the run (generation 1)."
+    ]
+
+
 def test_a_pod_whose_time_is_up_says_what_goes_with_it() -> None:
     one = killed()
     one.see(f.LeaveSoon(5.0, "SIGTERM"))

@@ -310,3 +310,22 @@ def test_what_rotted_in_the_store_is_mended_as_verify_says(tmp_path: Path, capsy
     assert main(["verify", words, "--deep", "100", "--step", "20"]) == 0, capsys.readouterr().out
     assert main(["publish", words, "--step", "20"]) == 0
     assert "is published already" in (told := capsys.readouterr().out) and "every byte there was read again" in told
+
+
+def test_a_pointer_that_rotted_is_mended_as_verify_says(tmp_path: Path, capsys: Told) -> None:
+    store = open_store((tmp_path / "store").as_uri(), None, {})
+    words = run_file(tmp_path, store)
+    for number in (10, 20):
+        primary = tmp_path / f"out/checkpoints/step_{number}"
+        primary.mkdir(parents=True)
+        for name in ("optimizer.pt", "model.pt"):
+            (primary / name).write_bytes(name.encode() * number)
+        assert main(["publish", words, "--step", str(number)]) == 0, capsys.readouterr().err
+    pointer = tmp_path / "store" / RUN / "latest.json"
+    pointer.write_text(pointer.read_text().replace("step_20", "step_21"))
+    assert main(["verify", words]) == 1
+    told = capsys.readouterr().out
+    assert told.endswith("The next publish writes latest.json anew: `rl-supervisor publish RUN.toml --step 20`.\n")
+    assert main(["publish", words, "--step", "20"]) == 0
+    assert f"\nlatest.json of {RUN} is damaged" in (told := capsys.readouterr().out), "a name stays as it is"
+    assert main(["verify", words]) == 0, told

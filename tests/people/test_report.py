@@ -236,7 +236,7 @@ def test_a_store_that_is_away_is_a_note_and_not_the_end_of_the_report(run_file: 
 def test_a_run_of_which_nothing_is_known_is_a_sentence(run_file: Path, tmp_path: Path) -> None:
     answer = asked(run_file)
     assert answer.returncode == 1
-    expected = f"Nothing is known of run bs4. There is no journal in {tmp_path}/state, and no record in "
+    expected = f"Nothing is known of run bs4: neither in {tmp_path}/state/journal.db nor in "
     assert expected in re.sub(r"\s+", " ", answer.stderr)
     assert "Traceback" not in answer.stderr
 

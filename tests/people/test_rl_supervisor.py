@@ -47,6 +47,13 @@ def plain(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_daemon_that_starts_lets_signals_wait_before_it_imports_what_takes_long() -> None:
+    """A SIGTERM before that ends it, for systemd without a failure, and the job that it was to adopt lives on."""
+    code = "import sys, supervisor.cli.main; print([name for name in ('pydantic', 'b2sdk') if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout == "[]\n"
+
+
 # ---------------------------------------------------------------- check
 
 

@@ -81,6 +81,21 @@ def test_a_store_that_is_away_for_a_while_ends_no_command(
     assert "The store answers again after " in told
 
 
+def test_a_report_waits_too_where_this_machine_has_published_by_hand_and_knows_nothing_of_the_run(
+    b2: B2Server, words: str, tmp_path: Path, capsys: Told
+) -> None:
+    """Publishing by hand leaves a journal that holds no attempt."""
+    assert main(["publish", words]) == 0, capsys.readouterr().err
+    timer = away_for(b2, 6.0)
+    assert main(["report", words]) == 1
+    timer.join()
+    told = capsys.readouterr().err
+    assert "It is tried again for up to 30 min" in told and "The store answers again after " in told
+    assert told.endswith(
+        f"Nothing is known of run {RUN}: neither in {tmp_path}/state/journal.db nor in b2://the-bucket/team.\n"
+    )
+
+
 def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     b2: B2Server, words: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

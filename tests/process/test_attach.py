@@ -215,7 +215,7 @@ def test_a_plain_file_that_takes_the_output_stands_where_a_shim_would_have_captu
 
 def test_only_looking_publishing_and_telling_is_allowed_where_a_run_is_observed() -> None:
     allowed = {kind.__name__ for kind in observing.ALLOWED}
-    of_publishing = {"Claim", "Sweep", "Publish", "KeepRecords", "Pin", "Release", "MarkLeaving", "Hurry"}
+    of_publishing = {"Claim", "Sweep", "Publish", "KeepRecords", "Pin", "KeepHolds", "Release", "MarkLeaving", "Hurry"}
     assert allowed == {"Survey", "CollectEvidence", "Say", "Exit"} | of_publishing
     held = {kind.__name__ for kind in a.Action.__subclasses__()} - allowed
     assert held >= {"Start", "Stop", "StartEngine", "StopEngine", "PruneLocal", "PruneStale", "PruneStore", "Restore"}

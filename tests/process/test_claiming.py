@@ -47,7 +47,7 @@ class Desk:
         self.asked.append((do, more))
         if self.problem is not None:
             raise self.problem
-        if self.other is not None and more.get("over") != self.other:
+        if self.other is not None and not self.other.get("released") and more.get("over") != self.other:
             return self.other
         return {"writer": more["writer"], "generation": 3, "released": False, "mark": "m", "leaving": False}
 
@@ -250,18 +250,30 @@ def test_a_command_watches_what_its_own_state_folder_claimed_and_waits_for_nobod
     def run(do: str, more: dict[str, Any]) -> dict[str, Any]:
         return desk.run(do, more) if do == "claim" else {**(desk.other or {})}
 
-    assert claim_once(run, us, 600.0, sleep=slept.append)["writer"] == us
+    told: list[str] = []
+    assert claim_once(run, us, 600.0, told.append, sleep=slept.append)["writer"] == us
     assert sum(slept) == 180.0
+    (sentence,) = told
+    assert sentence == (
+        "Pod vm claimed this run with this very state folder (generation 2), and nothing proves that it was this "
+        "machine: its disk may be a copy. Waiting until its heartbeat has stood still for 3 min."
+    ), "three minutes of silence look like a command that hangs"
     slept.clear()
 
     def beats(seconds: float) -> None:
         slept.append(seconds)
         copied(desk, len(slept))
 
-    assert claim_once(run, us, 600.0, sleep=beats)["generation"] == 2
+    assert claim_once(run, us, 600.0, told.append, sleep=beats)["generation"] == 2
     assert len(slept) == 1
+
+    def ends(seconds: float) -> None:
+        desk.other = {**(desk.other or {}), "released": True}
+
+    copied(desk)
+    assert claim_once(run, us, 600.0, told.append, sleep=ends)["writer"] == us, "a run that was given back is free"
     desk.other = {"writer": "pod-b/" + "b" * 16 + "/0001", "generation": 2, "released": False, "mark": "m1"}
-    assert claim_once(run, us, 600.0, sleep=slept.append)["writer"].startswith("pod-b/")
+    assert claim_once(run, us, 600.0, told.append, sleep=slept.append)["writer"].startswith("pod-b/")
     assert len(slept) == 1
 
 
