@@ -105,8 +105,7 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
     at a start so does the loading of a checkpoint. None: too little of that is known yet.
     """
     steps, starts = state.learned.phases.get(STEP), state.learned.phases.get(RESUME)
-    pauses = state.learned.phases.get(ENGINE_IDLE)
-    longest_s = PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
+    longest_s = longest_pause(state)
     if state.mode == "starting":
         if starts is None or starts.count < LEARNED_FROM:
             return None
@@ -115,6 +114,12 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
         return None
     least_s = state.settings.step_floor_s / 2
     return max(least_s, longest_s), max(least_s, PAUSE_STEPS * steps.median_s)
+
+
+def longest_pause(state: State) -> float:
+    """For how many seconds the engine may work for nobody in this run: a slow environment lets all wait."""
+    pauses = state.learned.phases.get(ENGINE_IDLE)
+    return PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
 
 
 def asked_from(state: State) -> float:
@@ -150,9 +155,9 @@ def allowance(state: State, watch: Watch | None = None) -> float:
     return _explained_s(state, state.progress.t, watch)
 
 
-def explained_s(state: State) -> float:
-    """Seconds since the last step that a known reason explains, up to now."""
-    return _explained_s(state, state.progress.t, until=state.now)
+def explained_s(state: State, since: float | None = None) -> float:
+    """Seconds since the last step, or since then, that a known reason explains, up to now."""
+    return _explained_s(state, state.progress.t if since is None else since, until=state.now)
 
 
 def _explained_s(
