@@ -106,7 +106,7 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
     at a start so does the loading of a checkpoint. None: too little of that is known yet.
     """
     steps, starts = state.learned.phases.get(STEP), state.learned.phases.get(RESUME)
-    longest_s = _longest_pause(state)
+    longest_s = longest_pause(state)
     if state.mode == "starting":
         if starts is None or starts.count < LEARNED_FROM:
             return None
@@ -117,8 +117,8 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
     return max(least_s, longest_s), max(least_s, PAUSE_STEPS * steps.median_s)
 
 
-def _longest_pause(state: State) -> float:
-    """Seconds for which the engine of a healthy run may be idle, by its pauses so far; 0 where none was seen."""
+def longest_pause(state: State) -> float:
+    """For how many seconds the engine may work for nobody in this run: a slow environment lets all wait."""
     pauses = state.learned.phases.get(ENGINE_IDLE)
     return PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
 
@@ -156,9 +156,9 @@ def allowance(state: State, watch: Watch | None = None) -> float:
     return _explained_s(state, state.progress.t, watch)
 
 
-def explained_s(state: State) -> float:
-    """Seconds since the last step that a known reason explains, up to now."""
-    return _explained_s(state, state.progress.t, until=state.now)
+def explained_s(state: State, since: float | None = None) -> float:
+    """Seconds since the last step, or since then, that a known reason explains, up to now."""
+    return _explained_s(state, state.progress.t if since is None else since, until=state.now)
 
 
 def _explained_s(
@@ -229,7 +229,7 @@ def _evaluated(state: State, phase: Phase, watch: Watch) -> float:
     """Until when this can have been an evaluation, as far as the engine's counters tell."""
     engine = state.engine
     worked_t = max(phase.t, engine.worked_t)
-    idle_s = max(IDLE_S, _longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
+    idle_s = max(IDLE_S, longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
     if not watch.over(worked_t, idle_s) or not counting(state, watch):
         return NEVER
     # Nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing.

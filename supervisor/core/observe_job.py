@@ -147,7 +147,8 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         if not old.ever_ok and state.mode == "starting" and state.progress.timed:
             settle(state, learned=learn(state.learned, ENGINE_UP, now - state.started))
     elif fact.health == "timeout":
-        new.update(slow_since=old.slow_since if old.slow_since is not None else now)
+        # A server that is late with /health is late with all that it is asked: none of it speaks of the engine.
+        new.update(slow_since=old.slow_since if old.slow_since is not None else now, liveness_misses=0, canary_misses=0)
     elif fact.health in ("bad", "refused"):
         new.update(bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
     if fact.liveness in ("ok", "absent"):
@@ -170,7 +171,7 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
             ours = now - old.moved_t >= state.settings.hang_s * CANARY_AFTER
             if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
                 new["worked_t"] = now
-                idle_s = now - old.worked_t
+                idle_s = now - old.worked_t - explained_s(state, old.worked_t)
                 if old.count is not None and idle_s >= state.settings.hang_s and state.live:
                     settle(state, learned=learn(state.learned, ENGINE_IDLE, idle_s))
     if fact.canary == "ok":

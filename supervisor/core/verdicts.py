@@ -11,6 +11,7 @@ from supervisor.core.deadlines import (
     counting,
     current,
     excuse,
+    longest_pause,
     started,
     startup_budget,
     startup_suspect,
@@ -213,9 +214,10 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
 
 def _nobody_works(state: State, watch: Watch) -> list[Signal]:
     engine, settings = state.engine, state.settings
-    # The engine makes tokens for somebody: a long step, not a stuck one. Where nobody can say, a step that waits for
-    # one long rollout looks the same, and its lateness and the counts that stand still are one signal.
-    if settings.has_engine and (not counting(state, watch) or engine.counted_t - engine.worked_t < settings.hang_s):
+    # The engine makes tokens for somebody, or pauses as it does here: a long step, not a stuck one. Where nobody can
+    # say, one that waits for a long rollout looks the same: its lateness and the still counts are one signal.
+    pause_s = max(settings.hang_s, longest_pause(state))
+    if settings.has_engine and (not counting(state, watch) or engine.counted_t - engine.worked_t < pause_s):
         return []
     if busy_trainer(state, watch):
         return []

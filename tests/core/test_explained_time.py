@@ -370,3 +370,32 @@ def test_a_step_whose_last_rollouts_take_half_of_it_still_moves() -> None:
         unreadable(world)
         world.see(f.WorkSeen(64, min(200, int(world.t - began) // 4), 256))
     assert stopped(world) == []
+
+
+def test_an_environment_that_takes_minutes_is_learned_and_its_longest_wait_is_no_stuck_orchestrator() -> None:
+    world = World()
+    world.boot()
+    world.job_up()
+    for number in range(1, 33):
+        passes(world, 5 * MIN if number == 7 else 20.0, idle, pipeline=True)
+        passes(world, STEP_S)
+        step_line(world, number)
+    world.actions.clear()
+    passes(world, STEP_S)
+    passes(world, 10 * MIN, idle, pipeline=True)
+    assert world.state.now - world.state.progress.t > step_limits(world.state)[0]
+    assert stopped(world) == []
+    # But not for ever.
+    passes(world, 20 * MIN, idle, pipeline=True)
+    assert "orchestrator is stuck" in stopped(world)[0]
+
+
+def test_a_server_that_is_late_with_health_as_well_is_slow_and_does_not_hang() -> None:
+    """Nobody can read its counters, so that only /liveness could say that it stands still."""
+    world = run(look=unreadable)
+    for look in range(60):
+        world.t += 5
+        health = "timeout" if look % 3 else "ok"
+        world.engine(iterations=None, running=None, waiting=None, health=health, liveness="timeout")
+        world.see(f.WorkSeen(64, 0, 256))
+    assert stopped(world) == []

@@ -30,6 +30,7 @@ ITERATIONS_PER_S = 25.0  # of one engine under load
 INFLIGHT, BATCH = 64, 256
 ENGINE_UP_PART = 0.75  # of the start-up: then the server listens
 COMMAND = "rl @ rl.toml"
+# Of a GPU's limit; assumed: training draws most of it, and a kernel that only spins ("100 % busy") far less.
 POWER_BUSY, POWER_SPINS, POWER_IDLE = 0.75, 0.3, 0.17
 LAST_ONES = 3  # rollouts that wait for their environment
 SELDOM_SHOWN = ("training", "rollouts")  # phases that prime-rl tells at level "debug" only
