@@ -88,10 +88,13 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         signals.append(Signal("memory", f"memory on GPU {gpu.index} {what}"))
     signals += _standing_still(state, watch)
     work = state.work
-    # A rollout may take its time: that none ends says something only beside other evidence against the engine.
+    # A rollout may take its time: that none ends says something only beside other evidence against the engine, and
+    # only where they may wait for it. Those that wait for their environment are not connected to an engine that is up.
+    asked = engine.work_since is not None and watch.over(engine.work_since, settings.hang_s)
     if (
         signals
         and work is not None
+        and (asked or engine.bad_looks >= BAD_LOOKS)
         and work.inflight > 0
         and not watch.over(work.t, TOLD_S)
         and work.t - work.moved_t >= settings.hang_s  # as told: between two reports nobody knows whether it moves
