@@ -164,7 +164,7 @@ def soft_overdue(state: State, watch: Watch) -> Signal | None:
     if state.mode != "running":
         return None
     soft, _ = step_limits(state)
-    # Until it would be late by the clock on the wall nobody asks what explains it (``calm``).
+    # While it is not late by the plain clock, it is not asked what explains it (``calm``).
     if not watch.over(state.progress.t, soft) or excuse(state, watch):
         return None
     if not watch.over(step_began(state, watch), soft + unsaid(state, watch)):
@@ -197,10 +197,10 @@ def still_rollouts(state: State, watch: Watch) -> Signal | None:
 
 
 def standstill(state: State, watch: Watch) -> list[Signal]:
-    """Nobody works, as far as each of them tells by itself: what it would take to say so before the step is late.
+    """What shows that all stand still, before the step is late; [] where one of them works, or cannot be seen.
 
-    The engine makes no token for anybody, the trainer's GPUs rest or it says that it waits, and no rollout ends. All
-    of it for much longer than any pause so far.
+    The engine makes no token, the trainer's GPUs rest or it says that it waits, and no rollout ends: all of it for
+    much longer than any pause so far.
     """
     found, engine, work = standstill_limits(state), state.engine, state.work
     if found is None or not state.settings.has_engine:
