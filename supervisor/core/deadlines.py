@@ -20,7 +20,7 @@ SAVE_FLOOR_S = 120.0
 LEARNED_FROM = 3  # times of a phase before its own length limits the excuse
 EVAL_CEILINGS, EVAL_LONGEST = 2.0, 2.0  # step ceilings, or the longest evaluation seen, that one may take
 PAUSE_LONGEST, PAUSE_STEPS = 3.0, 1.5  # times the engine's longest pause, and the median step
-IDLE_S = 600.0  # an engine that nobody asked for anything for so long evaluates nothing
+IDLE_S = 600.0  # an engine that was asked for nothing for so long evaluates nothing
 STILL_WRITTEN_S = 60.0
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 MOST_SPANS = 64
@@ -100,10 +100,10 @@ def counting(state: State, watch: Watch) -> bool:
 
 
 def standstill_limits(state: State) -> tuple[float, float] | None:
-    """For how long nobody works at most, and from how many seconds after a step, or a start, on anybody asks.
+    """Two limits in seconds: how long all may rest at most, and how long after a step, or a start, that is not asked.
 
-    Nothing but a slow environment lets all wait at the same time, and how long that may be the engine's pauses teach;
-    at a start so does the loading of a checkpoint. None: too little of that is known yet.
+    Only a slow environment lets all wait at the same time. How long that may last, the engine's pauses teach; at a
+    start all wait while a checkpoint is loaded, too. None: too little is known yet.
     """
     steps, starts = state.learned.phases.get(STEP), state.learned.phases.get(RESUME)
     longest_s = longest_pause(state)
@@ -124,7 +124,7 @@ def longest_pause(state: State) -> float:
 
 
 def asked_from(state: State) -> float:
-    """Seconds after a step before which nobody asks whether something is stuck."""
+    """For so many seconds after a step it is not asked whether something is stuck."""
     soft, found = step_limits(state)[0], standstill_limits(state)
     return soft if found is None else min(soft, found[1])
 
@@ -232,7 +232,7 @@ def _evaluated(state: State, phase: Phase, watch: Watch) -> float:
     idle_s = max(IDLE_S, longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
     if not watch.over(worked_t, idle_s) or not counting(state, watch):
         return NEVER
-    # Nobody has asked the engine for anything since long ago: whatever this is, it evaluates nothing.
+    # The engine has been asked for nothing for long: whatever this is, it evaluates nothing.
     return worked_t if engine.counted_t - worked_t >= idle_s else NEVER
 
 
@@ -258,10 +258,9 @@ def excuse(state: State, watch: Watch | None = None) -> str:
 
 
 def unsaid(state: State, watch: Watch) -> float:
-    """Seconds that an evaluation may take of which nobody would tell: the logs of such a run show its steps alone.
+    """Seconds that an evaluation may take of which no line tells: the logs of such a run show its steps alone.
 
-    Where the counters say that the engine works for nobody it is none, and where they could be read and are silent
-    now that is no good sign.
+    It is none where the counters say that the engine idles, nor where they were readable once and are not now.
     """
     engine = state.engine
     if not state.settings.has_engine or state.work is not None or state.phases:

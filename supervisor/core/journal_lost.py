@@ -27,7 +27,7 @@ def go_on(state: State, orders: Orders | None, attempt: int, *, living: bool) ->
     """The state to begin with. ``attempt``: the newest that has a folder; ``living``: does anything of it run?
 
     Nothing is believed of an attempt that the journal does not know; a living job of it is adopted as it is found.
-    ``orders`` None: nobody knows them, and the journal's count.
+    ``orders`` None: they are unknown, and the journal's own stand.
     """
     if attempt > state.attempt:
         state = fresh_attempt(replace(state, attempt=attempt, pid=None, busy=Busy(), incident=None))

@@ -69,7 +69,7 @@ def until_when(state: State, name: str) -> str:
     kept = sorted(held(state)) if hold is not None else []
     if not kept:
         return ""
-    return f" Step {numbers(kept)} stays until {_enough(state)} newer checkpoints are in the store."
+    return f" Kept until {_enough(state)} newer checkpoints are in the store: step {numbers(kept)}."
 
 
 _OVER = "Training has been well for long enough: what was held from before goes by the usual rules again ({})."

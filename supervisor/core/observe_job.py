@@ -182,7 +182,7 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
     if waiting_work(fact, told):
         if old.work_since is None:
             new["work_since"] = now
-    elif fact.health == "ok" and count is not None and (fact.running is not None or fact.connections is not None):
+    elif fact.health == "ok" and (fact.running is not None or fact.connections is not None):
         new["work_since"] = None
     settle(state, engine=replace(old, **new))
     return state

@@ -137,8 +137,8 @@ def _worthless(state: State) -> tuple[State, Actions] | None:
     if hold is None:
         return None
     step, which = way_back(state, hold.bad)
-    if hold.finding == "reward-flat" and not state.worth.rewarded and step is None:
-        return None  # it was never above zero: that is where many a run begins
+    if hold.finding == "reward-flat" and not state.worth.rewarded:
+        return None  # it was never seen above zero: so many a run begins, and its next pod knows no earlier reward
     if state.settings.mode == "observe":
         goes_back = choice == "rollback" and step is not None
         return _would_act(state, hold, f"gone back to step {step}" if goes_back else "stopped the job")

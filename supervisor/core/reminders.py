@@ -1,4 +1,4 @@
-"""What costs money and does not go on: said again while it lasts, with its age and what a person can do.
+"""What costs money and does not go on, or hardly: said again while it lasts, with its age and what a person can do.
 
 After ten minutes, after an hour, then every three hours: a line that comes once is read by no one, and one that comes
 each minute neither. Nothing else follows from it.
@@ -14,10 +14,11 @@ from supervisor.core.goodput import Ledger
 from supervisor.core.moves import Actions, say
 from supervisor.core.state import BEING_LISTED, Reminder, State
 from supervisor.core.watch import Watch
-from supervisor.core.words import numbers, span
+from supervisor.core.words import numbers, size, span
 
 FIRST_S, SECOND_S, THEN_EVERY_S = 600.0, 3600.0, 3 * 3600.0
 WAITING = ("surveying", "restoring", "backing-off")
+DOWNLOADING = "downloading"  # many a healthy start does that for ten minutes: said from the hour on
 PODS = 2  # so many in a row that published nothing are worth a word
 
 
@@ -26,7 +27,7 @@ def remind(state: State, watch: Watch) -> tuple[State, Actions]:
     what = _what(state)
     known = state.reminder
     if what != (known.what if known else ""):
-        known = Reminder(what, state.now) if what else None
+        known = Reminder(what, state.now, times=1 if what == DOWNLOADING else 0) if what else None
         state = replace(state, reminder=known)
     if known is None or not watch.over(known.since, _moment(known.times)):
         return state, []
@@ -34,7 +35,7 @@ def remind(state: State, watch: Watch) -> tuple[State, Actions]:
     while age >= _moment(known.times):
         known = replace(known, times=known.times + 1)
     watch.over(known.since, _moment(known.times))
-    sentence = _two_pods(state, age) if what == "two-pods" else _waiting(state, age)
+    sentence = {"two-pods": _two_pods, DOWNLOADING: _downloading}.get(what, _waiting)(state, age)
     return replace(state, reminder=known), [say(what, sentence, "error")]
 
 
@@ -52,8 +53,23 @@ def _what(state: State) -> str:
             return "two-pods"
         # A new daemon asks who holds the run; until it is told, what was so is so.
         asking = fence.asked and fence.generation is None and state.reminder is not None
-        return "two-pods" if asking and state.reminder and state.reminder.what == "two-pods" else ""
+        if asking and state.reminder and state.reminder.what == "two-pods":
+            return "two-pods"
+        return DOWNLOADING if state.mode == "starting" and _downloads(state) else ""
     return "waiting" if state.mode in WAITING else ""
+
+
+def _downloads(state: State) -> bool:
+    growth = state.growth.get("download")
+    return growth is not None and growth.grown_s > 0 and state.now - growth.t < FIRST_S
+
+
+def _downloading(state: State, age: float) -> str:
+    fetched = size(state.growth["download"].size_bytes)
+    return (
+        f"The start has made no step for {span(age)}: a download still grows ({fetched} by now), and this pod is paid "
+        "meanwhile. If that is too slow, look at the network, or take another pod."
+    )
 
 
 def _two_pods(state: State, age: float) -> str:

@@ -88,10 +88,13 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         signals.append(Signal("memory", f"memory on GPU {gpu.index} {what}"))
     signals += _standing_still(state, watch)
     work = state.work
-    # A rollout may take its time: that none ends says something only beside other evidence against the engine.
+    # A rollout may take its time: that none ends says something only beside other evidence against the engine, and
+    # only where they may wait for it. Those that wait for their environment are not connected to an engine that is up.
+    asked = engine.work_since is not None and watch.over(engine.work_since, settings.hang_s)
     if (
         signals
         and work is not None
+        and (asked or engine.bad_looks >= BAD_LOOKS)
         and work.inflight > 0
         and not watch.over(work.t, TOLD_S)
         and work.t - work.moved_t >= settings.hang_s  # as told: between two reports nobody knows whether it moves
@@ -161,7 +164,7 @@ def soft_overdue(state: State, watch: Watch) -> Signal | None:
     if state.mode != "running":
         return None
     soft, _ = step_limits(state)
-    # Until it would be late by the clock on the wall nobody asks what explains it (``calm``).
+    # While it is not late by the plain clock, it is not asked what explains it (``calm``).
     if not watch.over(state.progress.t, soft) or excuse(state, watch):
         return None
     if not watch.over(step_began(state, watch), soft + unsaid(state, watch)):
@@ -194,10 +197,10 @@ def still_rollouts(state: State, watch: Watch) -> Signal | None:
 
 
 def standstill(state: State, watch: Watch) -> list[Signal]:
-    """Nobody works, as far as each of them tells by itself: what it would take to say so before the step is late.
+    """What shows that all stand still, before the step is late; [] where one of them works, or cannot be seen.
 
-    The engine makes no token for anybody, the trainer's GPUs rest or it says that it waits, and no rollout ends. All
-    of it for much longer than any pause so far.
+    The engine makes no token, the trainer's GPUs rest or it says that it waits, and no rollout ends: all of it for
+    much longer than any pause so far.
     """
     found, engine, work = standstill_limits(state), state.engine, state.work
     if found is None or not state.settings.has_engine:

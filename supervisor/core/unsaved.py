@@ -47,7 +47,7 @@ def _nowhere(state: State) -> list[str]:
 def _checkpoint_of(state: State, step: int) -> int:
     """The lowest checkpoint that holds ``step``. Where steps count from 0, step_N holds N of them, up to N - 1.
 
-    Without a known end the line of step N is taken to be in step_N all the same: a false alarm would be worse.
+    Without a known end step_N is taken to hold step N as well: a false alarm would be worse.
     """
     if state.settings.first_step_at == 1 or state.settings.max_steps is None:
         return step

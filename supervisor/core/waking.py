@@ -1,6 +1,6 @@
 """What waits after a failure, and which facts show that its cause is gone: then it waits no longer.
 
-A back-off is a guess at how long a cause lasts. Another request that the store answers, or room on the disk, is none.
+A back-off guesses how long a cause lasts. A request that the store answers, or room on the disk, shows that it is over.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def _step(judge: _Judge, fact: StepDone) -> None:
 
 
 def _first_bad(step: int, before: int | None) -> int:
-    """Where ``step`` is bad, and ``before`` was the last one that told: nobody knows that those between were well."""
+    """Where ``step`` is bad, and ``before`` was the last one that told: those between may have been bad as well."""
     return step if before is None else min(step, before + 1)
 
 

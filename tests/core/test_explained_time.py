@@ -399,3 +399,32 @@ def test_a_server_that_is_late_with_health_as_well_is_slow_and_does_not_hang() -
         world.engine(iterations=None, running=None, waiting=None, health=health, liveness="timeout")
         world.see(f.WorkSeen(64, 0, 256))
     assert stopped(world) == []
+
+
+@pytest.mark.parametrize("counters", [True, False])
+def test_rollouts_that_wait_for_their_environment_say_nothing_against_an_engine_to_which_no_one_is_connected(
+    counters: bool,
+) -> None:
+    world = run()
+    count = float(world.state.engine.count or 1.0)
+    for look in range(60):
+        world.t += 5
+        world.see(f.WorkSeen(3, 61, 64))
+        world.engine(
+            liveness="timeout",  # the environments take the host's CPUs: it is late
+            connections=None if look % 20 == 19 else 0,
+            **{"iterations": count, "running": 0.0, "waiting": 0.0}
+            if counters and look % 20 != 19
+            else {"iterations": None, "running": None, "waiting": None},
+        )
+    assert stopped(world) == []
+
+
+@pytest.mark.parametrize("connections", [3, None])
+def test_rollouts_that_stand_still_speak_against_an_engine_that_is_asked(connections: int | None) -> None:
+    world = run()
+    for _ in range(60):
+        world.t += 5
+        world.see(f.WorkSeen(3, 61, 64))
+        world.engine(liveness="timeout", connections=connections, iterations=None, running=None, waiting=None)
+    assert "3 rollouts in flight did not move" in stopped(world)[0]

@@ -327,6 +327,33 @@ def test_a_fenced_pod_whose_job_goes_on_says_again_that_two_pods_are_paid() -> N
     assert len(world.said("two-pods")) == 2
 
 
+def test_a_start_that_a_crawling_download_holds_up_for_hours_is_said_again_with_its_size() -> None:
+    world = World()
+    world.boot()
+    fetched = 0
+    for _ in range(12 * 60):
+        world.after(60, tick=20)
+        fetched += 100_000
+        world.see(f.Growing("download", fetched))
+    assert not world.asked(a.Stop), "it shows something new all the time"
+    said = world.said("downloading")
+    assert ages(said, "made no step for ", ":") == ["60 min", "4 h", "7 h", "10 h"]
+    assert "a download still grows (6.1 MiB by now)" in said[0]
+    assert "this pod is paid meanwhile" in said[0]
+
+
+def test_a_download_of_half_an_hour_is_no_news() -> None:
+    world = World()
+    world.boot()
+    for minute in range(30):
+        world.after(60, tick=20)
+        world.see(f.Growing("download", (minute + 1) * GIB))
+    world.job_up()
+    for number in range(1, 5):
+        world.step(number)
+    assert not world.said("downloading")
+
+
 def pod(began: float, uploads: int) -> Ledger:
     return Ledger({"GOODPUT": 3 * HOUR}, began_wall=began, wall=began + 3 * HOUR, uploads=uploads)
 

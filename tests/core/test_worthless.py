@@ -558,3 +558,20 @@ def test_the_operators_rollback_has_no_reason_that_a_later_pod_takes_for_ours() 
     world = run_of_20_steps_and_nan_from_21(45, replace(SETTINGS, on_worthless="say"))
     world.see(f.Command("rollback", "a", ("20",)))
     assert world.happened == (Happened("rollback", 20, world.happened[0].wall),)
+
+
+@pytest.mark.parametrize("choice", ["stop", "rollback"])
+def test_a_young_run_without_reward_whose_first_pod_was_taken_early_is_not_acted_upon(choice: str) -> None:
+    settings = replace(SETTINGS, on_worthless=choice)
+    one = World(settings)
+    goes_up(one)
+    for number in range(1, 5):
+        one.step(number, reward=0.0)
+        if number % 2 == 0:
+            one.checkpoint(number)
+    two = next_pod(one)
+    goes_up(two)
+    assert two.state.resume_step == 4
+    trains(two, 5, 30, reward=0.0)
+    assert not two.asked(a.Stop), "its reward was never seen above zero: so many a run begins"
+    assert two.said("worth"), "it is said"
