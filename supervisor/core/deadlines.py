@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, RESUME, STEP, WARM, limits
+from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, KEEP, RESUME, STEP, WARM, limits
 from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import Phase, State
 from supervisor.core.watch import NEVER, Watch
@@ -113,7 +113,8 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
         return max(RESUME_FLOOR_S, longest_s), RESUME_FLOOR_S
     if steps is None or steps.count < WARM:
         return None
-    least_s = state.settings.step_floor_s / 2
+    # A run that never paused in so many steps is not known to do so; one of a few steps may just not have done so yet.
+    least_s = state.settings.step_floor_s / (2 if steps.count >= KEEP else 1)
     return max(least_s, longest_s), max(least_s, PAUSE_STEPS * steps.median_s)
 
 

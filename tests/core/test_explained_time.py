@@ -361,15 +361,24 @@ def test_a_start_in_which_the_engine_makes_tokens_is_not_stuck() -> None:
 
 
 def test_a_step_whose_last_rollouts_take_half_of_it_still_moves() -> None:
-    world = run(look=unreadable)
+    world = World()
+    world.boot()
+    unreadable(world)
+    for number in range(1, 13):
+        passes(world, 10 * MIN, unreadable)
+        step_line(world, number)
     _, hard = step_limits(world.state)
-    world.see(f.PhaseSeen("orchestrator", "rollouts", 13))
     began = world.t
     while world.t < began + 1.2 * hard:
         world.t += 10
         unreadable(world)
-        world.see(f.WorkSeen(64, min(200, int(world.t - began) // 4), 256))
+        world.see(f.WorkSeen(64, int(min(world.t - began, 0.7 * hard)), 10_000))
     assert stopped(world) == []
+    while not stopped(world) and world.t < began + 2 * hard:
+        world.t += 10
+        unreadable(world)
+        world.see(f.WorkSeen(64, int(0.7 * hard), 10_000))
+    assert "The job hangs" in stopped(world)[0]
 
 
 def test_an_environment_that_takes_minutes_is_learned_and_its_longest_wait_is_no_stuck_orchestrator() -> None:
@@ -377,10 +386,12 @@ def test_an_environment_that_takes_minutes_is_learned_and_its_longest_wait_is_no
     world.boot()
     world.job_up()
     for number in range(1, 33):
+        world.see(f.PhaseSeen("trainer", "rollouts", number))
         passes(world, 5 * MIN if number == 7 else 20.0, idle, pipeline=True)
         passes(world, STEP_S)
         step_line(world, number)
     world.actions.clear()
+    world.see(f.PhaseSeen("trainer", "rollouts", 33))
     passes(world, STEP_S)
     passes(world, 10 * MIN, idle, pipeline=True)
     assert world.state.now - world.state.progress.t > step_limits(world.state)[0]
