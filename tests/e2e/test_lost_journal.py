@@ -99,6 +99,9 @@ def test_no_damage_of_the_journal_touches_the_living_job(tmp_path: Path, pods: l
         (("-wal",), cut),
         (("",), cut),
     ):
+        before = len(pod.sentences("journal-lost"))
         damaged(pod, *endings, how=how)
         adopts(pod)
-    assert len(pod.sentences("journal-lost")) >= 7
+        # What one of the two files lacks the other may hold; without the database all of it is lost.
+        if "" in endings and how is gone:
+            assert len(pod.sentences("journal-lost")) > before, (endings, how)
