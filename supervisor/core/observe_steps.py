@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.core import facts as f
@@ -61,7 +61,8 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     quarantined |= fencing.left_here(state.lineage, fact.steps)
     outdated = tuple(sorted({*state.outdated, *map(int, written)}))
     stored = tuple(s for s in state.store if s.step not in outdated)
-    state = replace(state, local=fact.steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
+    steps = fact.steps if fact.settled or state.live else _still_whole(state.local, fact.steps)
+    state = replace(state, local=steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
     state = replace(state, outdated=outdated)
     best = max(state.good_local(), default=None)
     if best is None or (state.best_complete is not None and best <= state.best_complete):
@@ -72,6 +73,17 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
         return state
     # A new complete step is the only proof that the run goes on: its budget comes back.
     return replace(state, barren=0, failures=(), stepped_back=False, waits=0)
+
+
+def _still_whole(known: Sequence[f.LocalStep], seen: Sequence[f.LocalStep]) -> tuple[f.LocalStep, ...]:
+    """No job writes here. A scan that waits for quiet time takes no step back that a survey found whole."""
+    whole = {(one.step, one.size_bytes, one.changed_wall) for one in known if one.state == "complete"}
+    return tuple(
+        replace(one, state="complete", reason="")
+        if one.state == "writing" and (one.step, one.size_bytes, one.changed_wall) in whole
+        else one
+        for one in seen
+    )
 
 
 def _store_steps(state: State, fact: f.StoreSteps) -> State:

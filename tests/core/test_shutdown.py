@@ -357,3 +357,16 @@ def test_the_next_daemon_still_starts_a_run_that_was_stopped_so() -> None:
     assert published(one) == [605] and [start.step for start in one.asked(a.Start) if isinstance(start, a.Start)] == [
         605
     ]
+
+
+def test_a_scan_after_the_survey_takes_no_step_back_that_was_whole() -> None:
+    """A periodic scan waits for quiet time, and calls the newest step "writing" although no job is left to write it."""
+    world = World()
+    world.running_at(7)
+    step = f.LocalStep(7, "complete", "", GIB, world.state.wall)
+    world.state = replace(world.state, mode="leaving", exit_code=0)
+    world.see(f.LocalSteps((step,), settled=True))
+    world.see(f.LocalSteps((replace(step, state="writing", reason="it changes"),)))
+    assert world.state.good_local() == [7]
+    world.see(f.LocalSteps((replace(step, state="writing", size_bytes=2 * GIB),)))
+    assert world.state.good_local() == [], "files that changed are another matter"
