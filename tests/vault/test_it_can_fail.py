@@ -63,9 +63,9 @@ def test_folders_are_not_fsynced(folder: Pod, monkeypatch: pytest.MonkeyPatch) -
 def test_the_pointer_is_moved_before_the_manifest_is_written(folder: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     real = publish._Publish._commit
 
-    def commit(self: Any, *more: Any) -> Any:
+    def commit(self: Any, *more: Any, **options: Any) -> Any:
         publish.point(self.store, self.latest, "soon", b"soon", False, self._fence)
-        return real(self, *more)
+        return real(self, *more, **options)
 
     monkeypatch.setattr(publish._Publish, "_commit", commit)
     found_by_killing(folder, "further", "promise 2: the pointer names step 40")
