@@ -98,7 +98,11 @@ class Looker:
             self._changed.notify_all()
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """End. False when a look still hangs after ``timeout_s``; its thread then ends with the program."""
+        """End. False when a look still hangs after ``timeout_s``; its thread then ends with the program.
+
+        What such a look brings later is not posted: a line of a log says not of which attempt it is, and by then the
+        next one may run.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -152,6 +156,8 @@ class Looker:
 
     def _say(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
+            if self._stopping:
+                return
             self._post(fact)
         self._posted()
 

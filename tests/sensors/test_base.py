@@ -79,6 +79,20 @@ def test_a_look_that_never_returns_does_not_keep_the_daemon_from_stopping(volume
     assert time.monotonic() - begun < 2
 
 
+def test_what_a_look_brings_after_the_end_is_not_posted(volume: Volume) -> None:
+    """A log that was slow to read would tell the steps of the attempt before as those of the next one."""
+    volume.alive.clear()
+    inbox = Inbox()
+    looker = Looker(volume, inbox, interval_s=0.02)
+    looker.start()
+    until(lambda: volume.outstanding == 1, "a look hangs")
+    assert looker.stop(timeout_s=0.05) is False
+    volume.alive.set()
+    assert looker.stop(timeout_s=10)
+    assert volume.outstanding == 0
+    assert inbox.all() == []
+
+
 def test_a_mistake_in_a_sensor_becomes_a_fact_and_the_sensor_goes_on(volume: Volume) -> None:
     inbox = Inbox()
     looker = Looker(volume, inbox, interval_s=0.02)
