@@ -79,7 +79,11 @@ def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:
 
 
 def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
-    return after.work is not None and after.work.moved_t == after.now
+    # The first word of rollouts, and the first or the last of them in flight, change who is thought to be stuck.
+    old, new = before.work, after.work
+    if new is None or new.moved_t != after.now:
+        return False
+    return _in_time(after) or (old is not None and (old.inflight > 0) == (new.inflight > 0))
 
 
 def _disk(before: State, after: State, fact: f.DiskLook) -> bool:

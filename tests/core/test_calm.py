@@ -75,6 +75,14 @@ def _facts(number: int, draw: Any) -> f.Fact:
     )
 
 
+def test_the_first_word_of_rollouts_in_a_late_step_is_no_short_way() -> None:
+    short = long = _begin(START)
+    t = short.now + 800.0
+    busy = replace(ENGINE, iterations=2.0)
+    for fact, at in ((f.Tick(), t - 400.0), (busy, t), (f.WorkSeen(8, 3), t + 0.2), (f.WorkSeen(0, 4), t + 0.4)):
+        short, long, _ = _both(short, long, f.Observation(at, 1.7e9 + at, fact), at)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_with_and_without_the_short_way_the_core_decides_the_same(data: st.DataObject) -> None:
