@@ -231,11 +231,11 @@ def _align(logs: Iterable[Log]) -> None:
     """Times without a day are put beside those that have one: an attempt's logs begin within hours of each other."""
     timed = [log for log in logs if log.first_t is not None]
     whole = [log for log in timed if log.dated and not log.kernel] or [log for log in timed if log.dated]
-    anchor = min((log.first_t for log in whole if log.first_t is not None), default=None)
+    anchor = min((log.first_t + log.offset for log in whole if log.first_t is not None), default=None)
     if anchor is None and timed:
         anchor = timed[0].first_t
     for log in timed:
-        log.shift = 0.0
+        log.shift = log.offset
         if not log.dated and anchor is not None and log.first_t is not None:
             log.shift = round((anchor - log.first_t) / DAY_S) * DAY_S
 

@@ -10,13 +10,13 @@ from datetime import date, datetime
 from typing import Any, Final
 
 from supervisor.core.facts import Role
+from supervisor.escapes import plain
 
 LONGEST: Final = 65536  # a JSON line carries its traceback
 DAY_S: Final = 86400.0
 
 # Ray says a line that several of its processes wrote once.
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,400}$", re.S)
-ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _DATE = r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,]\d{1,9})?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
@@ -49,7 +49,7 @@ _OUTER: Final = (
 # What stands before each line of a log, or before none: by itself it could be anything.
 _WRAPPERS: Final = (
     # docker compose, whatever its containers are called
-    re.compile(rb"(?:\x1b\[[0-9;]{0,12}m){0,3}[A-Za-z0-9][\w.-]{0,60} {0,40}\|(?:\x1b\[[0-9;]{0,12}m){0,3} ?"),
+    re.compile(rb"[A-Za-z0-9][\w.-]{0,60} {0,40}\| ?"),
     re.compile(rb"\[pod/[^\]\s]{1,200}\] "),  # kubectl logs --prefix
     re.compile(rb" {0,4}\d{1,4}: "),  # srun --label
     re.compile(rb"\[\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?\]<std(?:out|err)>: ?"),  # mpirun --tag-output
@@ -102,9 +102,7 @@ class Line:
 
 def parse(raw: bytes) -> Line:
     """Never raises."""
-    text = raw[:LONGEST].decode(errors="replace").rstrip()
-    if "\x1b" in text:
-        text = ANSI.sub("", text)
+    text = plain(raw[:LONGEST].decode(errors="replace")).rstrip()
     stamp: Stamp | None = None
     if found := _HEADS[0].match(text):  # most lines of a run
         return Line(found["level"], found["text"], _stamp(found))
@@ -179,7 +177,7 @@ def _json(text: str, stamp: Stamp | None) -> Line | None:
         return None
     exception = record.get("exception", record.get("exc_info", ""))
     when = _iso(record.get("timestamp", record.get("time", record.get("ts")))) or stamp
-    return Line(level.upper(), ANSI.sub("", message), when, exception=exception if isinstance(exception, str) else "")
+    return Line(level.upper(), plain(message), when, exception=exception if isinstance(exception, str) else "")
 
 
 def _iso(value: object) -> Stamp | None:
@@ -206,10 +204,14 @@ def _stamp(found: re.Match[str]) -> Stamp | None:
 
 
 class Clock:
-    """Seconds on one scale for the lines of one file, though some of its times have no day."""
+    """Seconds on one scale for the lines of one file, though some of its times have no day.
+
+    ``offset``: what to add to have the day, too, where the first times of the file were without one.
+    """
 
     def __init__(self) -> None:
         self.dated = False
+        self.offset = 0.0
         self._day = 0
         self._newest: float | None = None
 
@@ -219,17 +221,19 @@ class Clock:
             day = stamp.day
             if self.dated and self._day - day > 300:
                 day += 366  # over the end of the year
+            t = day * DAY_S + stamp.seconds
             if not self.dated and self._newest is not None:
-                self._newest = None
+                # torchrun tells the day at the end of a log whose steps are without one: the scale stays theirs.
+                self.offset = round((t - self._newest) / DAY_S) * DAY_S
             self.dated, self._day = True, max(self._day if self.dated else 0, day)
-            self._newest = day * DAY_S + stamp.seconds
+            self._newest = t - self.offset
             return self._newest
-        seconds = self._day * DAY_S + stamp.seconds
-        if self._newest is not None and seconds < self._newest - DAY_S / 2:
+        t = self._day * DAY_S - self.offset + stamp.seconds
+        if self._newest is not None and t < self._newest - DAY_S / 2:
             self._day += 1
-            seconds += DAY_S
-        self._newest = max(seconds, self._newest or seconds)
-        return seconds
+            t += DAY_S
+        self._newest = max(t, self._newest or t)
+        return t
 
 
 def today(moment: datetime) -> int:

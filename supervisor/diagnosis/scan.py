@@ -20,6 +20,7 @@ from supervisor.diagnosis.frames import Raised, Tracebacks, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
+from supervisor.escapes import plain_bytes
 from supervisor.primerl.logs import SIGNATURES, parse_line
 from supervisor.signatures import LONGEST as MATCHED
 from supervisor.signatures import Signature
@@ -67,12 +68,12 @@ def scan(
 
 
 def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
-    """Lines in pieces of about a megabyte. A line that has no end is cut into pieces, so that memory is bounded."""
+    """Lines in pieces of about a megabyte, without colours. A line that has no end is cut, so that memory is bounded."""
     rest = b""
     try:
         while data := stream.read(BLOCK_BYTES):
             log.bytes += len(data)
-            parts = (rest + data).split(b"\n")
+            parts = plain_bytes(rest + data).split(b"\n")
             rest = parts.pop()
             if len(rest) > LINE_BYTES:
                 rest = rest[:LINE_BYTES]
@@ -175,11 +176,11 @@ class _Scan:
     def _end(self) -> None:
         log = self.log
         log.lines = self._number - self._zero
-        log.dated = self._clock.dated
         if self._ordinary:
             line = parse(self._ordinary)
             self._note(line)
             log.last_ordinary = line.text.strip()[:SHOWN]
+        log.dated, log.offset = self._clock.dated, self._clock.offset
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -257,9 +258,8 @@ class _Scan:
         self._t = self._clock.at(line.stamp)
         self._shown = line.stamp.shown
         log = self.log
-        if log.first_t is None or (self._clock.dated and not log.dated):
+        if log.first_t is None:
             log.first_t = self._t
-            log.dated = self._clock.dated
         log.last_t, log.last_shown = self._t, self._shown
 
     # ------------------------------------------------------------ one line

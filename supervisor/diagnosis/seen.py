@@ -111,6 +111,7 @@ class Log:
     last_ordinary: str = ""  # the last line of a logger that tells of nothing bad
     complaint: tuple[str, Place] | None = None  # the last line at the level of an error that is none of the known ones
     dated: bool = False
+    offset: float = 0.0  # of a dated one: from its own times to those of the days that it names
     shift: float = 0.0  # to be added to its times to compare them with those of other files
     kernel: bool = False
     trouble: str = ""  # why not all of it could be read
