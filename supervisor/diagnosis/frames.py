@@ -9,6 +9,7 @@ from typing import Final
 MOST_LINES: Final = 400  # of one traceback; what goes on for longer is none
 MOST_OPEN: Final = 64  # processes that write one at the same time
 
+IGNORED: Final = "Exception ignored "  # in a destructor, mostly while the program ends
 _BEGIN = "Traceback (most recent call last)"
 _FRAME = re.compile(
     r"[\s>|+]{0,20}File \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,7}), in (?P<function>\S.{0,200})"
@@ -79,6 +80,11 @@ class Raised:
         return self.own or (self.cause.place if self.cause else None)
 
 
+def is_exception(text: str) -> bool:
+    """Is it a line that a traceback ends with?"""
+    return _EXCEPTION.match(text) is not None
+
+
 def own(path: str) -> int:
     """How much a file is the user's: 2 it is, 1 perhaps (installed, but not of the stack), 0 it is not."""
     if path.startswith("<"):
@@ -101,6 +107,7 @@ class _Open:
     lines: int = 0
     last: Frame | None = None
     own: dict[int, Frame] = field(default_factory=dict)
+    ignored: bool = False  # Python says that it goes on
 
 
 class Tracebacks:
@@ -110,6 +117,7 @@ class Tracebacks:
         self._open: dict[str, _Open] = {}
         self._last: dict[str, Raised] = {}
         self._chains: set[str] = set()  # those that said that the next one goes on from the last
+        self._ignoring: set[str] = set()  # those that said that the next one is ignored
 
     def __contains__(self, key: str) -> bool:
         return key in self._open
@@ -125,12 +133,15 @@ class Tracebacks:
             cause = self._last.get(key) if key in self._chains else None
             self._chains.discard(key)
             if len(self._open) < MOST_OPEN or key in self._open:
-                self._open[key] = _Open(number, cause)
+                self._open[key] = _Open(number, cause, ignored=key in self._ignoring)
+            self._ignoring.discard(key)
             return None
         now = self._open.get(key)
         if now is None:
             if any(text.lstrip(" |").startswith(words) for words in _CHAINS):
                 self._chains.add(key)
+            elif text.startswith(IGNORED):
+                self._ignoring.add(key)
             return None
         now.lines += 1
         if now.lines > MOST_LINES:
@@ -147,6 +158,8 @@ class Tracebacks:
         if found is None or now.last is None:
             return None
         del self._open[key]
+        if now.ignored:
+            return None
         mine = now.own.get(2) or now.own.get(1)
         raised = Raised(found["type"], (found["message"] or "").strip(), now.line, number, now.last, mine, now.cause)
         if len(self._last) >= MOST_OPEN:

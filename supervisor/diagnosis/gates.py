@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Final
 
+from supervisor.diagnosis.frames import IGNORED
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import reach
 from supervisor.signatures.words import any_of, part_of
@@ -30,7 +31,7 @@ WORKS = re.compile(
 )
 # Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
 BEFORE: Final = 1800
-_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
+_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version", "startup complete")
 
 
 @cache
@@ -44,6 +45,7 @@ def gate() -> re.Pattern[bytes]:
         "last enqueued",
         "Root Cause",
         "above exception",
+        IGNORED,
         "'loss': ",
         "step:",
     }

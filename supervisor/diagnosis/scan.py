@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
-from supervisor.diagnosis.frames import Raised, Tracebacks, nearer
+from supervisor.diagnosis.frames import Raised, Tracebacks, is_exception, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
@@ -45,6 +45,13 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "orchestrator": re.compile(r"Starting orchestrator(?: \(| {0,4}\[|$)"),
     "inference": re.compile("vLLM API server version"),
 }
+_SERVES: Final = "Application startup complete"
+# What programs still write when an exception ends them: what W&B, torch, Python and the shell add, and other tracebacks.
+_LAST_WORDS: Final = re.compile(
+    r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process |sys:1|make\b"
+    r"|srun: |slurmstepd|[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
+)
+TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
 # What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
@@ -124,6 +131,8 @@ class _Scan:
         self._stalled: tuple[Event, int] | None = None  # and which of several engines
         self._resuming: int | None = None
         self._told_to_end = False  # the engine
+        self._serves = False  # it is a server that came up
+        self._tail: Sequence[bytes] = ()  # the last lines so far
         self._lives = 0  # ordinary lines so far
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
@@ -169,6 +178,7 @@ class _Scan:
                     if part:
                         self._line(part)
             self._number = number
+            self._tail = parts[-TAIL:] if len(parts) >= TAIL else [*self._tail, *parts][-TAIL:]
             self._note_time(self._ordinary)
         self._end()
         return [log for log in self._done if log.lines]
@@ -190,8 +200,10 @@ class _Scan:
             known = event.signature is not None and (log.merged or event.role in (None, "inference"))
             handled = event.signature is None and not killing and self._is_handled(event)
             event.weak = event.weak or event.role == "env" or handled or (went_on and not (known or killing))
-            if log.role in (None, "job"):
-                self._judge_plain(event)
+            if event.signature is not None and event.signature.mild:
+                event.fatal = self._is_fatal(event)
+                if log.role in (None, "job") and event.raised is not None and event.level is None:
+                    event.over = event.over or self._is_spread(event)
         self._done.append(log)
 
     def _ended_the_engine(self, event: Event) -> bool:
@@ -205,12 +217,17 @@ class _Scan:
             for one in self.log.events
         )
 
-    def _judge_plain(self, event: Event) -> None:
-        """Of a program that is no part of prime-rl and says no steps: what it died of, and what it lived with."""
-        if event.signature is None or not event.signature.mild or event.raised is None or event.level is not None:
-            return
-        event.fatal = event.count <= 2 and event.lives == 0 and self._number - event.last.line < MORE_LINES
-        event.over = event.over or self._is_spread(event)
+    def _is_fatal(self, event: Event) -> bool:
+        """Did its process write nothing more after the exception? A server outlives what its requests raise."""
+        if event.unlogged != event.last.line or event.lives or self._serves:
+            return False
+        return event.count <= MOST_ENDS * max(1, len(event.keys)) and self._are_last_words(event.last.line)
+
+    def _are_last_words(self, line: int) -> bool:
+        """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
+        behind = [parse(raw) for raw in self._tail[max(0, len(self._tail) - self._number + line) :]]
+        others = [one for one in behind if not (_LAST_WORDS.match(one.text) or is_exception(one.text))]
+        return self._number - line <= TAIL and len(others) < MORE_LINES
 
     def _is_handled(self, event: Event) -> bool:
         """An exception that ends a process comes from each once or twice, and not again and again over pages."""
@@ -298,7 +315,9 @@ class _Scan:
         if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
             return
         if (signature := self._match(line, message)) is not None:
-            self._seen(signature, line, message)
+            event = self._seen(signature, line, message)
+            if line.level is None and is_exception(message):
+                event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
@@ -316,8 +335,9 @@ class _Scan:
         message = line.text.strip()
         role = self._role_of(line)
         if role in (None, "launcher", "inference") and _STARTS["inference"].match(message):
-            self._told_to_end = False
+            self._told_to_end = self._serves = False
             self._recent.clear()
+        self._serves = self._serves or message.startswith(_SERVES)
         for start_role, pattern in _STARTS.items():
             if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
                 self.log.starts += 1
@@ -377,6 +397,8 @@ class _Scan:
         if raised.cause is not None and event.latest is raised.cause:
             event.count -= 1  # one error, told of by each library that it came through
         event.latest = raised
+        if line.level is None:
+            event.unlogged = self._number
         if raised.own is not None and (before := raised.cause) is not None and nearer(raised.own, before.own):
             # What it was made of came through the same call: Python tells of those frames here alone.
             for one in self.log.events[-8:]:

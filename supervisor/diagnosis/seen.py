@@ -51,7 +51,8 @@ class Event:
     resuming: int | None = None  # the step that was being resumed then
     over: bool = False  # the same file shows that it passed
     closing: bool = False  # an engine said it that had been told to end
-    fatal: bool = False  # the exception is the last thing in a log of one program
+    fatal: bool = False  # its process wrote nothing after the exception but last words
+    unlogged: int = 0  # the line where it last was an exception that no logger wrote, as one is that ends a program
     latest: Raised | None = None  # the last exception that was counted
     anew: tuple[Place, str, int] | None = None  # the first after the last step in between, and how many were before it
 
