@@ -105,6 +105,7 @@ class _Open:
     line: int
     cause: Raised | None
     lines: int = 0
+    end: int = 0  # the last line of it so far
     last: Frame | None = None
     own: dict[int, Frame] = field(default_factory=dict)
     ignored: bool = False  # Python says that it goes on
@@ -127,13 +128,24 @@ class Tracebacks:
         """Is none being read?"""
         return not self._open
 
+    def unfinished(self, number: int) -> str:
+        """Where the log ends inside a traceback, of which ``number`` is the last line; nothing where it does not."""
+        found = next((one for one in reversed(self._open.values()) if one.end == number and not one.ignored), None)
+        if found is None:
+            return ""
+        return (
+            f"the last place in its traceback is {found.last}"
+            if found.last
+            else f"its traceback begins in line {found.line}"
+        )
+
     def feed(self, key: str, number: int, text: str) -> Raised | None:
         """One line of the process ``key``; an exception where it was the last line of a traceback."""
         if _BEGIN in text[:200]:
             cause = self._last.get(key) if key in self._chains else None
             self._chains.discard(key)
             if len(self._open) < MOST_OPEN or key in self._open:
-                self._open[key] = _Open(number, cause, ignored=key in self._ignoring)
+                self._open[key] = _Open(number, cause, end=number, ignored=key in self._ignoring)
             self._ignoring.discard(key)
             return None
         now = self._open.get(key)
@@ -150,9 +162,11 @@ class Tracebacks:
         if frame := _FRAME.match(text) or _RICH.match(text):
             now.last = Frame(frame["path"], int(frame["line"]), frame["function"].partition("(")[0].strip())
             now.own[own(now.last.path)] = now.last
+            now.end = number
             return None
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
         if not text.strip() or text[0] in " \t\u2502\u2570\u256d^~>":
+            now.end = number
             return None
         found = _EXCEPTION.match(text)
         if found is None or now.last is None:

@@ -21,7 +21,10 @@ _HEAD = (
     rb"(?:\d\d:\d\d:\d\d)?+"
 )
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
-ORDINARY = re.compile(_HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b")
+# None where a server says again what a process of it said: "INFO: (Worker_TP1 pid=42) ERROR ...".
+ORDINARY = re.compile(
+    _HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b(?!: {0,8}(?:\([^()\n]{1,60}\) ){1,2}(?:WARN|ERROR|CRIT))"
+)
 ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
 # An engine that works: a line of its core other than the complaint itself, or tokens that it made.
 CORE = re.compile(rb"\(EngineCore(?:_DP|_)?(\d{0,4})\b")

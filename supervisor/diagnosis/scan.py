@@ -46,10 +46,10 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "inference": re.compile("vLLM API server version"),
 }
 _SERVES: Final = "Application startup complete"
-# What programs still write when an exception ends them: what W&B, torch, Python and the shell add, and other tracebacks.
+# What is still written when an exception ends a program: by W&B, torch, Python and the shell, and other tracebacks.
 _LAST_WORDS: Final = re.compile(
-    r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process |sys:1|make\b"
-    r"|srun: |slurmstepd|[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
+    r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process "
+    r"|sys:1|make\b|srun: |slurmstepd|[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
 )
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
@@ -75,7 +75,7 @@ def scan(
 
 
 def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
-    """Lines in pieces of about a megabyte, without colours. A line that has no end is cut, so that memory is bounded."""
+    """Lines in pieces of about a megabyte, without colours. A line without end is cut, so that memory is bounded."""
     rest = b""
     try:
         while data := stream.read(BLOCK_BYTES):
@@ -90,7 +90,14 @@ def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
             raise OSError("it is compressed, and damaged from its start on") from error
         log.trouble = "its compressed end is missing or damaged"
     if rest:
+        log.half_line = True
         yield [rest]
+
+
+def _is_cut(raised: Raised | None, number: int) -> bool:
+    """Is the last line only the beginning of an exception's name?"""
+    whole = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "NotFound")
+    return raised is not None and raised.line == number and not (raised.message or raised.type.endswith(whole))
 
 
 @lru_cache(maxsize=4096)
@@ -191,6 +198,7 @@ class _Scan:
             self._note(line)
             log.last_ordinary = line.text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
+        log.cut = self._tracebacks.unfinished(self._number)
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -200,6 +208,8 @@ class _Scan:
             known = event.signature is not None and (log.merged or event.role in (None, "inference"))
             handled = event.signature is None and not killing and self._is_handled(event)
             event.weak = event.weak or event.role == "env" or handled or (went_on and not (known or killing))
+            if event.signature is None and log.half_line and _is_cut(event.latest, self._number):
+                log.cut = f"its last line is {event.text!r}"
             if event.signature is not None and event.signature.mild:
                 event.fatal = self._is_fatal(event)
                 if log.role in (None, "job") and event.raised is not None and event.level is None:

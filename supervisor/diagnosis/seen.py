@@ -115,6 +115,8 @@ class Log:
     offset: float = 0.0  # of a dated one: from its own times to those of the days that it names
     shift: float = 0.0  # to be added to its times to compare them with those of other files
     kernel: bool = False
+    half_line: bool = False  # its last line has no end
+    cut: str = ""  # it ends inside of an error: what there is of it, in a few words
     trouble: str = ""  # why not all of it could be read
 
     def at(self, place: Place) -> float | None:

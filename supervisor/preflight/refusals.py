@@ -46,9 +46,9 @@ class Refusal:
 
 def refusals(text: str) -> list[Refusal]:
     """Everything that was refused, in the order in which it was said; empty where nothing is understood."""
-    told = plain(text)
+    said = plain(text)
     boxed = "\n".join(
-        _EDGE.sub("", line) for line in told.splitlines() if not re.match(r"^\s*[│|]?\s*─+\s*[│|]?$", line)
+        _EDGE.sub("", line) for line in said.splitlines() if not re.match(r"^\s*[│|]?\s*─+\s*[│|]?$", line)
     )
     headers = list(_HEADER.finditer(boxed))
     header = headers[-1] if headers else None  # earlier ones may be of what was tried before
@@ -57,7 +57,7 @@ def refusals(text: str) -> list[Refusal]:
         found = list(_pydantic(body) if "[type=" in body else _flags(body))
         if found:
             return found
-    return list(_others(told, boxed))
+    return list(_others(said, boxed))
 
 
 def _pydantic(body: str) -> Iterator[Refusal]:
@@ -85,12 +85,12 @@ def _flags(body: str) -> Iterator[Refusal]:
             told.append(text)
 
 
-def _others(plain: str, boxed: str) -> Iterator[Refusal]:
-    usage = _WORDS.search(plain)
+def _others(said: str, boxed: str) -> Iterator[Refusal]:
+    usage = _WORDS.search(said)
     if usage is not None:
         yield Refusal("words", (), _sentence(usage["told"].strip()))
         return
-    title = next((found["title"] for line in told.splitlines() if (found := _TITLE.match(line.strip()))), "")
+    title = next((found["title"] for line in said.splitlines() if (found := _TITLE.match(line.strip()))), "")
     if title:
         inside = re.split(r"^\s*[╰└].*$", boxed, maxsplit=1, flags=re.MULTILINE)[0]
         lines = [line.strip() for line in inside.splitlines() if line.strip() and not _TITLE.match(line.strip())]
@@ -101,7 +101,7 @@ def _others(plain: str, boxed: str) -> Iterator[Refusal]:
         elif told:
             yield Refusal("file", (), _sentence(told))
         return
-    raised = list(_RAISED.finditer(plain))
+    raised = list(_RAISED.finditer(said))
     if raised:
         last = raised[-1]
         error = last["type"].rpartition(".")[2]

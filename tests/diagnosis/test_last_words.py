@@ -1,5 +1,7 @@
 """An error that a healthy run may have, too, ends a program all the same when it is the last thing that it wrote."""
 
+# ruff: noqa: E501, ISC004 (lines of logs stay whole)
+
 from __future__ import annotations
 
 import io
@@ -9,8 +11,8 @@ import pytest
 from supervisor.core.facts import Role
 from supervisor.diagnosis.causes import Diagnosis, diagnose
 from supervisor.diagnosis.scan import scan
-from supervisor.signatures.registry import Signature
 from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.registry import Signature
 
 OF_WANDB = [
     "Traceback (most recent call last):",
