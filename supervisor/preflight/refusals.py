@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.escapes import plain
-
 Kind = Literal["value", "words", "file", "import", "error"]
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _EDGE = re.compile(r"^\s*[│|]\s?|\s*[│|]\s*$")
 _HEADER = re.compile(r"\b(\d+)\s+validation\s+errors?\s+for\s+(\w+)")
 _END = re.compile(
@@ -46,9 +45,9 @@ class Refusal:
 
 def refusals(text: str) -> list[Refusal]:
     """Everything that was refused, in the order in which it was said; empty where nothing is understood."""
-    said = plain(text)
+    plain = _ANSI.sub("", text)
     boxed = "\n".join(
-        _EDGE.sub("", line) for line in said.splitlines() if not re.match(r"^\s*[│|]?\s*─+\s*[│|]?$", line)
+        _EDGE.sub("", line) for line in plain.splitlines() if not re.match(r"^\s*[│|]?\s*─+\s*[│|]?$", line)
     )
     headers = list(_HEADER.finditer(boxed))
     header = headers[-1] if headers else None  # earlier ones may be of what was tried before
@@ -57,7 +56,7 @@ def refusals(text: str) -> list[Refusal]:
         found = list(_pydantic(body) if "[type=" in body else _flags(body))
         if found:
             return found
-    return list(_others(said, boxed))
+    return list(_others(plain, boxed))
 
 
 def _pydantic(body: str) -> Iterator[Refusal]:
@@ -85,12 +84,12 @@ def _flags(body: str) -> Iterator[Refusal]:
             told.append(text)
 
 
-def _others(said: str, boxed: str) -> Iterator[Refusal]:
-    usage = _WORDS.search(said)
+def _others(plain: str, boxed: str) -> Iterator[Refusal]:
+    usage = _WORDS.search(plain)
     if usage is not None:
         yield Refusal("words", (), _sentence(usage["told"].strip()))
         return
-    title = next((found["title"] for line in said.splitlines() if (found := _TITLE.match(line.strip()))), "")
+    title = next((found["title"] for line in plain.splitlines() if (found := _TITLE.match(line.strip()))), "")
     if title:
         inside = re.split(r"^\s*[╰└].*$", boxed, maxsplit=1, flags=re.MULTILINE)[0]
         lines = [line.strip() for line in inside.splitlines() if line.strip() and not _TITLE.match(line.strip())]
@@ -101,7 +100,7 @@ def _others(said: str, boxed: str) -> Iterator[Refusal]:
         elif told:
             yield Refusal("file", (), _sentence(told))
         return
-    raised = list(_RAISED.finditer(said))
+    raised = list(_RAISED.finditer(plain))
     if raised:
         last = raised[-1]
         error = last["type"].rpartition(".")[2]
