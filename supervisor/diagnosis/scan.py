@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
-from supervisor.diagnosis.frames import Raised, Tracebacks, is_exception, nearer
+from supervisor.diagnosis.frames import Raised, Tracebacks, bare, is_exception, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
@@ -199,6 +199,8 @@ class _Scan:
             log.last_ordinary = line.text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
         log.cut = self._tracebacks.unfinished(self._number)
+        if not (log.events or log.cut or self._serves):
+            self._look_at_last_words()
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -232,6 +234,19 @@ class _Scan:
         if event.unlogged != event.last.line or event.lives or self._serves:
             return False
         return event.count <= MOST_ENDS * max(1, len(event.keys)) and self._are_last_words(event.last.line)
+
+    def _look_at_last_words(self) -> None:
+        """Nothing known was found: is the last thing an exception whose traceback is not there?"""
+        for place in range(len(self._tail) - 1, -1, -1):
+            line, number = parse(self._tail[place]), self._number - len(self._tail) + 1 + place
+            if line.level is None and (raised := bare(line.text.strip(), number)) is not None:
+                if number > self._zero and self._are_last_words(number):
+                    self._number, self._growing = number, []
+                    self._raised(line, raised)
+                    self._number = self._zero + self.log.lines
+                return
+            if line.level is not None:
+                return
 
     def _are_last_words(self, line: int) -> bool:
         """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
