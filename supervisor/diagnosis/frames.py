@@ -16,7 +16,8 @@ _FRAME = re.compile(
 )
 _RICH = re.compile(r"\s{0,4}\u2502\s(?P<path>\S{1,300}\.py):(?P<line>\d{1,7}) in (?P<function>\S{1,200})\s")
 _NOTEBOOK = re.compile(
-    r"(?:File )?(?P<path>[~/]\S{1,300}?\.py|Cell In ?\[\d{1,6}\])(?::|, line )(?P<line>\d{1,7})(?:, in (?P<function>\S{1,200}))?"
+    r"(?:File )?(?P<path>[~/]\S{1,300}?\.py|Cell In ?\[\d{1,6}\])(?::|, line )(?P<line>\d{1,7})"
+    r"(?:, in (?P<function>\S{1,200}))?"
 )
 # A bare "Error: ..." is what a program prints: Python writes the module before the name of such a class.
 _EXCEPTION = re.compile(

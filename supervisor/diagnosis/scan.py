@@ -118,6 +118,9 @@ class _Scan:
         self._kernel = kernel
         self._done: list[Log] = []
         self._recent: deque[bytes] = deque(maxlen=RECENT_LINES)
+        self._before: Sequence[bytes] = ()  # the last lines before those that are being read
+        self._lines: Sequence[bytes] = ()
+        self._from = 0  # lines before them
         self._begin(name, role, 0)
 
     def _begin(self, name: str, role: Role | None, line: int) -> None:
@@ -139,7 +142,6 @@ class _Scan:
         self._resuming: int | None = None
         self._told_to_end = False  # the engine
         self._serves = False  # it is a server that came up
-        self._tail: Sequence[bytes] = ()  # the last lines so far
         self._lives = 0  # ordinary lines so far
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
@@ -161,6 +163,7 @@ class _Scan:
             if parts and self._stamp is None:
                 self._look_at_times(parts[:BEGUN])
             number = self._number
+            self._before, self._lines, self._from = self._last_lines()[1], parts, number
             for raw in parts:
                 number += 1
                 if ordinary(raw) or (raw[:1] == b"{" and json_ordinary(raw)):
@@ -185,7 +188,6 @@ class _Scan:
                     if part:
                         self._line(part)
             self._number = number
-            self._tail = parts[-TAIL:] if len(parts) >= TAIL else [*self._tail, *parts][-TAIL:]
             self._note_time(self._ordinary)
         self._end()
         return [log for log in self._done if log.lines]
@@ -216,6 +218,10 @@ class _Scan:
                 event.fatal = self._is_fatal(event)
                 if log.role in (None, "job") and event.raised is not None and event.level is None:
                     event.over = event.over or self._is_spread(event)
+        for event in log.events:
+            # What became an error that a healthy run has, too, is none of another kind.
+            made = event.became
+            event.weak = event.weak or bool(made and made.signature and made.signature.mild and not made.fatal)
         self._done.append(log)
 
     def _ended_the_engine(self, event: Event) -> bool:
@@ -237,20 +243,31 @@ class _Scan:
 
     def _look_at_last_words(self) -> None:
         """Nothing known was found: is the last thing an exception whose traceback is not there?"""
-        for place in range(len(self._tail) - 1, -1, -1):
-            line, number = parse(self._tail[place]), self._number - len(self._tail) + 1 + place
-            if line.level is None and (raised := bare(line.text.strip(), number)) is not None:
-                if number > self._zero and self._are_last_words(number):
-                    self._number, self._growing = number, []
-                    self._raised(line, raised)
-                    self._number = self._zero + self.log.lines
-                return
+        before, tail = self._last_lines()
+        end = self._number
+        for place in range(len(tail), max(0, self._zero - before), -1):
+            line, number = parse(tail[place - 1]), before + place
             if line.level is not None:
                 return
+            if (raised := bare(line.text.strip(), number)) is not None:
+                if self._are_last_words(number):
+                    self._number, self._growing = number, []
+                    self._raised(line, raised)
+                    self._number = end
+                return
+
+    def _last_lines(self) -> tuple[int, Sequence[bytes]]:
+        """Some lines up to the present one, and how many stand before them."""
+        here = self._number - self._from
+        found = self._lines[max(0, here - TAIL) : here]
+        if here < TAIL:
+            found = [*self._before, *found][-TAIL:]
+        return self._number - len(found), found
 
     def _are_last_words(self, line: int) -> bool:
         """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
-        behind = [parse(raw) for raw in self._tail[max(0, len(self._tail) - self._number + line) :]]
+        before, tail = self._last_lines()
+        behind = [parse(raw) for raw in tail[max(0, line - before) :]]
         others = [one for one in behind if not (_LAST_WORDS.match(one.text) or is_exception(one.text))]
         return self._number - line <= TAIL and len(others) < MORE_LINES
 
@@ -352,7 +369,9 @@ class _Scan:
         """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
         role, kernel = named(name)
         number = self._number
+        self._number -= 1
         self._end()
+        self._number = number
         self._kernel = kernel
         self._begin(f"{self._whole} ({name})", role, number)
 
@@ -421,6 +440,9 @@ class _Scan:
             event.raised = raised
         if raised.cause is not None and event.latest is raised.cause:
             event.count -= 1  # one error, told of by each library that it came through
+        for one in self.log.events[-8:] if raised.cause is not None else ():
+            if one.latest is raised.cause and one is not event:
+                one.became = event
         event.latest = raised
         if line.level is None:
             event.unlogged = self._number
