@@ -52,6 +52,7 @@ _WRAPPERS: Final = (
     re.compile(rb"[A-Za-z0-9][\w.-]{0,60} {0,40}\| ?"),
     re.compile(rb"\[pod/[^\]\s]{1,200}\] "),  # kubectl logs --prefix
     re.compile(rb" {0,4}\d{1,4}: "),  # srun --label
+    re.compile(rb"(?:\d{1,3}(?:\.\d{1,3}){3}|(?:worker|node)[\w.-]{0,40}): "),  # pdsh, which DeepSpeed starts with
     re.compile(rb"\[\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?\]<std(?:out|err)>: ?"),  # mpirun --tag-output
 )
 _WRAPPED: Final = 0.8  # of the lines that a log begins with
@@ -65,12 +66,18 @@ _PROGRESS = re.compile(r"[^\[\]\n]{0,500}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]
 _LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _HEADS: Final = (
     re.compile(rf"{_CLOCK}\s{{1,10}}{_LEVEL}\s(?P<text>.*)", re.S),  # prime-rl
-    re.compile(rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} (?:\[[^\]]{{1,80}}\] ?)?(?P<text>.*)", re.S),  # vLLM
+    # vLLM; without the first bracket before 0.8
+    re.compile(
+        rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
+        r"(?:\[[^\]]{1,80}\] ?|[\w.]{1,60}\.py:\d{1,6}\] ?)?(?P<text>.*)",
+        re.S,
+    ),
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
+    re.compile(rf"{_LEVEL}:[\w.]{{1,120}}:(?P<text>.*)", re.S),  # the logging module as it is
 )
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
