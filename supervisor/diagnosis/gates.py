@@ -6,28 +6,25 @@ import re
 from functools import cache
 from typing import Final
 
+from supervisor.diagnosis.frames import IGNORED
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import reach
 from supervisor.signatures.words import any_of, part_of
 
-# Possessive, so that nothing is tried twice: a line of blanks alone would take for ever else.
-_COLOURS = rb"(?:\x1b\[[0-9;]*+m)*+"
+# Of lines without colours (``scan.blocks`` takes them away). Possessive, so that nothing is tried twice: a line of
+# blanks alone would take for ever else.
 _HEAD = (
-    _COLOURS + rb"(?:(?:\[?+\d{4}-\d\d-\d\d[T ]\S{8,40}+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+    rb"(?:(?:\[?+\d{4}-\d\d-\d\d[T ]\S{8,40}+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
     rb"(?:std(?:out|err) F |[^\s:]{1,100}+ [^\s:\[\]]{1,60}+(?:\[\d{1,9}+\])?+: )?+)?+"
     rb"(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
-    rb"(?:\([^()\n]{1,60}+\)"
-    + _COLOURS
-    + rb" ?+"
-    + _COLOURS
-    + rb"){0,2}+ ?+"
-    + rb"(?:\d\d:\d\d:\d\d)?+"
-    + _COLOURS
-    + rb" *+"
-    + _COLOURS
+    rb"(?:\([^()\n]{1,60}+\) ?+){0,2}+ ?+"
+    rb"(?:\d\d:\d\d:\d\d)?+"
 )
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
-ORDINARY = re.compile(_HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b")
+# None where a server says again what a process of it said: "INFO: (Worker_TP1 pid=42) ERROR ...".
+ORDINARY = re.compile(
+    _HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b(?!: {0,8}(?:\([^()\n]{1,60}\) ){1,2}(?:WARN|ERROR|CRIT))"
+)
 ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
 # An engine that works: a line of its core other than the complaint itself, or tokens that it made.
 CORE = re.compile(rb"\(EngineCore(?:_DP|_)?(\d{0,4})\b")
@@ -37,7 +34,7 @@ WORKS = re.compile(
 )
 # Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
 BEFORE: Final = 1800
-_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version")
+_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version", "startup complete")
 
 
 @cache
@@ -51,6 +48,7 @@ def gate() -> re.Pattern[bytes]:
         "last enqueued",
         "Root Cause",
         "above exception",
+        IGNORED,
         "'loss': ",
         "step:",
     }
@@ -65,10 +63,10 @@ def _near() -> int:
 def end_of(raw: bytes) -> int:
     """How far a line has to be looked at. What a model writes may be much longer than any error's beginning.
 
-    All of it counts where it is no plain text: progress bars and colours hide where a message begins, JSON holds more.
+    All of it counts where it is no plain text: progress bars hide where a message begins, JSON holds more.
     """
     near = _near()
-    if len(raw) <= near or not raw.isascii() or b"\r" in raw or b"\x1b" in raw or b'{"' in raw[:BEFORE]:
+    if len(raw) <= near or not raw.isascii() or b"\r" in raw or b'{"' in raw[:BEFORE]:
         return len(raw)
     return near
 

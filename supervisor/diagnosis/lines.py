@@ -10,13 +10,13 @@ from datetime import date, datetime
 from typing import Any, Final
 
 from supervisor.core.facts import Role
+from supervisor.escapes import plain
 
 LONGEST: Final = 65536  # a JSON line carries its traceback
 DAY_S: Final = 86400.0
 
 # Ray says a line that several of its processes wrote once.
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,400}$", re.S)
-ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _DATE = r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,]\d{1,9})?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
@@ -49,25 +49,35 @@ _OUTER: Final = (
 # What stands before each line of a log, or before none: by itself it could be anything.
 _WRAPPERS: Final = (
     # docker compose, whatever its containers are called
-    re.compile(rb"(?:\x1b\[[0-9;]{0,12}m){0,3}[A-Za-z0-9][\w.-]{0,60} {0,40}\|(?:\x1b\[[0-9;]{0,12}m){0,3} ?"),
+    re.compile(rb"[A-Za-z0-9][\w.-]{0,60} {0,40}\| ?"),
     re.compile(rb"\[pod/[^\]\s]{1,200}\] "),  # kubectl logs --prefix
     re.compile(rb" {0,4}\d{1,4}: "),  # srun --label
+    re.compile(rb"(?:\d{1,3}(?:\.\d{1,3}){3}|(?:worker|node)[\w.-]{0,40}): "),  # pdsh, which DeepSpeed starts with
     re.compile(rb"\[\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?\]<std(?:out|err)>: ?"),  # mpirun --tag-output
 )
 _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
-_PROCESS = re.compile(r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?")
-_PROGRESS = re.compile(r"[^\[\]\n]{0,200}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
+_PROCESS = re.compile(
+    r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?|\(raylet[^()]{0,60}\) ?"
+    r"|\(\w{1,40}\) : "
+)
+_PROGRESS = re.compile(r"[^\[\]\n]{0,500}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
 
 _LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _HEADS: Final = (
     re.compile(rf"{_CLOCK}\s{{1,10}}{_LEVEL}\s(?P<text>.*)", re.S),  # prime-rl
-    re.compile(rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} (?:\[[^\]]{{1,80}}\] ?)?(?P<text>.*)", re.S),  # vLLM
+    # vLLM; without the first bracket before 0.8
+    re.compile(
+        rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
+        r"(?:\[[^\]]{1,80}\] ?|[\w.]{1,60}\.py:\d{1,6}\] ?)?(?P<text>.*)",
+        re.S,
+    ),
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
+    re.compile(rf"{_LEVEL}:[\w.]{{1,120}}:(?P<text>.*)", re.S),  # the logging module as it is
 )
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
@@ -102,9 +112,7 @@ class Line:
 
 def parse(raw: bytes) -> Line:
     """Never raises."""
-    text = raw[:LONGEST].decode(errors="replace").rstrip()
-    if "\x1b" in text:
-        text = ANSI.sub("", text)
+    text = plain(raw[:LONGEST].decode(errors="replace")).lstrip("\ufffd").rstrip()
     stamp: Stamp | None = None
     if found := _HEADS[0].match(text):  # most lines of a run
         return Line(found["level"], found["text"], _stamp(found))
@@ -116,27 +124,28 @@ def parse(raw: bytes) -> Line:
             text = text[found.end() :]
     if text.startswith("{") and (line := _json(text, stamp)) is not None:
         return line
-    if "[" in text[:260] and (bar := _PROGRESS.match(text)) and bar.end() < len(text):
+    if "[" in text[:560] and (bar := _PROGRESS.match(text)) and bar.end() < len(text):
         text = text[bar.end() :]
     role: Role | None = None
     rank: int | None = None
     key = ""
-    for _ in range(3):
-        found = _TORCHRUN.match(text)
-        if found is not None:
-            role, rank = "trainer", int(found["rank"])
-        else:
-            found = _PROCESS.match(text)
-            if found is None:
-                break
-            role = "inference" if _of_engine(found["who"]) else role
-        key += found[0].strip()
-        text = text[found.end() :]
     level: str | None = None
-    if found := _GLOG.match(text):
-        # Its head stays: what is known of such lines was written down with it.
-        level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
-    else:
+    for _ in range(2):
+        for _ in range(3):
+            found = _TORCHRUN.match(text)
+            if found is not None:
+                role, rank = "trainer", int(found["rank"])
+            else:
+                found = _PROCESS.match(text)
+                if found is None:
+                    break
+                role = "inference" if _of_engine(found["who"] or "") else role
+            key += found[0].strip()
+            text = text[found.end() :]
+        if found := _GLOG.match(text):
+            # Its head stays: what is known of such lines was written down with it.
+            level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
+            break
         for head in _HEADS:
             if found := head.match(text):
                 level, stamp = found["level"], _stamp(found) or stamp
@@ -144,6 +153,9 @@ def parse(raw: bytes) -> Line:
                 if head is _HEADS[1]:
                     role = role or "inference"
                 break
+        if found is None or not (_PROCESS.match(text) or _TORCHRUN.match(text)):
+            break
+        level = None  # one says again what a process of it said
     if rank is None and (named := _RANK.search(text[:200])):
         rank = int(named[1])
     return Line(level, text, stamp, rank, role, key=key)
@@ -179,7 +191,7 @@ def _json(text: str, stamp: Stamp | None) -> Line | None:
         return None
     exception = record.get("exception", record.get("exc_info", ""))
     when = _iso(record.get("timestamp", record.get("time", record.get("ts")))) or stamp
-    return Line(level.upper(), ANSI.sub("", message), when, exception=exception if isinstance(exception, str) else "")
+    return Line(level.upper(), plain(message), when, exception=exception if isinstance(exception, str) else "")
 
 
 def _iso(value: object) -> Stamp | None:
@@ -206,10 +218,14 @@ def _stamp(found: re.Match[str]) -> Stamp | None:
 
 
 class Clock:
-    """Seconds on one scale for the lines of one file, though some of its times have no day."""
+    """Seconds on one scale for the lines of one file, though some of its times have no day.
+
+    ``offset``: what to add to have the day, too, where the first times of the file were without one.
+    """
 
     def __init__(self) -> None:
         self.dated = False
+        self.offset = 0.0
         self._day = 0
         self._newest: float | None = None
 
@@ -219,17 +235,19 @@ class Clock:
             day = stamp.day
             if self.dated and self._day - day > 300:
                 day += 366  # over the end of the year
+            t = day * DAY_S + stamp.seconds
             if not self.dated and self._newest is not None:
-                self._newest = None
+                # torchrun tells the day at the end of a log whose steps are without one: the scale stays theirs.
+                self.offset = round((t - self._newest) / DAY_S) * DAY_S
             self.dated, self._day = True, max(self._day if self.dated else 0, day)
-            self._newest = day * DAY_S + stamp.seconds
+            self._newest = t - self.offset
             return self._newest
-        seconds = self._day * DAY_S + stamp.seconds
-        if self._newest is not None and seconds < self._newest - DAY_S / 2:
+        t = self._day * DAY_S - self.offset + stamp.seconds
+        if self._newest is not None and t < self._newest - DAY_S / 2:
             self._day += 1
-            seconds += DAY_S
-        self._newest = max(seconds, self._newest or seconds)
-        return seconds
+            t += DAY_S
+        self._newest = max(t, self._newest or t)
+        return t
 
 
 def today(moment: datetime) -> int:

@@ -16,10 +16,11 @@ from typing import BinaryIO, Final
 
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
-from supervisor.diagnosis.frames import Raised, Tracebacks, nearer
+from supervisor.diagnosis.frames import Raised, Tracebacks, bare, is_exception, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
+from supervisor.escapes import plain_bytes
 from supervisor.primerl.logs import SIGNATURES, parse_line
 from supervisor.signatures import LONGEST as MATCHED
 from supervisor.signatures import Signature
@@ -44,6 +45,13 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "orchestrator": re.compile(r"Starting orchestrator(?: \(| {0,4}\[|$)"),
     "inference": re.compile("vLLM API server version"),
 }
+_SERVES: Final = "Application startup complete"
+# What is still written when an exception ends a program: by W&B, torch, Python and the shell, and other tracebacks.
+_LAST_WORDS: Final = re.compile(
+    r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process "
+    r"|sys:1|make\b|srun: |slurmstepd|[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
+)
+TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
 # What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
@@ -67,12 +75,12 @@ def scan(
 
 
 def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
-    """Lines in pieces of about a megabyte. A line that has no end is cut into pieces, so that memory is bounded."""
+    """Lines in pieces of about a megabyte, without colours. A line without end is cut, so that memory is bounded."""
     rest = b""
     try:
         while data := stream.read(BLOCK_BYTES):
             log.bytes += len(data)
-            parts = (rest + data).split(b"\n")
+            parts = plain_bytes(rest + data).split(b"\n")
             rest = parts.pop()
             if len(rest) > LINE_BYTES:
                 rest = rest[:LINE_BYTES]
@@ -82,7 +90,14 @@ def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
             raise OSError("it is compressed, and damaged from its start on") from error
         log.trouble = "its compressed end is missing or damaged"
     if rest:
+        log.half_line = True
         yield [rest]
+
+
+def _is_cut(raised: Raised | None, number: int) -> bool:
+    """Is the last line only the beginning of an exception's name?"""
+    whole = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "NotFound")
+    return raised is not None and raised.line == number and not (raised.message or raised.type.endswith(whole))
 
 
 @lru_cache(maxsize=4096)
@@ -103,6 +118,9 @@ class _Scan:
         self._kernel = kernel
         self._done: list[Log] = []
         self._recent: deque[bytes] = deque(maxlen=RECENT_LINES)
+        self._before: Sequence[bytes] = ()  # the last lines before those that are being read
+        self._lines: Sequence[bytes] = ()
+        self._from = 0  # lines before them
         self._begin(name, role, 0)
 
     def _begin(self, name: str, role: Role | None, line: int) -> None:
@@ -123,6 +141,7 @@ class _Scan:
         self._stalled: tuple[Event, int] | None = None  # and which of several engines
         self._resuming: int | None = None
         self._told_to_end = False  # the engine
+        self._serves = False  # it is a server that came up
         self._lives = 0  # ordinary lines so far
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
@@ -144,6 +163,7 @@ class _Scan:
             if parts and self._stamp is None:
                 self._look_at_times(parts[:BEGUN])
             number = self._number
+            self._before, self._lines, self._from = self._last_lines()[1], parts, number
             for raw in parts:
                 number += 1
                 if ordinary(raw) or (raw[:1] == b"{" and json_ordinary(raw)):
@@ -175,11 +195,14 @@ class _Scan:
     def _end(self) -> None:
         log = self.log
         log.lines = self._number - self._zero
-        log.dated = self._clock.dated
         if self._ordinary:
             line = parse(self._ordinary)
             self._note(line)
             log.last_ordinary = line.text.strip()[:SHOWN]
+        log.dated, log.offset = self._clock.dated, self._clock.offset
+        log.cut = self._tracebacks.unfinished(self._number)
+        if not (log.events or log.cut or self._serves):
+            self._look_at_last_words()
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -189,8 +212,16 @@ class _Scan:
             known = event.signature is not None and (log.merged or event.role in (None, "inference"))
             handled = event.signature is None and not killing and self._is_handled(event)
             event.weak = event.weak or event.role == "env" or handled or (went_on and not (known or killing))
-            if log.role in (None, "job"):
-                self._judge_plain(event)
+            if event.signature is None and log.half_line and _is_cut(event.latest, self._number):
+                log.cut = f"its last line is {event.text!r}"
+            if event.signature is not None and event.signature.mild:
+                event.fatal = self._is_fatal(event)
+                if log.role in (None, "job") and event.raised is not None and event.level is None:
+                    event.over = event.over or self._is_spread(event)
+        for event in log.events:
+            # What became an error that a healthy run has, too, is none of another kind.
+            made = event.became
+            event.weak = event.weak or bool(made and made.signature and made.signature.mild and not made.fatal)
         self._done.append(log)
 
     def _ended_the_engine(self, event: Event) -> bool:
@@ -204,12 +235,41 @@ class _Scan:
             for one in self.log.events
         )
 
-    def _judge_plain(self, event: Event) -> None:
-        """Of a program that is no part of prime-rl and says no steps: what it died of, and what it lived with."""
-        if event.signature is None or not event.signature.mild or event.raised is None or event.level is not None:
-            return
-        event.fatal = event.count <= 2 and event.lives == 0 and self._number - event.last.line < MORE_LINES
-        event.over = event.over or self._is_spread(event)
+    def _is_fatal(self, event: Event) -> bool:
+        """Did its process write nothing more after the exception? A server outlives what its requests raise."""
+        if event.unlogged != event.last.line or event.lives or self._serves:
+            return False
+        return event.count <= MOST_ENDS * max(1, len(event.keys)) and self._are_last_words(event.last.line)
+
+    def _look_at_last_words(self) -> None:
+        """Nothing known was found: is the last thing an exception whose traceback is not there?"""
+        before, tail = self._last_lines()
+        end = self._number
+        for place in range(len(tail), max(0, self._zero - before), -1):
+            line, number = parse(tail[place - 1]), before + place
+            if line.level is not None:
+                return
+            if (raised := bare(line.text.strip(), number)) is not None:
+                if self._are_last_words(number):
+                    self._number, self._growing = number, []
+                    self._raised(line, raised)
+                    self._number = end
+                return
+
+    def _last_lines(self) -> tuple[int, Sequence[bytes]]:
+        """Some lines up to the present one, and how many stand before them."""
+        here = self._number - self._from
+        found = self._lines[max(0, here - TAIL) : here]
+        if here < TAIL:
+            found = [*self._before, *found][-TAIL:]
+        return self._number - len(found), found
+
+    def _are_last_words(self, line: int) -> bool:
+        """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
+        before, tail = self._last_lines()
+        behind = [parse(raw) for raw in tail[max(0, line - before) :]]
+        others = [one for one in behind if not (_LAST_WORDS.match(one.text) or is_exception(one.text))]
+        return self._number - line <= TAIL and len(others) < MORE_LINES
 
     def _is_handled(self, event: Event) -> bool:
         """An exception that ends a process comes from each once or twice, and not again and again over pages."""
@@ -257,9 +317,8 @@ class _Scan:
         self._t = self._clock.at(line.stamp)
         self._shown = line.stamp.shown
         log = self.log
-        if log.first_t is None or (self._clock.dated and not log.dated):
+        if log.first_t is None:
             log.first_t = self._t
-            log.dated = self._clock.dated
         log.last_t, log.last_shown = self._t, self._shown
 
     # ------------------------------------------------------------ one line
@@ -298,7 +357,9 @@ class _Scan:
         if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
             return
         if (signature := self._match(line, message)) is not None:
-            self._seen(signature, line, message)
+            event = self._seen(signature, line, message)
+            if line.level is None and is_exception(message):
+                event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
@@ -308,7 +369,9 @@ class _Scan:
         """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
         role, kernel = named(name)
         number = self._number
+        self._number -= 1
         self._end()
+        self._number = number
         self._kernel = kernel
         self._begin(f"{self._whole} ({name})", role, number)
 
@@ -316,8 +379,9 @@ class _Scan:
         message = line.text.strip()
         role = self._role_of(line)
         if role in (None, "launcher", "inference") and _STARTS["inference"].match(message):
-            self._told_to_end = False
+            self._told_to_end = self._serves = False
             self._recent.clear()
+        self._serves = self._serves or message.startswith(_SERVES)
         for start_role, pattern in _STARTS.items():
             if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
                 self.log.starts += 1
@@ -376,7 +440,12 @@ class _Scan:
             event.raised = raised
         if raised.cause is not None and event.latest is raised.cause:
             event.count -= 1  # one error, told of by each library that it came through
+        for one in self.log.events[-8:] if raised.cause is not None else ():
+            if one.latest is raised.cause and one is not event:
+                one.became = event
         event.latest = raised
+        if line.level is None:
+            event.unlogged = self._number
         if raised.own is not None and (before := raised.cause) is not None and nearer(raised.own, before.own):
             # What it was made of came through the same call: Python tells of those frames here alone.
             for one in self.log.events[-8:]:

@@ -12,6 +12,7 @@ from supervisor import signatures
 from supervisor.config import Plain, RunFile
 from supervisor.core.facts import Fact, FinishSeen, Role, StepDone
 from supervisor.errors import ConfigError
+from supervisor.escapes import plain
 from supervisor.jobs.base import (
     Change,
     Component,
@@ -34,7 +35,6 @@ from supervisor.jobs.folders import StepFolders, StepPath, either
 PATIENCE_S = 60.0
 LONGEST = 4096  # characters of a line that the person's expressions are tried on: their cost is not ours to bound
 SHOWN = 300
-ANSI = re.compile(r"\x1b\[[0-9;]{0,32}m")
 
 
 class PlainJob(EngineWithJob):
@@ -175,7 +175,7 @@ class PlainJob(EngineWithJob):
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
         """The person's two expressions, then errors that every Python trainer can have."""
-        text = ANSI.sub("", line[:LONGEST]).rpartition("\r")[2].strip()
+        text = plain(line[:LONGEST]).rpartition("\r")[2].strip()
         if not text:
             return []
         if self.step_line is not None and (found := self.step_line.search(text)):

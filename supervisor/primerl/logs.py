@@ -24,23 +24,27 @@ from supervisor.core.facts import (
     StepDone,
     WorkSeen,
 )
+from supervisor.escapes import plain
 
 LONGEST: Final = signatures.LONGEST  # of a text line; the longest of ours has some 400 characters
 LONGEST_JSON: Final = 65536  # a JSON line carries its traceback, and half of one is no JSON
 SHOWN: Final = signatures.SHOWN
 MOST_STEPS: Final = 10**12  # as many digits as a step's line may have
 
-ANSI = re.compile(r"\x1b\[[0-9;]{0,32}m")
 # Up to two: torchrun's own ("[trainer0]:"), and torch's before the lines of an exception ("[rank0]: ").
 TORCHRUN = re.compile(r"(?:\[[A-Za-z]{1,32}\d{1,6}\]: {0,8}){1,2}")
 LINE = re.compile(r"\d\d:\d\d:\d\d\s{1,10}(DEBUG|INFO|SUCCESS|WARNING|ERROR|CRITICAL)\s(.*)", re.S)
 # vLLM's own format: "(APIServer pid=12) INFO 01-06 03:00:12 [core.py:88] text".
 VLLM = re.compile(
-    r"(?:\([A-Za-z0-9_ =.:-]{1,60}\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)"
-    r" \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]{1,80}\] ?)?(.*)",
+    r"(?:\([A-Za-z0-9_ =.:-]{1,60}\) ){0,2}(DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r" \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]{1,80}\] ?|[\w.]{1,60}\.py:\d{1,6}\] ?)?(.*)",
     re.S,
 )
 
+# A server says again what a process of it said: "ERROR: (Worker_TP1 pid=42) ERROR 01-06 03:00:12 [core.py:7] ...".
+_AGAIN = re.compile(
+    r"(?:\([A-Za-z_]\w{0,40} pid=\d{1,9}\) )?(?:DEBUG|INFO|WARNING|ERROR): {1,8}(?=\([A-Za-z_]\w{0,40} pid=)"
+)
 # Before a line that its logger did not write: "(EngineCore_DP0 pid=12) ValueError: ...".
 VLLM_PROCESS = re.compile(r"\([A-Za-z_]\w{0,40} pid=\d{1,9}\) ")
 
@@ -124,18 +128,16 @@ def parse_line(role: Role, line: str) -> list[Fact]:
 
 def _message(line: str) -> tuple[str | None, str]:
     """Level and message of a line; level None when it is no line of a logger."""
-    start = line[:64]
-    if "\r" in line[:LONGEST]:
-        line = line[:LONGEST].rpartition("\r")[2] if not start.startswith("{") else line
+    line = plain(line[:LONGEST_JSON])
+    if "\r" in line[:LONGEST] and not line.startswith("{"):
+        line = line[:LONGEST].rpartition("\r")[2]
     head = TORCHRUN.match(line)
     if head:
-        line = line[head.end() :].lstrip(" ")
+        line = line[head.end() :]
     if line.startswith("{"):
         return _json_message(line)
     line = line[:LONGEST]
-    if "\x1b" in line:
-        line = ANSI.sub("", line)
-    found = LINE.match(line) or VLLM.match(line)
+    found = LINE.match(line) or VLLM.match(_AGAIN.sub("", line, count=1))
     if found:
         return found[1], found[2].strip()
     process = VLLM_PROCESS.match(line)
@@ -143,7 +145,7 @@ def _message(line: str) -> tuple[str | None, str]:
 
 
 def _json_message(line: str) -> tuple[str | None, str]:
-    if len(line) > LONGEST_JSON or '"message"' not in line:
+    if '"message"' not in line:
         return None, ""
     try:
         record = json.loads(line)
@@ -154,7 +156,7 @@ def _json_message(line: str) -> tuple[str | None, str]:
     level, message = record.get("level"), record.get("message")
     if not isinstance(level, str) or not isinstance(message, str) or "timestamp" not in record:
         return None, ""
-    return level.upper(), ANSI.sub("", message[:LONGEST]).strip()
+    return level.upper(), plain(message[:LONGEST]).strip()
 
 
 def _progress(role: Role, message: str, text: str) -> list[Fact]:

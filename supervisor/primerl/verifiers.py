@@ -17,6 +17,7 @@ from typing import Any
 from supervisor.config import RunFile
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Role, StepDone
 from supervisor.errors import ConfigError
+from supervisor.escapes import plain
 from supervisor.jobs.base import (
     Change,
     Component,
@@ -267,7 +268,7 @@ class VerifiersJob(EngineWithJob):
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
         """The trainer's progress bar and metrics; errors as in prime-rl's logs."""
         if role == "trainer":
-            text = logs.ANSI.sub("", line[-logs.LONGEST :]).rpartition("\r")[2].rstrip()
+            text = plain(line[-logs.LONGEST :]).rpartition("\r")[2].rstrip()
             progress = _PROGRESS.match(text)
             if progress:
                 # Other bars (loading shards, filtering the data) have other totals than the run's steps.
