@@ -1,0 +1,151 @@
+"""Failures of public threads, labelled before ``diagnose`` was asked (corpus/README.md): how many does it name?
+
+The labels' own words are joined to names of signatures here. ``EXCEPTION``: the thread found that the exception
+itself is the cause, so it is enough that its last line is shown.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from supervisor.diagnosis.causes import CALLED_UNKNOWN, Diagnosis, diagnose
+from supervisor.diagnosis.scan import scan
+from supervisor.diagnosis.telling import text
+
+CORPUS: Final = Path(__file__).parent / "corpus"
+EXCEPTION: Final = {CALLED_UNKNOWN}
+NAMES: Final[dict[str, set[str]]] = {
+    "batch-size-does-not-divide": {"batch-not-divisible"},
+    "build-lacks-this-gpu": {"driver-too-old"},
+    "chat-template-drops-earlier-tokens": {"token-prefix-mismatch"},
+    "checkpoint-does-not-fit-the-model": {"checkpoint-other-shape"},
+    "compiled-extension-does-not-fit-torch": {"library-mismatch"},
+    "config-refused": {"config-invalid", "engine-config-invalid"},
+    "cuda-kernel-fault": {"cuda-illegal-access"},
+    "cuda-oom": {"cuda-oom", "cuda-oom-engine"},
+    "device-side-assert": {"cuda-illegal-access"},
+    "disk-full": {"disk-full"},
+    "engine-keeps-a-dead-trainers-communicator": {"engine-group-left"},
+    "engine-never-came-up": {"connection-refused"},
+    "engine-worker-hang": {"engine-rpc-timeout"},
+    "fewer-gpus-than-asked": {"ray-resources-short"},
+    "gpu-hardware": {"gpu-fault"},
+    "gpu-memory-taken-at-start": {"gpu-memory-taken"},
+    "hangup": {"ended-from-outside"},
+    "hub-download-broke": {"hub-transfer-failed"},
+    "hub-gated": {"model-gated"},
+    "hub-rate-limit": {"hub-rate-limited"},
+    "hub-unreachable": {"hub-unreachable"},
+    "killed": {"killed", "oom-killer", "host-memory-full", "ray-worker-killed"},
+    "kv-cache-smaller-than-one-request": {"kv-cache-too-small"},
+    "nccl-fails-when-weight-sync-starts": {"nccl-error"},
+    "nccl-timeout": {"nccl-timeout"},
+    "network-between-nodes": {"nccl-network"},
+    "network-interface-named-wrong": {"nccl-interface"},
+    "no-memory-for-kv-cache": {"kv-cache-too-small"},
+    "no-more-threads": {"threads-exhausted"},
+    "nothing-requires-grad": {"nothing-to-train"},
+    "orchestrator-lost-the-engine": {"connection-error", "connection-refused"},
+    "port-taken": {"port-in-use"},
+    "python-bug-in-rollout": EXCEPTION,
+    "python-bug-in-trainer": EXCEPTION,
+    "ray-has-no-room-for-the-actor": {"ray-resources-short"},
+    "ray-node-lost": {"ray-node-lost"},
+    "shared-memory-full": {"shared-memory-full"},
+    "too-many-open-files": {"too-many-files"},
+    "trainer-and-engine-share-a-gpu": {"nccl-duplicate-gpu"},
+    "trainer-lost-the-engine": {"connection-refused"},
+    "versions-do-not-fit (Ray or Python of two nodes)": {"ray-versions-differ"},
+    "versions-do-not-fit (environment and verifiers)": {"environment-broken"},
+    "versions-do-not-fit (verifiers and TRL)": {"library-mismatch"},
+    "wandb-no-key": {"key-missing"},
+    "wandb-process-died": {"wandb-service-failed"},
+    "wandb-refused": {"wandb-refused"},
+    "wandb-service-did-not-start": {"wandb-service-failed"},
+    "wandb-unreachable": {"wandb-unreachable"},
+    "weights-file-truncated": {"hub-download-cut"},
+}
+
+# The label's words missed it: read by a person, the advice is what the thread found.
+THE_SAME_ADVICE: Final = {
+    "torch-ecc": "another pod is another machine",
+    "vllm-engine-stopped-answering-its-workers": "to restart the engine and to look at its GPUs",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    label: dict[str, str]
+    log: bytes
+
+
+@dataclass(frozen=True)
+class Judged:
+    """``root``: right, wrong or silent; of a healthy log right is to be silent."""
+
+    root: str
+    remedy: bool
+    said: str
+
+
+def _cases() -> list[Case]:
+    found = []
+    for path in sorted(CORPUS.glob("*.txt")):
+        for one in re.split(r"(?m)^=== ", path.read_text(encoding="utf-8"))[1:]:
+            head, _, log = one.partition("\n---\n")
+            name, *labels = head.splitlines()
+            label = dict(line.split(": ", 1) for line in labels)
+            found.append(Case(name, label, (log.strip("\n").replace("␛", "\x1b") + "\n").encode()))
+    return found
+
+
+def _judged(case: Case) -> Judged:
+    logs = scan(io.BytesIO(case.log), "job.log")
+    *_, told = found = diagnose(logs)
+    said = text(found, logs, [], "")
+    if case.label["root"] == "none":
+        return Judged("right" if told.root is None else "wrong", True, said)
+    if told.root is None:
+        return Judged("silent", False, said)
+    names = NAMES.get(case.label["root"]) or NAMES[case.label["root"].partition(" (")[0]]
+    right = told.root.name in names and (names is not EXCEPTION or case.label["line"] in said)
+    return Judged("right" if right else "wrong", _is_advised(case, told), said)
+
+
+def _is_advised(case: Case, told: Diagnosis) -> bool:
+    """Only what the program advises counts, and not what the job's own line says."""
+    assert told.root is not None
+    advice = " ".join((told.root.remedy, *told.root.notes))
+    if told.root.name == CALLED_UNKNOWN:
+        return False
+    return case.name in THE_SAME_ADVICE or re.search(case.label["says"], advice, re.IGNORECASE) is not None
+
+
+CASES: Final = _cases()
+
+
+def test_the_corpus_is_large_and_spread_and_mostly_solved() -> None:
+    failures = [case for case in CASES if case.label["root"] != "none"]
+    assert len(failures) >= 50
+    assert len(CASES) - len(failures) >= 10
+    assert sum(case.label["found"] == "yes" for case in failures) >= len(failures) * 2 / 3
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert all(case.label["line"].encode() in case.log for case in failures)
+
+
+def test_the_score(capsys: pytest.CaptureFixture[str]) -> None:
+    judged = [(case, _judged(case)) for case in CASES]
+    failures = [one for one in judged if one[0].label["root"] != "none"]
+    with capsys.disabled():
+        for case, one in judged:
+            if one.root != "right" or not one.remedy:
+                print(f"\n  {case.name}: {one.root}{'' if one.remedy else ', remedy not'}", end="")
+        count = {kind: sum(one.root == kind for _, one in failures) for kind in ("right", "wrong", "silent")}
+        print(f"\n  {count} of {len(failures)}, remedies {sum(one.remedy for _, one in failures)}")
