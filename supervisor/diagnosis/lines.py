@@ -36,7 +36,7 @@ _OUTER: Final = (
     # ts of moreutils, and scripts that put a date of their own before what a program says
     re.compile(
         rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?:? "
-        r"(?! {0,3}(?:-|\||\[?(?:DEBUG|INFO|SUCCESS|WARN|ERROR|CRIT|FATAL|TRACE)|\[ {0,12}\d))"
+        r"(?! {0,3}(?:-|\||\[?(?:DEBUG|INFO|SUCCESS|WARN|ERROR|CRIT|FATAL|TRACE)|\[ {0,12}\d)|[IWEFC] \d)"
     ),
     # kubectl logs --prefix, docker compose
     re.compile(r"\[pod/[^\]\s]{1,200}\] "),
@@ -62,7 +62,10 @@ _PROGRESS = re.compile(r"[^\[\]\n]{0,200}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]
 _LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _HEADS: Final = (
     re.compile(rf"{_CLOCK}\s{{1,10}}{_LEVEL}\s(?P<text>.*)", re.S),  # prime-rl
-    re.compile(rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} (?:\[[^\]]{{1,80}}\] ?)?(?P<text>.*)", re.S),  # vLLM
+    re.compile(
+        rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} (?:\[[^\]]{{1,80}}\] ?|[\w.]{{1,80}}:\d{{1,6}}\] ?)?(?P<text>.*)",
+        re.S,
+    ),  # vLLM
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
@@ -71,7 +74,13 @@ _HEADS: Final = (
 )
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
-_LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+# Ray's own processes: "(raylet) [2026-01-06 03:00:12,123 E 4200 4242] file_system_monitor.cc:116: ..."
+_RAY = re.compile(
+    rf"(?:\((?:raylet|gcs_server)[^()\n]{{0,60}}\) ?)?\[{_DATE} {_CLOCK} (?P<letter>[IWEFC]) \d{{1,9}} \d{{1,9}}\] "
+    r"(?:\([\w-]{1,40}\) )?(?:[\w./]{1,80}:\d{1,6}: )?(?P<text>.*)",
+    re.S,
+)
+_LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
 _RANK = re.compile(r"\[(?:PG [^\]]{1,80})?[Rr]ank (\d{1,6})\]")
 
 
@@ -136,6 +145,8 @@ def parse(raw: bytes) -> Line:
     if found := _GLOG.match(text):
         # Its head stays: what is known of such lines was written down with it.
         level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
+    elif found := _RAY.match(text):
+        level, stamp, text = _LETTERS[found["letter"]], _stamp(found), found["text"]
     else:
         for head in _HEADS:
             if found := head.match(text):

@@ -205,11 +205,25 @@ class _Scan:
         )
 
     def _judge_plain(self, event: Event) -> None:
-        """Of a program that is no part of prime-rl and says no steps: what it died of, and what it lived with."""
+        """Of a program that is no part of prime-rl: what it died of, and what it lived with."""
+        if event.signature is None and self._went_on(event):
+            event.over = True
         if event.signature is None or not event.signature.mild or event.raised is None or event.level is not None:
             return
         event.fatal = event.count <= 2 and event.lives == 0 and self._number - event.last.line < MORE_LINES
         event.over = event.over or self._is_spread(event)
+
+    def _went_on(self, event: Event) -> bool:
+        """A step came after it, and nothing tells of an end: its process, or who watches it, would have said so."""
+        steps = self.log.steps.get("job")
+        return (
+            steps is not None
+            and steps.after_line(event.last.line) > 0
+            and not any(
+                one.signature is not None and one.signature.link != "cause" and one.first.line > event.last.line
+                for one in self.log.events
+            )
+        )
 
     def _is_handled(self, event: Event) -> bool:
         """An exception that ends a process comes from each once or twice, and not again and again over pages."""
