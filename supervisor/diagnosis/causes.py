@@ -391,7 +391,7 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
         root = min(near or others, key=_weight)
     passed = {root.name}
     while True:
-        t, slack_s = root.first_t, 0.0 if root.name == ENDED else SLACK_S
+        t = root.first_t
         # What is known to cause this very error goes before it, also if it came much earlier.
         causes = [
             kind
@@ -400,7 +400,8 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             and (kind.name in root.after or ("*" in root.after and kind in candidates))
             and _ORDER[kind.link] <= _ORDER[root.link]
             and (_ORDER[kind.link] < _ORDER[root.link] or kind.name in root.after)
-            and (t is None or kind.first_t is None or kind.first_t <= t + slack_s)
+            and not _was_ended(root, kind)
+            and (t is None or kind.first_t is None or kind.first_t <= t + SLACK_S)
         ]
         if not causes:
             return root

@@ -62,10 +62,12 @@ _PROGRESS = re.compile(r"[^\[\]\n]{0,200}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]
 _LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _HEADS: Final = (
     re.compile(rf"{_CLOCK}\s{{1,10}}{_LEVEL}\s(?P<text>.*)", re.S),  # prime-rl
+    # vLLM; older ones put no bracket before the place
     re.compile(
-        rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} (?:\[[^\]]{{1,80}}\] ?|[\w.]{{1,80}}:\d{{1,6}}\] ?)?(?P<text>.*)",
+        rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
+        r"(?:\[[^\]]{1,80}\] ?|[\w.]{1,80}:\d{1,6}\] ?)?(?P<text>.*)",
         re.S,
-    ),  # vLLM
+    ),
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
