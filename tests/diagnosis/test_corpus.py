@@ -42,7 +42,7 @@ NAMES: Final[dict[str, set[str]]] = {
     "hub-gated": {"model-gated"},
     "hub-rate-limit": {"hub-rate-limited"},
     "hub-unreachable": {"hub-unreachable"},
-    "killed": {"killed", "oom-killer", "host-memory-full", "ray-worker-killed"},
+    "killed": {"killed", "oom-killer", "host-memory-full", "ray-memory-full", "ray-worker-died"},
     "kv-cache-smaller-than-one-request": {"kv-cache-too-small"},
     "nccl-fails-when-weight-sync-starts": {"nccl-error"},
     "nccl-timeout": {"nccl-timeout"},
