@@ -73,15 +73,15 @@ _HEADS: Final = (
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
+    # Ray's own processes: "(raylet) [2026-01-06 03:00:12,123 E 4200 4242] file_system_monitor.cc:116: ..."
+    re.compile(
+        rf"(?:\((?:raylet|gcs_server)[^()\n]{{0,60}}\) ?)?\[{_DATE} {_CLOCK} (?P<level>[IWEFC]) \d{{1,9}} \d{{1,9}}\] "
+        r"(?:\([\w-]{1,40}\) )?(?:[\w./]{1,80}:\d{1,6}: )?(?P<text>.*)",
+        re.S,
+    ),
 )
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
-# Ray's own processes: "(raylet) [2026-01-06 03:00:12,123 E 4200 4242] file_system_monitor.cc:116: ..."
-_RAY = re.compile(
-    rf"(?:\((?:raylet|gcs_server)[^()\n]{{0,60}}\) ?)?\[{_DATE} {_CLOCK} (?P<letter>[IWEFC]) \d{{1,9}} \d{{1,9}}\] "
-    r"(?:\([\w-]{1,40}\) )?(?:[\w./]{1,80}:\d{1,6}: )?(?P<text>.*)",
-    re.S,
-)
 _LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
 _RANK = re.compile(r"\[(?:PG [^\]]{1,80})?[Rr]ank (\d{1,6})\]")
 
@@ -147,12 +147,10 @@ def parse(raw: bytes) -> Line:
     if found := _GLOG.match(text):
         # Its head stays: what is known of such lines was written down with it.
         level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
-    elif found := _RAY.match(text):
-        level, stamp, text = _LETTERS[found["letter"]], _stamp(found), found["text"]
     else:
         for head in _HEADS:
             if found := head.match(text):
-                level, stamp = found["level"], _stamp(found) or stamp
+                level, stamp = _LETTERS.get(found["level"], found["level"]), _stamp(found) or stamp
                 text = found["text"]
                 if head is _HEADS[1]:
                     role = role or "inference"

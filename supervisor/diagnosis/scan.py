@@ -183,6 +183,7 @@ class _Scan:
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
+            event.over = event.over or self._went_on(event)
             # Its process went on. An engine's server does so for a while when the engine is dead.
             went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
             killing = event.signature is None and self._ended_the_engine(event)
@@ -205,25 +206,11 @@ class _Scan:
         )
 
     def _judge_plain(self, event: Event) -> None:
-        """Of a program that is no part of prime-rl: what it died of, and what it lived with."""
-        if event.signature is None and self._went_on(event):
-            event.over = True
+        """Of a program that is no part of prime-rl and says no steps: what it died of, and what it lived with."""
         if event.signature is None or not event.signature.mild or event.raised is None or event.level is not None:
             return
         event.fatal = event.count <= 2 and event.lives == 0 and self._number - event.last.line < MORE_LINES
         event.over = event.over or self._is_spread(event)
-
-    def _went_on(self, event: Event) -> bool:
-        """A step came after it, and nothing tells of an end: its process, or who watches it, would have said so."""
-        steps = self.log.steps.get("job")
-        return (
-            steps is not None
-            and steps.after_line(event.last.line) > 0
-            and not any(
-                one.signature is not None and one.signature.link != "cause" and one.first.line > event.last.line
-                for one in self.log.events
-            )
-        )
 
     def _is_handled(self, event: Event) -> bool:
         """An exception that ends a process comes from each once or twice, and not again and again over pages."""
@@ -234,6 +221,20 @@ class _Scan:
         """Over pages, with more after it."""
         spread = event.count >= 3 and event.last.line - event.first.line > PAGE_LINES * event.count
         return spread and self._number - event.last.line > LAST_LINES
+
+    def _went_on(self, event: Event) -> bool:
+        """Of a plain program: a step came after its exception, and nothing of an end. Else it was not caught."""
+        steps = self.log.steps.get("job")
+        return (
+            event.signature is None
+            and self.log.role in (None, "job")
+            and steps is not None
+            and steps.after_line(event.last.line) > 0
+            and not any(
+                one.signature is not None and one.signature.link != "cause" and one.first.line > event.last.line
+                for one in self.log.events
+            )
+        )
 
     def _guess_role(self, parts: Sequence[bytes]) -> None:
         """Whose log it is, where its name says nothing and only one of them speaks in it."""
