@@ -29,7 +29,7 @@ NAMES: Final[dict[str, set[str]]] = {
     "config-refused": {"config-invalid", "engine-config-invalid"},
     "cuda-kernel-fault": {"cuda-illegal-access"},
     "cuda-oom": {"cuda-oom", "cuda-oom-engine"},
-    "device-side-assert": {"cuda-illegal-access"},
+    "device-side-assert": {"cuda-illegal-access", "token-out-of-range"},
     "disk-full": {"disk-full", "ray-disk-full", "checkpoint-not-written"},
     "engine-keeps-a-dead-trainers-communicator": {"engine-group-left"},
     "engine-never-came-up": {"connection-refused"},
