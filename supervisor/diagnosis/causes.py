@@ -396,15 +396,16 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
     others = [kind for kind in candidates if kind not in failing]
     times = [kind.first_t for kind in failing if kind.first_t is not None]
     begun = min(times, default=None)
-    if begun is not None and any(_was_ended(kind, begun) for kind in others):
+    first = min(failing, key=_by_time, default=None)
+    if first is not None and any(_was_ended(kind, first) for kind in others):
         # What fails while a job is being ended is no cause of it; what had kept it from moving before may be.
-        root = min((kind for kind in others if kind.mild or _was_ended(kind, begun)), key=_weight)
+        root = min((kind for kind in others if kind.mild or _was_ended(kind, first)), key=_weight)
     else:
         near = [kind for kind in failing if begun is None or kind.first_t is None or kind.first_t <= begun + SLACK_S]
         root = min(near or others, key=_weight)
     passed = {root.name}
     while True:
-        t, slack_s = root.first_t, 0.0 if root.name == ENDED else SLACK_S
+        t = root.first_t
         # What is known to cause this very error goes before it, also if it came much earlier.
         causes = [
             kind
@@ -413,7 +414,8 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             and (kind.name in root.after or ("*" in root.after and kind in candidates))
             and _ORDER[kind.link] <= _ORDER[root.link]
             and (_ORDER[kind.link] < _ORDER[root.link] or kind.name in root.after)
-            and (t is None or kind.first_t is None or kind.first_t <= t + slack_s)
+            and not _was_ended(root, kind)
+            and (t is None or kind.first_t is None or kind.first_t <= t + SLACK_S)
         ]
         if not causes:
             return root
@@ -421,9 +423,14 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
         passed.add(root.name)
 
 
-def _was_ended(kind: _Kind, before: float) -> bool:
-    """Was the job ended from outside before that?"""
-    return kind.name == ENDED and kind.first_t is not None and kind.first_t < before
+def _was_ended(kind: _Kind, before: _Kind) -> bool:
+    """Was the job ended from outside before that? Where no times are told, the order in one log says it."""
+    if kind.name != ENDED:
+        return False
+    if kind.first_t is None and before.first_t is None:
+        one, other = kind.event.first, before.event.first
+        return one.file == other.file and one.line < other.line
+    return kind.first_t is not None and before.first_t is not None and kind.first_t < before.first_t
 
 
 def _weight(kind: _Kind) -> tuple[object, ...]:

@@ -11,6 +11,8 @@ MOST_OPEN: Final = 64  # processes that write one at the same time
 
 IGNORED: Final = "Exception ignored "  # in a destructor, mostly while the program ends
 _BEGIN = "Traceback (most recent call last)"
+# Ray puts this in its place where a worker raised: the frames follow.
+_REMOTE = re.compile(r".{0,120}ray::[\w.<>]{1,160}\(\) \(pid=\d")
 _FRAME = re.compile(
     r"[\s>|+]{0,20}File \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,7}), in (?P<function>\S.{0,200})"
 )
@@ -162,6 +164,12 @@ class Tracebacks:
             return None
         now = self._open.get(key)
         if now is None:
+            if "ray::" in text[:200] and _REMOTE.match(text):
+                cause = self._last.get(key) if key in self._chains else None
+                self._chains.discard(key)
+                if len(self._open) < MOST_OPEN:
+                    self._open[key] = _Open(number, cause)
+                return None
             if any(text.lstrip(" |").startswith(words) for words in _CHAINS):
                 self._chains.add(key)
             elif text.startswith(IGNORED):

@@ -43,6 +43,7 @@ def gate() -> re.Pattern[bytes]:
     words = {word for signature in SIGNATURES.signatures for word in signature.words}
     words |= {
         "Traceback (most",
+        "ray::",
         "==> ",
         "dump signal",
         "last enqueued",

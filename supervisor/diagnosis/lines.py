@@ -36,7 +36,7 @@ _OUTER: Final = (
     # ts of moreutils, and scripts that put a date of their own before what a program says
     re.compile(
         rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?:? "
-        r"(?! {0,3}(?:-|\||\[?(?:DEBUG|INFO|SUCCESS|WARN|ERROR|CRIT|FATAL|TRACE)|\[ {0,12}\d))"
+        r"(?! {0,3}(?:-|\||\[?(?:DEBUG|INFO|SUCCESS|WARN|ERROR|CRIT|FATAL|TRACE)|\[ {0,12}\d)|[IWEFC] \d)"
     ),
     # kubectl logs --prefix, docker compose
     re.compile(r"\[pod/[^\]\s]{1,200}\] "),
@@ -69,7 +69,7 @@ _HEADS: Final = (
     # vLLM; without the first bracket before 0.8
     re.compile(
         rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
-        r"(?:\[[^\]]{1,80}\] ?|[\w.]{1,60}\.py:\d{1,6}\] ?)?(?P<text>.*)",
+        r"(?:\[[^\]]{1,80}\] ?|[\w.]{1,80}:\d{1,6}\] ?)?(?P<text>.*)",
         re.S,
     ),
     # the logging module as verifiers sets it up, and plain loguru
@@ -78,10 +78,16 @@ _HEADS: Final = (
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
     re.compile(rf"{_LEVEL}:[\w.]{{1,120}}:(?P<text>.*)", re.S),  # the logging module as it is
+    # Ray's own processes: "(raylet) [2026-01-06 03:00:12,123 E 4200 4242] file_system_monitor.cc:116: ..."
+    re.compile(
+        rf"(?:\((?:raylet|gcs_server)[^()\n]{{0,60}}\) ?)?\[{_DATE} {_CLOCK} (?P<level>[IWEFC]) \d{{1,9}} \d{{1,9}}\] "
+        r"(?:\([\w-]{1,40}\) )?(?:[\w./]{1,80}:\d{1,6}: )?(?P<text>.*)",
+        re.S,
+    ),
 )
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
-_LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
 _RANK = re.compile(r"\[(?:PG [^\]]{1,80})?[Rr]ank (\d{1,6})\]")
 
 
@@ -148,7 +154,7 @@ def parse(raw: bytes) -> Line:
             break
         for head in _HEADS:
             if found := head.match(text):
-                level, stamp = found["level"], _stamp(found) or stamp
+                level, stamp = _LETTERS.get(found["level"], found["level"]), _stamp(found) or stamp
                 text = found["text"]
                 if head is _HEADS[1]:
                     role = role or "inference"

@@ -206,6 +206,7 @@ class _Scan:
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
+            event.over = event.over or self._went_on(event)
             # Its process went on. An engine's server does so for a while when the engine is dead.
             went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
             killing = event.signature is None and self._ended_the_engine(event)
@@ -280,6 +281,20 @@ class _Scan:
         """Over pages, with more after it."""
         spread = event.count >= 3 and event.last.line - event.first.line > PAGE_LINES * event.count
         return spread and self._number - event.last.line > LAST_LINES
+
+    def _went_on(self, event: Event) -> bool:
+        """Of a plain program: a step came after its exception, and nothing of an end. Else it was not caught."""
+        steps = self.log.steps.get("job")
+        return (
+            event.signature is None
+            and self.log.role in (None, "job")
+            and steps is not None
+            and steps.after_line(event.last.line) > 0
+            and not any(
+                one.signature is not None and one.signature.link != "cause" and one.first.line > event.last.line
+                for one in self.log.events
+            )
+        )
 
     def _guess_role(self, parts: Sequence[bytes]) -> None:
         """Whose log it is, where its name says nothing and only one of them speaks in it."""

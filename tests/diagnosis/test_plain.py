@@ -115,3 +115,42 @@ def test_an_exception_of_a_module_in_small_letters_ends_its_traceback() -> None:
     )
     assert found.root is not None
     assert found.root.name == "name-not-resolved"
+
+
+def caught() -> list[str]:
+    return [
+        "Traceback (most recent call last):",
+        '  File "/venv/lib/python3.11/site-packages/math_verify/grader.py", line 801, in compare',
+        "    return compare_single_extraction(g, t)",
+        "TypeError: Invalid comparison of non-real I",
+    ]
+
+
+def test_an_exception_after_which_a_step_came_and_nothing_ended_was_caught() -> None:
+    step = "{'loss': 0.0213, 'grad_norm': 0.41, 'reward': 0.44}"
+    assert told(step, *caught(), step).root is None
+    ended = told(step, *caught(), step, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
+    assert ended.root is not None
+    assert "TypeError" in ended.root.text
+
+
+def test_a_closed_terminal_comes_before_what_torchrun_does_about_it_where_no_times_are_told() -> None:
+    for number, name in ((1, "HUP"), (15, "TERM")):
+        found = told(
+            f"WARNING:torch.distributed.elastic.agent.server.api:Received {number} death signal, shutting down workers",
+            f"WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 4200 closing signal SIG{name}",
+        )
+        assert found.root is not None
+        assert found.root.name == "ended-from-outside"
+
+
+def test_ray_shows_where_its_worker_raised_without_the_word_traceback() -> None:
+    found = told(
+        "(main_task pid=17) Unhandled error: ray::WorkerDict.generate() (pid=20, ip=10.0.0.5, actor_id=d2, repr=<W>)",
+        '(main_task pid=17)   File "/job/workers.py", line 79, in __enter__',
+        "(main_task pid=17)     self.engine.wake_up()",
+        "(main_task pid=17) KeyError: 'weights'",
+    )
+    assert found.root is not None
+    assert found.root.text == "KeyError: 'weights'"
+    assert str(found.root.own) == "/job/workers.py:79 in __enter__"
