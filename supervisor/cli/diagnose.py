@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -51,9 +50,7 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
 
 def _wanted(paths: Sequence[str]) -> list[Sources]:
     if not paths:
-        if sys.stdin is not None and not sys.stdin.isatty() and not _closed():
-            return [Sources([Source("stdin")])]
-        return [_of_this_machine()]
+        return [_of_this_machine()]  # standard input may be the rest of a script, so it has to be named
     found: list[Sources] = []
     for name in paths:
         try:
@@ -98,14 +95,6 @@ def _never_started(run_file: str) -> UnreadableError:
     )
 
 
-def _closed() -> bool:
-    """Is standard input nothing that anybody writes to?"""
-    try:
-        return os.path.samestat(os.fstat(0), os.stat(os.devnull))  # noqa: PTH116 - of a number
-    except (OSError, ValueError):
-        return True
-
-
 def _of_this_machine() -> Sources:
     from supervisor.cli import which  # late: only here
     from supervisor.cli.client import NotThereError
@@ -115,7 +104,7 @@ def _of_this_machine() -> Sources:
     except NotThereError:
         raise UnreadableError(
             f"No run is known on this machine.{which.look().try_sudo()} Name its logs, a file or a folder: "
-            "rl-supervisor diagnose outputs/logs"
+            "rl-supervisor diagnose outputs/logs (- is standard input: rl-supervisor diagnose -)"
         ) from None
     found = sources(run.state_dir) if run.state_dir is not None else Sources()
     if not found:

@@ -191,6 +191,8 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     ended = bool(hard or ends)
     # A part of it failed, and nothing but errors that a healthy run has, too, says why.
     broken = not hard and any(kind.name != ENDED for kind in ends)
+    # What failed says only that something did.
+    noticed = bool(hard) and all("*" in kind.after for kind in hard)
     finish = _finish(logs, bool(hard))
     told.survived = [_cause(kind, logs) for kind in _kinds(over)]
     if finish is not None:
@@ -200,7 +202,12 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     mild = [
         kind
         for kind in kinds
-        if kind.mild and (_stands_still(kind, logs) or (broken and (kind.count > 1 or _ended_with(kind))))
+        if kind.mild
+        and (
+            _stands_still(kind, logs)
+            or (broken and (kind.count > 1 or _ended_with(kind)))
+            or (noticed and _ended_with(kind, hard))
+        )
     ]
     candidates = [*hard, *mild, *ends]
     told.survived = _in_time(
@@ -330,10 +337,17 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
 
 
-def _ended_with(kind: _Kind) -> bool:
-    """Was a known error the exception after which its part did nothing more? Once is enough then."""
+def _ended_with(kind: _Kind, noticed: Iterable[_Kind] = ()) -> bool:
+    """Was a known error the exception after which its part did nothing more? Once is enough then.
+
+    ``noticed``: what failed after it has to stand in the same log.
+    """
+    beside = [log for other in noticed for log, _ in other.events]
     return any(
-        event.signature is not None and event.raised is not None and not log.merged and event.lives < LAST_WORDS
+        event.signature is not None
+        and event.raised is not None
+        and event.lives < LAST_WORDS
+        and (not noticed or any(log is one for one in beside))
         for log, event in kind.events
     )
 

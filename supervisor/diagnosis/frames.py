@@ -9,6 +9,7 @@ from typing import Final
 MOST_LINES: Final = 400  # of one traceback; what goes on for longer is none
 MOST_OPEN: Final = 64  # processes that write one at the same time
 
+IGNORED: Final = "Exception ignored "  # in a destructor, mostly while the program ends
 _BEGIN = "Traceback (most recent call last)"
 _FRAME = re.compile(
     r"[\s>|+]{0,20}File \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,7}), in (?P<function>\S.{0,200})"
@@ -79,6 +80,11 @@ class Raised:
         return self.own or (self.cause.place if self.cause else None)
 
 
+def is_exception(text: str) -> bool:
+    """Is it a line that a traceback ends with?"""
+    return _EXCEPTION.match(text) is not None
+
+
 def own(path: str) -> int:
     """How much a file is the user's: 2 it is, 1 perhaps (installed, but not of the stack), 0 it is not."""
     if path.startswith("<"):
@@ -99,8 +105,10 @@ class _Open:
     line: int
     cause: Raised | None
     lines: int = 0
+    end: int = 0  # the last line of it so far
     last: Frame | None = None
     own: dict[int, Frame] = field(default_factory=dict)
+    ignored: bool = False  # Python says that it goes on
 
 
 class Tracebacks:
@@ -110,6 +118,7 @@ class Tracebacks:
         self._open: dict[str, _Open] = {}
         self._last: dict[str, Raised] = {}
         self._chains: set[str] = set()  # those that said that the next one goes on from the last
+        self._ignoring: set[str] = set()  # those that said that the next one is ignored
 
     def __contains__(self, key: str) -> bool:
         return key in self._open
@@ -119,18 +128,32 @@ class Tracebacks:
         """Is none being read?"""
         return not self._open
 
+    def unfinished(self, number: int) -> str:
+        """Where the log ends inside a traceback, of which ``number`` is the last line; nothing where it does not."""
+        found = next((one for one in reversed(self._open.values()) if one.end == number and not one.ignored), None)
+        if found is None:
+            return ""
+        return (
+            f"the last place in its traceback is {found.last}"
+            if found.last
+            else f"its traceback begins in line {found.line}"
+        )
+
     def feed(self, key: str, number: int, text: str) -> Raised | None:
         """One line of the process ``key``; an exception where it was the last line of a traceback."""
         if _BEGIN in text[:200]:
             cause = self._last.get(key) if key in self._chains else None
             self._chains.discard(key)
             if len(self._open) < MOST_OPEN or key in self._open:
-                self._open[key] = _Open(number, cause)
+                self._open[key] = _Open(number, cause, end=number, ignored=key in self._ignoring)
+            self._ignoring.discard(key)
             return None
         now = self._open.get(key)
         if now is None:
             if any(text.lstrip(" |").startswith(words) for words in _CHAINS):
                 self._chains.add(key)
+            elif text.startswith(IGNORED):
+                self._ignoring.add(key)
             return None
         now.lines += 1
         if now.lines > MOST_LINES:
@@ -139,14 +162,18 @@ class Tracebacks:
         if frame := _FRAME.match(text) or _RICH.match(text):
             now.last = Frame(frame["path"], int(frame["line"]), frame["function"].partition("(")[0].strip())
             now.own[own(now.last.path)] = now.last
+            now.end = number
             return None
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
         if not text.strip() or text[0] in " \t\u2502\u2570\u256d^~>":
+            now.end = number
             return None
         found = _EXCEPTION.match(text)
         if found is None or now.last is None:
             return None
         del self._open[key]
+        if now.ignored:
+            return None
         mine = now.own.get(2) or now.own.get(1)
         raised = Raised(found["type"], (found["message"] or "").strip(), now.line, number, now.last, mine, now.cause)
         if len(self._last) >= MOST_OPEN:

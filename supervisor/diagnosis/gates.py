@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Any, Final
 
+from supervisor.diagnosis.frames import IGNORED
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import reach
 from supervisor.signatures.words import finder
@@ -20,8 +21,11 @@ _HEAD = (
     rb"(?:\d\d:\d\d:\d\d)?+"
 )
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
-_JSON = rb'\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"'
-ORDINARY = re.compile(_HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b|" + _JSON)
+# None where a server says again what a process of it said: "INFO: (Worker_TP1 pid=42) ERROR ...".
+ORDINARY = re.compile(
+    _HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b(?!: {0,8}(?:\([^()\n]{1,60}\) ){1,2}(?:WARN|ERROR|CRIT))|"
+    rb'\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"'
+)
 # The same of lines in a block, each with the line end before it.
 ORDINARY_LINE = re.compile(rb"\n(?=" + ORDINARY.pattern + rb")")
 OTHER_LINE = re.compile(rb"\n(?!" + ORDINARY.pattern + rb")")
@@ -43,6 +47,7 @@ _WANTED: Final = (
     "finished[.!]",
     "Resuming ",
     "API server version",
+    "startup complete",
     r"\[shutdown\] ",
     "Shutting down FastAPI",
 )
@@ -59,6 +64,7 @@ def gate() -> Any:
         "last enqueued",
         "Root Cause",
         "above exception",
+        IGNORED,
         "'loss': ",
         "step:",
     }

@@ -56,8 +56,10 @@ _WRAPPERS: Final = (
 )
 _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
-_PROCESS = re.compile(r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?")
-_PROGRESS = re.compile(r"[^\[\]\n]{0,200}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
+_PROCESS = re.compile(
+    r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?|\(raylet[^()]{0,60}\) ?"
+)
+_PROGRESS = re.compile(r"[^\[\]\n]{0,500}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
 
 _LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _HEADS: Final = (
@@ -102,7 +104,7 @@ class Line:
 
 def parse(raw: bytes) -> Line:
     """Never raises."""
-    text = plain(raw[:LONGEST].decode(errors="replace")).rstrip()
+    text = plain(raw[:LONGEST].decode(errors="replace")).lstrip("\ufffd").rstrip()
     stamp: Stamp | None = None
     if found := _HEADS[0].match(text):  # most lines of a run
         return Line(found["level"], found["text"], _stamp(found))
@@ -114,27 +116,28 @@ def parse(raw: bytes) -> Line:
             text = text[found.end() :]
     if text.startswith("{") and (line := _json(text, stamp)) is not None:
         return line
-    if "[" in text[:260] and (bar := _PROGRESS.match(text)) and bar.end() < len(text):
+    if "[" in text[:560] and (bar := _PROGRESS.match(text)) and bar.end() < len(text):
         text = text[bar.end() :]
     role: Role | None = None
     rank: int | None = None
     key = ""
-    for _ in range(3):
-        found = _TORCHRUN.match(text)
-        if found is not None:
-            role, rank = "trainer", int(found["rank"])
-        else:
-            found = _PROCESS.match(text)
-            if found is None:
-                break
-            role = "inference" if _of_engine(found["who"]) else role
-        key += found[0].strip()
-        text = text[found.end() :]
     level: str | None = None
-    if found := _GLOG.match(text):
-        # Its head stays: what is known of such lines was written down with it.
-        level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
-    else:
+    for _ in range(2):
+        for _ in range(3):
+            found = _TORCHRUN.match(text)
+            if found is not None:
+                role, rank = "trainer", int(found["rank"])
+            else:
+                found = _PROCESS.match(text)
+                if found is None:
+                    break
+                role = "inference" if _of_engine(found["who"] or "") else role
+            key += found[0].strip()
+            text = text[found.end() :]
+        if found := _GLOG.match(text):
+            # Its head stays: what is known of such lines was written down with it.
+            level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
+            break
         for head in _HEADS:
             if found := head.match(text):
                 level, stamp = found["level"], _stamp(found) or stamp
@@ -142,6 +145,8 @@ def parse(raw: bytes) -> Line:
                 if head is _HEADS[1]:
                     role = role or "inference"
                 break
+        if found is None or not _PROCESS.match(text):
+            break  # else a server says again what a process of it said
     if rank is None and (named := _RANK.search(text[:200])):
         rank = int(named[1])
     return Line(level, text, stamp, rank, role, key=key)

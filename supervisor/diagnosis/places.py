@@ -7,15 +7,17 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 from supervisor import attempt_logs
 from supervisor.core.facts import Role
+from supervisor.diagnosis import journald
 
 MOST_FILES: Final = 2000  # of a folder; the newest count
 MOST_NAMED: Final = 3
@@ -31,7 +33,7 @@ _LOG = re.compile(
     r"messages|kern\.log|nohup\.out|(?:kernel|dmesg|log|logs|output|[\w.-]{0,80}log)\.txt)(?:\.gz)?",
     re.I,
 )
-_KERNEL = re.compile(r"(?:kernel|kern|dmesg|syslog|messages|journal)\b", re.I)
+_KERNEL = re.compile(r"(?:kernel|kern|dmesg|syslog|messages)\b", re.I)
 _OF_ROLES: Final[tuple[tuple[re.Pattern[str], Role], ...]] = (
     (re.compile(r"(?:^|[/._-])envs?(?:[/._-]|$)|env_server|envserver", re.I), "env"),
     (re.compile(r"inference|vllm|engine|router", re.I), "inference"),
@@ -56,6 +58,8 @@ _REFUSED: Final = {
     b"\xfe\xff": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
 }
 _NO_TEXT = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
+_SOME_TEXT = re.compile(rb"(?:[\x20-\x7e\t\x1b]{12,}\r?\n){3}")  # lines in the middle of what is none
+JUNK_BYTES: Final = 64 << 20  # of a log's beginning in which text is looked for
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,16 @@ class Source:
     role: Role | None = None
     attempt: str = ""
     kernel: bool = False
+
+
+class _Stream(Protocol):
+    """What is needed of a file to read it to its end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def read1(self, size: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
 
 
 class Sources(list[Source]):
@@ -243,7 +257,7 @@ class _Pieces:
 
     def __init__(self, paths: tuple[Path, ...]) -> None:
         self._left = list(paths)
-        self._file: BufferedReader | gzip.GzipFile | None = None
+        self._file: _Stream | None = None
 
     def read(self, size: int) -> bytes:
         while True:
@@ -262,7 +276,7 @@ class _Pieces:
             self._file = None
 
 
-def _open(path: Path) -> BufferedReader | gzip.GzipFile:
+def _open(path: Path) -> _Stream:
     file = path.open("rb")
     try:
         return _unpacked(file)
@@ -271,18 +285,52 @@ def _open(path: Path) -> BufferedReader | gzip.GzipFile:
         raise
 
 
-def _unpacked(file: BufferedReader) -> BufferedReader | gzip.GzipFile:
+def _unpacked(file: BufferedReader) -> _Stream:
     start = file.peek()[:4096]  # seeks nothing: it may be a pipe
     if start.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=file)
+        packed = gzip.GzipFile(fileobj=file)
+        try:
+            return journald.Exported(packed) if journald.is_export(packed.peek(4096)) else packed
+        except (EOFError, zlib.error):
+            return packed  # it is read as far as it goes
     for begins, why in _REFUSED.items():
         if start.startswith(begins):
             raise OSError(why)
+    if journald.is_export(start):
+        return journald.Exported(file)
     # Blanks of a sparse file (what logrotate's copytruncate leaves) are no sign; nor is a letter cut in two at the end.
     text = start.replace(b"\0", b"").decode(errors="replace")
-    if len(_NO_TEXT.findall(text)) > len(text) // 5:
-        raise OSError("it is no text")
-    return file
+    return _BehindJunk(file) if len(_NO_TEXT.findall(text)) > len(text) // 5 else file
+
+
+class _BehindJunk:
+    """A file that begins with something else than text, from its first lines on; their numbers stay."""
+
+    def __init__(self, file: BufferedReader | gzip.GzipFile) -> None:
+        self._file = file
+        self._found = False
+
+    def read(self, size: int) -> bytes:
+        """Raises OSError where no text follows."""
+        passed = ends = 0
+        rest = b""
+        while not self._found:
+            data = self._file.read1(size)
+            passed += len(data)
+            if not data or passed > JUNK_BYTES:
+                raise OSError("it is no text")
+            data = rest + data
+            if found := _SOME_TEXT.search(data):
+                self._found = True
+                return b"\n" * (ends + data.count(b"\n", 0, found.start())) + data[found.start() :]
+            rest = data[-(1 << 12) :]
+            ends += data.count(b"\n", 0, len(data) - len(rest))
+        return self._file.read1(size)
+
+    read1 = read
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def roles_of(found: list[Source]) -> Mapping[str, int]:

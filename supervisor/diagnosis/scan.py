@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
-from supervisor.diagnosis.frames import Raised, Tracebacks, nearer
+from supervisor.diagnosis.frames import Raised, Tracebacks, is_exception, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
@@ -46,6 +46,13 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "orchestrator": re.compile(r"Starting orchestrator(?: \(| {0,4}\[|$)"),
     "inference": re.compile("vLLM API server version"),
 }
+_SERVES: Final = "Application startup complete"
+# What is still written when an exception ends a program: by W&B, torch, Python and the shell, and other tracebacks.
+_LAST_WORDS: Final = re.compile(
+    r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process "
+    r"|sys:1|make\b|srun: |slurmstepd|[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
+)
+TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
 # What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
@@ -83,7 +90,7 @@ def scan(
 def blocks(stream: BinaryIO, log: Log, progress: Callable[[int], object] = lambda size: None) -> Iterator[bytes]:
     """Whole lines in pieces of about a megabyte, each behind its line end, without colours.
 
-    A line that has no end is cut, so that memory is bounded.
+    A line without end is cut, so that memory is bounded.
     """
     rest = b""
     try:
@@ -99,7 +106,14 @@ def blocks(stream: BinaryIO, log: Log, progress: Callable[[int], object] = lambd
             raise OSError("it is compressed, and damaged from its start on") from error
         log.trouble = "its compressed end is missing or damaged"
     if rest:
+        log.half_line = True
         yield plain_bytes(b"\n" + rest)
+
+
+def _is_cut(raised: Raised | None, number: int) -> bool:
+    """Is the last line only the beginning of an exception's name?"""
+    whole = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "NotFound")
+    return raised is not None and raised.line == number and not (raised.message or raised.type.endswith(whole))
 
 
 @lru_cache(maxsize=4096)
@@ -168,6 +182,8 @@ class _Scan:
         self._resuming: int | None = None
         self._told_to_end = False  # the engine
         self._told_at: int | None = None  # after how many ordinary lines
+        self._serves = False  # it is a server that came up
+        self._tail: Sequence[bytes] = ()  # the last lines so far
         self._lives = 0  # ordinary lines since something was seen that makes them count
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
@@ -182,6 +198,7 @@ class _Scan:
             if self._stamp is None:
                 self._look_at_times(_begun(block))
             self._block(block)
+            self._tail = [*self._tail, *block.rsplit(b"\n", TAIL)[1:]][-TAIL:]
             self._note_time(self._ordinary)
         self._end()
         return [log for log in self._done if log.lines]
@@ -263,6 +280,7 @@ class _Scan:
             self._note(line)
             log.last_ordinary = line.text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
+        log.cut = self._tracebacks.unfinished(self._number)
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -272,8 +290,12 @@ class _Scan:
             known = event.signature is not None and (log.merged or event.role in (None, "inference"))
             handled = event.signature is None and not killing and self._is_handled(event)
             event.weak = event.weak or event.role == "env" or handled or (went_on and not (known or killing))
-            if log.role in (None, "job"):
-                self._judge_plain(event)
+            if event.signature is None and log.half_line and _is_cut(event.latest, self._number):
+                log.cut = f"its last line is {event.text!r}"
+            if event.signature is not None and event.signature.mild:
+                event.fatal = self._is_fatal(event)
+                if log.role in (None, "job") and event.raised is not None and event.level is None:
+                    event.over = event.over or self._is_spread(event)
         self._done.append(log)
 
     def _ended_the_engine(self, event: Event) -> bool:
@@ -287,12 +309,17 @@ class _Scan:
             for one in self.log.events
         )
 
-    def _judge_plain(self, event: Event) -> None:
-        """Of a program that is no part of prime-rl and says no steps: what it died of, and what it lived with."""
-        if event.signature is None or not event.signature.mild or event.raised is None or event.level is not None:
-            return
-        event.fatal = event.count <= 2 and event.lives == 0 and self._number - event.last.line < MORE_LINES
-        event.over = event.over or self._is_spread(event)
+    def _is_fatal(self, event: Event) -> bool:
+        """Did its process write nothing more after the exception? A server outlives what its requests raise."""
+        if event.unlogged != event.last.line or event.lives or self._serves:
+            return False
+        return event.count <= MOST_ENDS * max(1, len(event.keys)) and self._are_last_words(event.last.line)
+
+    def _are_last_words(self, line: int) -> bool:
+        """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
+        behind = [parse(raw) for raw in self._tail[max(0, len(self._tail) - self._number + line) :]]
+        others = [one for one in behind if not (_LAST_WORDS.match(one.text) or is_exception(one.text))]
+        return self._number - line <= TAIL and len(others) < MORE_LINES
 
     def _is_handled(self, event: Event) -> bool:
         """An exception that ends a process comes from each once or twice, and not again and again over pages."""
@@ -379,7 +406,9 @@ class _Scan:
         if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
             return
         if (signature := self._match(line, message)) is not None:
-            self._seen(signature, line, message)
+            event = self._seen(signature, line, message)
+            if line.level is None and is_exception(message):
+                event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
@@ -397,9 +426,10 @@ class _Scan:
         message = line.text.strip()
         role = self._role_of(line)
         if role in (None, "launcher", "inference") and _STARTS["inference"].match(message):
-            self._told_to_end, self._told_at = False, None
+            self._told_to_end, self._told_at, self._serves = False, None, False
         if _TOLD_TO_END.search(message):
             self._told_at = self._lives
+        self._serves = self._serves or message.startswith(_SERVES)
         for start_role, pattern in _STARTS.items():
             if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
                 self.log.starts += 1
@@ -459,6 +489,8 @@ class _Scan:
         if raised.cause is not None and event.latest is raised.cause:
             event.count -= 1  # one error, told of by each library that it came through
         event.latest = raised
+        if line.level is None:
+            event.unlogged = self._number
         if raised.own is not None and (before := raised.cause) is not None and nearer(raised.own, before.own):
             # What it was made of came through the same call: Python tells of those frames here alone.
             for one in self.log.events[-8:]:

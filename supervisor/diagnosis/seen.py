@@ -51,7 +51,8 @@ class Event:
     resuming: int | None = None  # the step that was being resumed then
     over: bool = False  # the same file shows that it passed
     closing: bool = False  # an engine said it that had been told to end
-    fatal: bool = False  # the exception is the last thing in a log of one program
+    fatal: bool = False  # its process wrote nothing after the exception but last words
+    unlogged: int = 0  # the line where it last was an exception that no logger wrote, as one is that ends a program
     latest: Raised | None = None  # the last exception that was counted
     anew: tuple[Place, str, int] | None = None  # the first after the last step in between, and how many were before it
 
@@ -114,6 +115,8 @@ class Log:
     offset: float = 0.0  # of a dated one: from its own times to those of the days that it names
     shift: float = 0.0  # to be added to its times to compare them with those of other files
     kernel: bool = False
+    half_line: bool = False  # its last line has no end
+    cut: str = ""  # it ends inside of an error: what there is of it, in a few words
     trouble: str = ""  # why not all of it could be read
 
     def at(self, place: Place) -> float | None:

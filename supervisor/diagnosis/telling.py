@@ -34,6 +34,8 @@ def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str
         lines += [_short(one) for one in told[-MOST_OTHERS:]]
     lines += ["", _read(logs)]
     lines += [f"Not all of {log.name} could be read: {log.trouble}." for log in logs if log.trouble]
+    if last.root is not None and last.root.name != CALLED_UNKNOWN:
+        lines += [f"{log.name} was cut inside its last error: {log.cut}." for log in logs if log.cut]
     return "\n".join([*lines, *left_out])
 
 
@@ -42,6 +44,12 @@ def _one(told: Diagnosis, reason: str) -> list[str]:
     step = f" after step {told.step}" if told.step is not None else ""
     if told.outcome == "finished":
         lines = [f"{where}The run finished{step} ({told.finish}). Nothing needs to be done."]
+        return lines + _others("On the way it met, and survived:", told.survived)
+    cut = next((log for log in told.logs if log.cut), None)
+    if cut is not None and (told.root is None or told.root.name == CALLED_UNKNOWN):
+        lines = [f"{where}{cut.name} was cut inside its last error{step}, and the line that names it is not there."]
+        lines += _wrapped(f"{cut.cut[0].upper()}{cut.cut[1:]}. Get the rest of the log, and ask again.", "  ")
+        lines += _wrapped(f"What was seen from outside: {reason}", "  ") if reason else []
         return lines + _others("On the way it met, and survived:", told.survived)
     if told.root is None:
         lines = [f"{where}Nothing here says {'why it failed' if reason else 'that anything failed'}{step}."]
@@ -158,6 +166,7 @@ def as_json(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[
                 "lines": log.lines,
                 "size_bytes": log.bytes,
                 "trouble": log.trouble or None,
+                "cut": f"It was cut inside its last error: {log.cut}." if log.cut else None,
             }
             for log in logs
         ],

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.escapes import plain
-
 Kind = Literal["value", "words", "file", "import", "error"]
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _EDGE = re.compile(r"^\s*[│|]\s?|\s*[│|]\s*$")
 _HEADER = re.compile(r"\b(\d+)\s+validation\s+errors?\s+for\s+(\w+)")
 _END = re.compile(
@@ -46,9 +45,9 @@ class Refusal:
 
 def refusals(text: str) -> list[Refusal]:
     """Everything that was refused, in the order in which it was said; empty where nothing is understood."""
-    told = plain(text)
+    plain = _ANSI.sub("", text)
     boxed = "\n".join(
-        _EDGE.sub("", line) for line in told.splitlines() if not re.match(r"^\s*[│|]?\s*─+\s*[│|]?$", line)
+        _EDGE.sub("", line) for line in plain.splitlines() if not re.match(r"^\s*[│|]?\s*─+\s*[│|]?$", line)
     )
     headers = list(_HEADER.finditer(boxed))
     header = headers[-1] if headers else None  # earlier ones may be of what was tried before
@@ -57,7 +56,7 @@ def refusals(text: str) -> list[Refusal]:
         found = list(_pydantic(body) if "[type=" in body else _flags(body))
         if found:
             return found
-    return list(_others(told, boxed))
+    return list(_others(plain, boxed))
 
 
 def _pydantic(body: str) -> Iterator[Refusal]:
@@ -90,7 +89,7 @@ def _others(plain: str, boxed: str) -> Iterator[Refusal]:
     if usage is not None:
         yield Refusal("words", (), _sentence(usage["told"].strip()))
         return
-    title = next((found["title"] for line in told.splitlines() if (found := _TITLE.match(line.strip()))), "")
+    title = next((found["title"] for line in plain.splitlines() if (found := _TITLE.match(line.strip()))), "")
     if title:
         inside = re.split(r"^\s*[╰└].*$", boxed, maxsplit=1, flags=re.MULTILINE)[0]
         lines = [line.strip() for line in inside.splitlines() if line.strip() and not _TITLE.match(line.strip())]

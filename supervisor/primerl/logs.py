@@ -36,11 +36,15 @@ TORCHRUN = re.compile(r"(?:\[[A-Za-z]{1,32}\d{1,6}\]: {0,8}){1,2}")
 LINE = re.compile(r"\d\d:\d\d:\d\d\s{1,10}(DEBUG|INFO|SUCCESS|WARNING|ERROR|CRITICAL)\s(.*)", re.S)
 # vLLM's own format: "(APIServer pid=12) INFO 01-06 03:00:12 [core.py:88] text".
 VLLM = re.compile(
-    r"(?:\([A-Za-z0-9_ =.:-]{1,60}\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r"(?:\([A-Za-z0-9_ =.:-]{1,60}\) ){0,2}(DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r" \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]{1,80}\] ?)?(.*)",
     re.S,
 )
 
+# A server says again what a process of it said: "ERROR: (Worker_TP1 pid=42) ERROR 01-06 03:00:12 [core.py:7] ...".
+_AGAIN = re.compile(
+    r"(?:\([A-Za-z_]\w{0,40} pid=\d{1,9}\) )?(?:DEBUG|INFO|WARNING|ERROR): {1,8}(?=\([A-Za-z_]\w{0,40} pid=)"
+)
 # Before a line that its logger did not write: "(EngineCore_DP0 pid=12) ValueError: ...".
 VLLM_PROCESS = re.compile(r"\([A-Za-z_]\w{0,40} pid=\d{1,9}\) ")
 
@@ -133,7 +137,7 @@ def _message(line: str) -> tuple[str | None, str]:
     if line.startswith("{"):
         return _json_message(line)
     line = line[:LONGEST]
-    found = LINE.match(line) or VLLM.match(line)
+    found = LINE.match(line) or VLLM.match(_AGAIN.sub("", line, count=1))
     if found:
         return found[1], found[2].strip()
     process = VLLM_PROCESS.match(line)

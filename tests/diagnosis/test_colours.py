@@ -1,10 +1,12 @@
 """Logs as real launchers write them: with colours, and behind torchrun's prefix. Each says the same as without.
 
-The lines are made from format strings, with values put in: prime-rl's at 11d87ee88 (15 January 2026), 33d266b41 (15 March)
-and de626e934 (15 August): utils/logger.py, rl.py and entrypoints/rl.py, utils/process.py; loguru's own of that January,
-whose ``catch`` wrapped the entry points; vLLM's logging_utils/formatter.py (VLLM_LOGGING_COLOR=1) and uvicorn's; those of
-CPython 3.13 for a coloured traceback.
+The lines are made from format strings, with values put in: prime-rl's at 11d87ee88 (15 January 2026), 33d266b41
+(15 March) and de626e934 (15 August): utils/logger.py, rl.py and entrypoints/rl.py, utils/process.py; loguru's own of
+that January, whose ``catch`` wrapped the entry points; vLLM's logging_utils/formatter.py (VLLM_LOGGING_COLOR=1) and
+uvicorn's; those of CPython 3.13 for a coloured traceback.
 """
+
+# ruff: noqa: E501, ISC004 (golden lines stay whole)
 
 from __future__ import annotations
 

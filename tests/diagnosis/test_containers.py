@@ -1,0 +1,216 @@
+"""Text inside of something else: the journal's exports, docker's stream, binary junk, and what was cut off."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+from supervisor.diagnosis.lines import parse
+from supervisor.diagnosis.scan import BLOCK_BYTES
+from supervisor.primerl.logs import parse_line
+from supervisor.simulator.logs import loguru_line
+
+ROOT = Path(__file__).parents[2]
+FRAME = '  File "/me/env.py", line 12, in extract'
+SAID = [
+    *(loguru_line("SUCCESS", f"Step {n} |  45.1s | Loss 0.0010 | Entropy 0.3000", f"03:0{n}:00") for n in range(4)),
+    "Traceback (most recent call last):",
+    FRAME,
+    "    raise RuntimeError",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.16 GiB.",
+]
+HEALTHY = SAID[:4]
+BEGAN = 1_767_668_400_000_000  # microseconds
+
+
+def export(lines: list[str]) -> bytes:
+    """As ``journalctl -o export`` writes them: a field with an escape character is binary."""
+    said = b""
+    for number, line in enumerate(lines):
+        said += f"__CURSOR=s=1;i={number}\n__REALTIME_TIMESTAMP={BEGAN + number * 1_000_000}\n_PID=41\n".encode()
+        said += b"_HOSTNAME=pod7\nSYSLOG_IDENTIFIER=rl\n"
+        text = line.encode()
+        if "\x1b" in line:
+            said += b"MESSAGE\n" + len(text).to_bytes(8, "little") + text + b"\n\n"
+        else:
+            said += b"MESSAGE=" + text + b"\n\n"
+    return said
+
+
+def as_json(lines: list[str]) -> bytes:
+    """As ``journalctl -o json`` writes them: the bytes of such a field are numbers."""
+    found = []
+    for number, line in enumerate(lines):
+        message = list(line.encode()) if "\x1b" in line else line
+        found.append(
+            json.dumps(
+                {
+                    "_HOSTNAME": "pod7",
+                    "MESSAGE": message,
+                    "__REALTIME_TIMESTAMP": str(BEGAN + number * 1_000_000),
+                    "SYSLOG_IDENTIFIER": "rl",
+                    "_PID": "41",
+                    "PRIORITY": "6",
+                }
+            )
+        )
+    return "\n".join(found).encode() + b"\n"
+
+
+def docker(lines: list[str]) -> bytes:
+    """Docker's stream of a container without a terminal: eight bytes before each line."""
+    return b"".join(b"\x02\0\0\0" + (len(line) + 1).to_bytes(4, "big") + line.encode() + b"\n" for line in lines)
+
+
+def junk(lines: list[str]) -> bytes:
+    return os.urandom(9000) + b"\n" + "\n".join(lines).encode() + b"\n" + os.urandom(9000)
+
+
+WRAPPED = {
+    "export": export,
+    "json": as_json,
+    "docker": docker,
+    "junk": junk,
+    "zeros": lambda lines: b"\0" * 9000 + "\n".join(lines).encode(),
+    "json-seq": lambda lines: b"".join(b"\x1e" + one + b"\n" for one in as_json(lines).splitlines()),
+    "gzip": lambda lines: gzip.compress(export(lines)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=list(WRAPPED))
+@pytest.mark.parametrize("name", ["journal.log", "trainer.log"])
+def test_an_error_is_named_through_what_it_is_wrapped_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrap: object, name: str
+) -> None:
+    (tmp_path / name).write_bytes(wrap(SAID))  # type: ignore[operator]
+    assert main(["diagnose", str(tmp_path / name)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Root cause after step 3: cuda-oom\n"), said
+    assert "CUDA out of memory. Tried to allocate 2.16 GiB." in said
+    (tmp_path / name).write_bytes(wrap(HEALTHY))  # type: ignore[operator]
+    assert main(["diagnose", str(tmp_path / name)]) == 3
+    assert capsys.readouterr().out.startswith("Nothing here says that anything failed after step 3")
+
+
+def test_an_export_keeps_the_numbers_of_its_lines_and_tells_the_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = export(SAID)
+    (tmp_path / "unit.export").write_bytes(data)
+    assert main(["diagnose", "--json", str(tmp_path / "unit.export")]) == 0
+    first = json.loads(capsys.readouterr().out)["root"]["first"]
+    line = data[: data.index(b"torch.OutOf")].count(b"\n")
+    entry = data[: data.index(b"torch.OutOf")].rindex(b"__CURSOR")
+    assert data[:entry].count(b"\n") < first["line"] <= line + 1
+    assert first["time"]
+
+
+def test_an_export_that_is_cut_or_damaged_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    data = export([*SAID, *["03:10:00 WARNING the others end"] * 4])
+    for end in range(len(data) - 400, len(data), 13):
+        (tmp_path / "unit.export").write_bytes(data[:end])
+        assert main(["diagnose", str(tmp_path / "unit.export")]) == 0
+    (tmp_path / "unit.export").write_bytes(data + b"MESSAGE\n" + b"\xff" * 8 + b"x")
+    assert main(["diagnose", str(tmp_path / "unit.export")]) == 0
+
+
+def test_junk_after_megabytes_of_junk_is_still_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trainer.log").write_bytes(bytes(range(256)) * (3 * BLOCK_BYTES // 256))
+    assert main(["diagnose", str(tmp_path / "trainer.log")]) == 1
+    assert "it is no text." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ["Traceback (most recent call last):"],
+        ["Traceback (most recent call last):", FRAME],
+        ["Traceback (most recent call last):", FRAME, "    raise Run"],
+        [f"[trainer0]:[rank0]: {one}" for one in ("Traceback (most recent call last):", FRAME)],
+    ],
+)
+def test_a_log_that_is_cut_inside_its_last_error_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: list[str]
+) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_text("\n".join([*HEALTHY, *end]))
+    assert main(["diagnose", str(log)]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith(f"{log} was cut inside its last error"), said
+    assert ("/me/env.py:12 in extract" in said) is (len(end) > 1)
+    assert "Nothing here" not in said
+    assert main(["diagnose", "--json", str(log)]) == 3
+    assert "was cut inside its last error" in json.loads(capsys.readouterr().out)["logs"][0]["cut"]
+
+
+def test_the_beginning_of_an_exceptions_name_is_not_told_as_its_name_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_text("\n".join(SAID)[: -len("Error: CUDA out of memory. Tried to allocate 2.16 GiB.")])
+    main(["diagnose", str(log)])
+    assert f"{log} was cut inside its last error" in capsys.readouterr().out
+
+
+def test_a_whole_error_without_a_newline_after_it_is_not_called_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trainer.log").write_text("\n".join(SAID))
+    main(["diagnose", str(tmp_path / "trainer.log")])
+    assert "was cut" not in capsys.readouterr().out
+    handled = [*SAID[4:6], "ValueError: x", *HEALTHY, "Traceback (most recent call last):", *["a line"] * 30]
+    (tmp_path / "trainer.log").write_text("\n".join(handled))
+    main(["diagnose", str(tmp_path / "trainer.log")])
+    assert "was cut" not in capsys.readouterr().out
+
+
+def test_without_words_the_rest_of_a_script_is_left_to_the_script(tmp_path: Path) -> None:
+    program = "import sys; from supervisor.cli.main import main; sys.exit(main())"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} diagnose"
+    script = f"{command}\necho code $?\necho 'torch.OutOfMemoryError: CUDA out of memory.'\n"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["sh"], input=script, text=True, cwd=tmp_path, env=env, capture_output=True, check=False, timeout=60
+    )
+    assert done.stdout == "code 1\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+    assert "No run is known on this machine" in done.stderr
+    assert "rl-supervisor diagnose -" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "ERROR: (Worker_TP1 pid=42) ERROR 01-06 03:00:12 [multiproc_executor.py:487] ",
+        "(EngineCore_DP0 pid=7) ERROR:    (Worker_TP1 pid=42) ERROR 01-06 03:00:12 [multiproc_executor.py:487] ",
+        "(EngineCore_DP0 pid=7) (Worker_TP1 pid=42) ERROR 01-06 03:00:12 [multiproc_executor.py:487] ",
+        "INFO:    (Worker_TP1 pid=42) ERROR 01-06 03:00:12 [multiproc_executor.py:487] ",
+    ],
+)
+def test_what_a_server_says_again_of_its_worker_counts_as_the_workers(before: str) -> None:
+    dead = "EngineCore encountered a fatal error."
+    line = parse(f"{before}{dead}".encode())
+    assert (line.level, line.text, line.role) == ("ERROR", dead, "inference")
+    assert [getattr(fact, "signature", "") for fact in parse_line("inference", before + dead)] == ["engine-dead"]
+
+
+def test_what_a_server_says_again_of_its_worker_is_found_in_a_log(tmp_path: Path) -> None:
+    begun = "(APIServer pid=1) INFO 01-06 02:05:01 [api_server.py:1839] vLLM API server version 0.14.0\n"
+    for first in ("ERROR", "INFO"):
+        said = f"{first}: (Worker_TP1 pid=42) ERROR 01-06 03:00:12 [core.py:7] EngineCore encountered a fatal error.\n"
+        (tmp_path / "inference.log").write_text(begun + said)
+        assert main(["diagnose", str(tmp_path / "inference.log")]) == 0
+
+
+def test_ray_says_its_own_things_with_heads_of_its_own() -> None:
+    line = parse(b"(raylet) [2025-12-07 09:57:19,206 E 39 39] (raylet) node_manager.cc:3277: 2 Workers killed")
+    assert line.text.endswith("2 Workers killed")
+    line = parse(b"2025-12-07 09:57:19,206\tWARNING worker.py:1986 -- A worker died or was killed while executing")
+    assert (line.level, line.text[:14]) == ("WARNING", "worker.py:1986")

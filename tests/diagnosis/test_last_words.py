@@ -1,0 +1,183 @@
+"""An error that a healthy run may have, too, ends a program all the same when it is the last thing that it wrote."""
+
+# ruff: noqa: E501, ISC004 (lines of logs stay whole)
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from supervisor.core.facts import Role
+from supervisor.diagnosis.causes import Diagnosis, diagnose
+from supervisor.diagnosis.scan import scan
+from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.registry import Signature
+
+OF_WANDB = [
+    "Traceback (most recent call last):",
+    '  File "/app/.venv/lib/python3.12/site-packages/wandb/sdk/wandb_init.py", line 1002, in init',
+    "    result = wait_with_progress(",
+    '  File "/app/.venv/lib/python3.12/site-packages/wandb/sdk/mailbox/mailbox_handle.py", line 122, in wait_async',
+    "    raise TimeoutError",
+    "TimeoutError",
+    "",
+    "The above exception was the direct cause of the following exception:",
+    "",
+    "Traceback (most recent call last):",
+    '  File "/app/src/prime_rl/utils/monitor/wandb.py", line 61, in __init__',
+    "    self.wandb = wandb.init(",
+    '  File "/app/.venv/lib/python3.12/site-packages/wandb/sdk/wandb_init.py", line 1030, in init',
+    "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec.",
+]
+LAST = {
+    "wandb-unreachable": "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec.",
+    "tool-parser-off": "openai.BadRequestError: Error code: 400 - {'error': {'message': '\"auto\" tool choice requires "
+    "--enable-auto-tool-choice and --tool-call-parser to be set', 'type': 'BadRequestError', 'code': 400}}",
+    "prompt-too-long": "openai.BadRequestError: Error code: 400 - {'object': 'error', 'message': \"This model's maximum "
+    'context length is 4096 tokens. However, your request has 5000 input tokens."}',
+    "connection-refused": "requests.exceptions.ConnectionError: ('Connection aborted.', RemoteDisconnected('Remote end "
+    "closed connection without response'))",
+    "hub-rate-limited": "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: "
+    "https://huggingface.co/owner/model/resolve/main/config.json",
+    "name-not-resolved": "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    "loss-not-finite": "AssertionError: loss is NaN at step 12",
+    "connection-refused, too": "http.client.RemoteDisconnected: Remote end closed connection without response",
+    "judge-refused": "openai.RateLimitError: Error code: 429 - {'error': {'message': 'Rate limit reached'}}",
+}
+OF_ENGINE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+AFTER = {
+    "nothing": [],
+    "what W&B says at an exit": [
+        "wandb: You can sync this run to the cloud by running:",
+        "wandb: wandb sync /app/wandb/offline-run-20260106_030000-x1",
+        "wandb: Find logs at: ./wandb/offline-run-20260106_030000-x1/logs",
+    ],
+    "Python's own at an exit": [
+        "Exception ignored in: <function Connection.__del__ at 0x7f>",
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/python3.12/multiprocessing/connection.py", line 133, in __del__',
+        "TypeError: 'NoneType' object is not callable",
+        "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be "
+        "1 leaked semaphore objects to clean up at shutdown",
+        "  warnings.warn('resource_tracker: There appear to be %d '",
+    ],
+    "torch's warning": [
+        "[rank0]:[W106 03:00:12.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called",
+    ],
+}
+
+
+def read(name: str, role: Role | None, *lines: str) -> Diagnosis:
+    return diagnose(scan(io.BytesIO("\n".join(lines).encode()), name, role))[-1]
+
+
+def raised(last: str, function: str = "main") -> list[str]:
+    return ["Traceback (most recent call last):", f'  File "/app/run.py", line 12, in {function}', last]
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("out.txt", None), ("trainer.log", "trainer"), ("orchestrator.log", "orchestrator"), ("job.log", "launcher"),
+     ("job.log", "job")],
+)  # fmt: skip
+def test_fourteen_lines_that_end_with_a_time_out_of_wandb_are_no_healthy_log(name: str, role: Role | None) -> None:
+    found = read(name, role, *OF_WANDB)
+    assert found.root is not None
+    assert found.root.name == "wandb-unreachable"
+    assert found.outcome == "failed"
+
+
+@pytest.mark.parametrize("after", AFTER.values(), ids=list(AFTER))
+@pytest.mark.parametrize(("name", "last"), LAST.items(), ids=list(LAST))
+def test_the_last_thing_that_a_program_wrote_ended_it(name: str, last: str, after: list[str]) -> None:
+    for role in (None, "trainer"):
+        found = read("train.log", role, "loading the data", *raised(last), *after)  # type: ignore[arg-type]
+        assert found.root is not None, (role, last)
+        assert found.root.name == name.partition(",")[0]
+
+
+@pytest.mark.parametrize("signature", [one for one in SIGNATURES.signatures if one.mild], ids=lambda one: one.name)
+def test_each_mild_error_that_can_be_an_exception_ends_a_program_with_its_last_line(signature: Signature) -> None:
+    for role, example in signature.examples:
+        kind = example.partition(":")[0]
+        if not kind.endswith(("Error", "Exception")) or " " in kind or role == "inference":
+            continue
+        found = read(f"{role}.log", role, *raised(example))
+        assert found.root is not None, example
+        assert found.root.name == signature.name
+
+
+@pytest.mark.parametrize(("name", "last"), LAST.items(), ids=list(LAST))
+def test_the_same_is_silent_where_the_program_goes_on(name: str, last: str) -> None:
+    lines = ["start", *raised(last), *(f"sample {n} score 0.5" for n in range(10))]
+    assert read("out.txt", None, *lines).root is None
+    lines = ["start", *raised(last), "03:00:12    INFO Waiting for training batch to arrive"]
+    assert read("trainer.log", "trainer", *lines).root is None
+
+
+def test_a_line_of_a_logger_at_the_end_of_a_living_orchestrator_is_no_end() -> None:
+    line = "03:00:12   ERROR Rollout failed: APIConnectionError('Connection error.')"
+    assert read("orchestrator.log", "orchestrator", line).root is None
+
+
+def test_a_server_that_refused_a_request_lives_on_though_it_said_nothing_since() -> None:
+    begun = [
+        "(APIServer pid=1) INFO 01-06 02:05:01 [api_server.py:1839] vLLM API server version 0.14.0",
+        "(APIServer pid=1) INFO:     Application startup complete.",
+    ]
+    refused = [
+        "(APIServer pid=1) ERROR:    Exception in ASGI application",
+        *(f"(APIServer pid=1) {line}" for line in raised(f"ValueError: {LAST['prompt-too-long'][60:]}")),
+    ]
+    assert read("inference.log", "inference", *begun, *refused).root is None
+    assert read("out.txt", None, *begun, *refused).root is None
+
+
+def test_a_server_that_never_came_up_ended_with_what_it_said_last() -> None:
+    begun = "(APIServer pid=1) INFO 01-06 02:05:01 [api_server.py:1839] vLLM API server version 0.14.0"
+    found = read("inference.log", "inference", begun, *(f"(APIServer pid=1) {one}" for one in raised(
+        LAST["hub-rate-limited"])))  # fmt: skip
+    assert found.root is not None
+    assert found.root.name == "hub-rate-limited"
+
+
+def test_what_torchrun_only_noticed_is_not_the_root_of_a_rank_that_ended_with_a_mild_error() -> None:
+    found = read(
+        "trainer.log",
+        "trainer",
+        *(f"[trainer{rank}]:{line}" for rank in range(2) for line in raised(LAST["wandb-unreachable"])),
+        "E0106 03:00:12.123000 4200 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) "
+        "local_rank: 0 (pid: 4242) of binary: /app/.venv/bin/python3",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    )
+    assert found.root is not None
+    assert found.root.name == "wandb-unreachable"
+    assert [one.name for one in found.cascade] == ["child-failed"]
+
+
+def test_an_engine_that_could_not_load_its_model_names_the_hub_and_not_the_engine() -> None:
+    lines = [
+        "(EngineCore_DP0 pid=2) ERROR 01-06 02:05:01 [core.py:842] EngineCore failed to start.",
+        *(
+            f"(EngineCore_DP0 pid=2) ERROR 01-06 02:05:01 [core.py:842] {one}"
+            for one in raised(LAST["hub-rate-limited"])
+        ),
+        *(f"(APIServer pid=1) {one}" for one in raised(OF_ENGINE)),
+    ]
+    found = read("inference.log", "inference", *lines)
+    assert found.root is not None
+    assert found.root.name == "hub-rate-limited"
+
+
+def test_the_terminal_of_a_launcher_alone_names_what_its_part_ended_with() -> None:
+    found = read(
+        "job.log",
+        "launcher",
+        "02:00:00    INFO Starting RL run",
+        *(f"[trainer0]:{line}" for line in OF_WANDB),
+        "02:02:00   ERROR Error: Trainer failed with exit code 1",
+        "02:02:00   ERROR Terminating all processes...",
+    )
+    assert found.root is not None
+    assert found.root.name == "wandb-unreachable"
