@@ -92,7 +92,7 @@ def _items(parsed: Any) -> Iterable[tuple[Any, Any]]:
 def _words(parsed: Any) -> tuple[str, ...]:
     """The best of the runs of parts whose texts are all known, and of the parts that hold words of their own."""
     best: tuple[str, ...] = ()
-    run = ("",)
+    run: tuple[str, ...] = ("",)
     for item in [*parsed, None]:
         texts = _texts(item) if item else ()
         if texts and len(run) * len(texts) <= MOST_TEXTS:
@@ -125,7 +125,7 @@ def _texts(item: tuple[Any, Any]) -> tuple[str, ...]:
 
 
 def _texts_of_all(parts: Any) -> tuple[str, ...]:
-    run = ("",)
+    run: tuple[str, ...] = ("",)
     for item in parts:
         run = tuple(dict.fromkeys(before + text for before in run for text in _texts(item)))
         if not 0 < len(run) <= MOST_TEXTS:
