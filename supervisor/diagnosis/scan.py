@@ -65,7 +65,7 @@ _OF_CORE = re.compile(r"\((?:EngineCore|Worker|VllmWorker|RayWorker)")
 BEGUN: Final = 50  # lines that show of what kind a log is
 RECENT_LINES: Final = 50  # ordinary ones within which an engine dies that was told to end
 MOST_STEPS: Final = 64  # more between two events are not all read
-LAST_STEPS: Final = 32  # the last of them are
+LAST_STEPS: Final = 16  # the last of them are
 NEAR_LINES: Final = 8  # that are tried one by one
 DEATH_S: Final = 120.0  # within which an engine's end follows from an exception of it
 _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
@@ -450,7 +450,7 @@ class _Scan:
                 elif isinstance(fact, FreshStartSeen):
                     self._resuming = None
             if facts:
-                break
+                return
         if (signature := self._match(line, message)) is not None and signature.quiet:
             event = self._seen(signature, line, message)
             if signature.name == "engine-stalled":
