@@ -66,7 +66,8 @@ BEGUN: Final = 50  # lines that show of what kind a log is
 RECENT_LINES: Final = 50  # ordinary ones within which an engine dies that was told to end
 MOST_STEPS: Final = 64  # more between two events are not all read
 LAST_STEPS: Final = 16  # the last of them are
-NEAR_LINES: Final = 8  # that are tried one by one
+NEAR_LINES: Final = 8  # before a line that is looked at: they are tried one by one for being ordinary
+NEAR_BYTES: Final = 64 << 10  # no line further away is
 DEATH_S: Final = 120.0  # within which an engine's end follows from an exception of it
 _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
 
@@ -137,7 +138,7 @@ def _last_ordinary(block: bytes, at: int, end: int) -> bytes:
         if start < 0 or gates.ORDINARY.match(block, start + 1, end):
             return block[start + 1 : end] if start >= 0 else b""
         end = start
-    found = deque(gates.ORDINARY_LINE.finditer(block, at, end), maxlen=1)
+    found = deque(gates.ORDINARY_LINE.finditer(block, max(at, end - NEAR_BYTES), end), maxlen=1)
     return _line_at(block, found[0].end(), end) if found else b""
 
 
