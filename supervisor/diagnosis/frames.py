@@ -15,6 +15,10 @@ _FRAME = re.compile(
     r"[\s>|+]{0,20}File \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,7}), in (?P<function>\S.{0,200})"
 )
 _RICH = re.compile(r"\s{0,4}\u2502\s(?P<path>\S{1,300}\.py):(?P<line>\d{1,7}) in (?P<function>\S{1,200})\s")
+_NOTEBOOK = re.compile(
+    r"(?:File )?(?P<path>[~/]\S{1,300}?\.py|Cell In ?\[\d{1,6}\])(?::|, line )(?P<line>\d{1,7})"
+    r"(?:, in (?P<function>\S{1,200}))?"
+)
 # A bare "Error: ..." is what a program prints: Python writes the module before the name of such a class.
 _EXCEPTION = re.compile(
     r"(?P<type>(?!Error(?::|$))(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z_]\w{0,80}|"
@@ -54,7 +58,7 @@ class Frame:
     function: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line} in {self.function}"
+        return f"{self.path}:{self.line}" + (f" in {self.function}" if self.function else "")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,14 @@ class Raised:
 def is_exception(text: str) -> bool:
     """Is it a line that a traceback ends with?"""
     return _EXCEPTION.match(text) is not None
+
+
+def bare(text: str, line: int) -> Raised | None:
+    """An exception of which no traceback is there, where the text is surely the end of one."""
+    found = _EXCEPTION.match(text)
+    if found is None or not found["type"].endswith(("Error", "Exception")) or not found["message"]:
+        return None
+    return Raised(found["type"], found["message"].strip(), line, line, None, None)
 
 
 def own(path: str) -> int:
@@ -159,8 +171,8 @@ class Tracebacks:
         if now.lines > MOST_LINES:
             del self._open[key]
             return None
-        if frame := _FRAME.match(text) or _RICH.match(text):
-            now.last = Frame(frame["path"], int(frame["line"]), frame["function"].partition("(")[0].strip())
+        if frame := _FRAME.match(text) or _RICH.match(text) or _NOTEBOOK.match(text):
+            now.last = Frame(frame["path"], int(frame["line"]), (frame["function"] or "").partition("(")[0].strip())
             now.own[own(now.last.path)] = now.last
             now.end = number
             return None

@@ -52,24 +52,32 @@ _WRAPPERS: Final = (
     re.compile(rb"[A-Za-z0-9][\w.-]{0,60} {0,40}\| ?"),
     re.compile(rb"\[pod/[^\]\s]{1,200}\] "),  # kubectl logs --prefix
     re.compile(rb" {0,4}\d{1,4}: "),  # srun --label
+    re.compile(rb"(?:\d{1,3}(?:\.\d{1,3}){3}|(?:worker|node)[\w.-]{0,40}): "),  # pdsh, which DeepSpeed starts with
     re.compile(rb"\[\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?\]<std(?:out|err)>: ?"),  # mpirun --tag-output
 )
 _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
 _PROCESS = re.compile(
     r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?|\(raylet[^()]{0,60}\) ?"
+    r"|\(\w{1,40}\) : "
 )
 _PROGRESS = re.compile(r"[^\[\]\n]{0,500}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
 
 _LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _HEADS: Final = (
     re.compile(rf"{_CLOCK}\s{{1,10}}{_LEVEL}\s(?P<text>.*)", re.S),  # prime-rl
-    re.compile(rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} (?:\[[^\]]{{1,80}}\] ?)?(?P<text>.*)", re.S),  # vLLM
+    # vLLM; without the first bracket before 0.8
+    re.compile(
+        rf"{_LEVEL} (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
+        r"(?:\[[^\]]{1,80}\] ?|[\w.]{1,60}\.py:\d{1,6}\] ?)?(?P<text>.*)",
+        re.S,
+    ),
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
+    re.compile(rf"{_LEVEL}:[\w.]{{1,120}}:(?P<text>.*)", re.S),  # the logging module as it is
 )
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
@@ -145,8 +153,9 @@ def parse(raw: bytes) -> Line:
                 if head is _HEADS[1]:
                     role = role or "inference"
                 break
-        if found is None or not _PROCESS.match(text):
-            break  # else a server says again what a process of it said
+        if found is None or not (_PROCESS.match(text) or _TORCHRUN.match(text)):
+            break
+        level = None  # one says again what a process of it said
     if rank is None and (named := _RANK.search(text[:200])):
         rank = int(named[1])
     return Line(level, text, stamp, rank, role, key=key)

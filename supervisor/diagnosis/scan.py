@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
-from supervisor.diagnosis.frames import Raised, Tracebacks, is_exception, nearer
+from supervisor.diagnosis.frames import Raised, Tracebacks, bare, is_exception, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
@@ -162,6 +162,9 @@ class _Scan:
         self._attempt = attempt
         self._kernel = kernel
         self._done: list[Log] = []
+        self._before: Sequence[bytes] = ()  # the last lines before the block that is being read
+        self._text = b""  # that block
+        self._end_at = 0  # where in it the present line ends
         self._begin(name, role, 0)
 
     def _begin(self, name: str, role: Role | None, line: int) -> None:
@@ -184,7 +187,6 @@ class _Scan:
         self._told_to_end = False  # the engine
         self._told_at: int | None = None  # after how many ordinary lines
         self._serves = False  # it is a server that came up
-        self._tail: Sequence[bytes] = ()  # the last lines so far
         self._lives = 0  # ordinary lines since something was seen that makes them count
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
@@ -198,8 +200,10 @@ class _Scan:
                 block = re.sub(rb"\n(?:%b)" % around.pattern, b"\n", block)
             if self._stamp is None:
                 self._look_at_times(_begun(block))
+            self._before = self._last_lines()[1]
+            self._text, self._end_at = block, 0
             self._block(block)
-            self._tail = [*self._tail, *block.rsplit(b"\n", TAIL)[1:]][-TAIL:]
+            self._end_at = len(block)
             self._note_time(self._ordinary)
         self._end()
         return [log for log in self._done if log.lines]
@@ -225,8 +229,8 @@ class _Scan:
                 return
             raw = _line_at(block, start + 1, size)
             self._number += 1
+            at = self._end_at = start + 1 + len(raw)
             self._look_at(raw, word - start - 1)
-            at = start + 1 + len(raw)
 
     @property
     def _is_told_more(self) -> bool:
@@ -282,6 +286,8 @@ class _Scan:
             log.last_ordinary = line.text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
         log.cut = self._tracebacks.unfinished(self._number)
+        if not (log.events or log.cut or self._serves):
+            self._look_at_last_words()
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -297,6 +303,10 @@ class _Scan:
                 event.fatal = self._is_fatal(event)
                 if log.role in (None, "job") and event.raised is not None and event.level is None:
                     event.over = event.over or self._is_spread(event)
+        for event in log.events:
+            # What became an error that a healthy run has, too, is none of another kind.
+            made = event.became
+            event.weak = event.weak or bool(made and made.signature and made.signature.mild and not made.fatal)
         self._done.append(log)
 
     def _ended_the_engine(self, event: Event) -> bool:
@@ -316,9 +326,31 @@ class _Scan:
             return False
         return event.count <= MOST_ENDS * max(1, len(event.keys)) and self._are_last_words(event.last.line)
 
+    def _look_at_last_words(self) -> None:
+        """Nothing known was found: is the last thing an exception whose traceback is not there?"""
+        before, tail = self._last_lines()
+        end = self._number
+        for place in range(len(tail), max(0, self._zero - before), -1):
+            line, number = parse(tail[place - 1]), before + place
+            if line.level is not None:
+                return
+            if (raised := bare(line.text.strip(), number)) is not None:
+                if self._are_last_words(number):
+                    self._number, self._growing = number, []
+                    self._raised(line, raised)
+                    self._number = end
+                return
+
+    def _last_lines(self) -> tuple[int, Sequence[bytes]]:
+        """Some lines up to the present one, and how many stand before them."""
+        found = self._text[: self._end_at].rsplit(b"\n", TAIL)[1:]
+        found = [*self._before, *found][-TAIL:]
+        return self._number - len(found), found
+
     def _are_last_words(self, line: int) -> bool:
         """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
-        behind = [parse(raw) for raw in self._tail[max(0, len(self._tail) - self._number + line) :]]
+        before, tail = self._last_lines()
+        behind = [parse(raw) for raw in tail[max(0, line - before) :]]
         others = [one for one in behind if not (_LAST_WORDS.match(one.text) or is_exception(one.text))]
         return self._number - line <= TAIL and len(others) < MORE_LINES
 
@@ -419,7 +451,10 @@ class _Scan:
         """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
         role, kernel = named(name)
         number = self._number
+        self._number -= 1
+        self._end_at = self._text.rfind(b"\n", 0, self._end_at)
         self._end()
+        self._number = number
         self._kernel = kernel
         self._begin(f"{self._whole} ({name})", role, number)
 
@@ -489,6 +524,9 @@ class _Scan:
             event.raised = raised
         if raised.cause is not None and event.latest is raised.cause:
             event.count -= 1  # one error, told of by each library that it came through
+        for one in self.log.events[-8:] if raised.cause is not None else ():
+            if one.latest is raised.cause and one is not event:
+                one.became = event
         event.latest = raised
         if line.level is None:
             event.unlogged = self._number

@@ -39,7 +39,7 @@ LINE = re.compile(r"\d\d:\d\d:\d\d\s{1,10}(DEBUG|INFO|SUCCESS|WARNING|ERROR|CRIT
 # vLLM's own format: "(APIServer pid=12) INFO 01-06 03:00:12 [core.py:88] text".
 VLLM = re.compile(
     r"(?:\([A-Za-z0-9_ =.:-]{1,60}\) ){0,2}(DEBUG|INFO|WARNING|ERROR|CRITICAL)"
-    r" \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]{1,80}\] ?)?(.*)",
+    r" \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]{1,80}\] ?|[\w.]{1,60}\.py:\d{1,6}\] ?)?(.*)",
     re.S,
 )
 

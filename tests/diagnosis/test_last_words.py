@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.core.facts import Role
 from supervisor.diagnosis.causes import Diagnosis, diagnose
-from supervisor.diagnosis.scan import scan
+from supervisor.diagnosis.scan import BLOCK_BYTES, scan
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Signature
 
@@ -181,3 +181,32 @@ def test_the_terminal_of_a_launcher_alone_names_what_its_part_ended_with() -> No
     )
     assert found.root is not None
     assert found.root.name == "wandb-unreachable"
+
+
+def test_of_logs_that_stand_in_one_file_each_has_last_words_of_its_own() -> None:
+    whole = ["==> trainer.log <==", *OF_WANDB, "", "==> orchestrator.log <==", "03:00:12    INFO Waiting"]
+    found = read("all.txt", None, *whole, *["03:00:12    INFO Waiting"] * 200)
+    assert found.root is not None
+    assert (found.root.name, found.root.first.line) == ("wandb-unreachable", 15)
+    handled = [*OF_WANDB, *["working"] * 10]
+    assert read("all.txt", None, "==> a.txt <==", *handled, "==> b.txt <==", *["working"] * 10).root is None
+
+
+def test_last_words_are_found_across_the_pieces_that_a_log_is_read_in() -> None:
+    for shift in range(-200, 200, 7):
+        lines = ["x" * 99] * ((BLOCK_BYTES + shift) // 100)
+        found = read("out.txt", None, *lines, *OF_WANDB, *AFTER["what W&B says at an exit"])
+        assert found.root is not None, shift
+        assert found.root.first.line == len(lines) + len(OF_WANDB)
+
+
+def test_an_exception_whose_traceback_is_not_there_is_no_silence() -> None:
+    found = read("out.txt", None, "loading", "my.lib.OddError: no answer", "wandb: Find logs at: ./wandb")
+    assert found.root is not None
+    assert (found.root.text, found.root.first.line) == ("my.lib.OddError: no answer", 2)
+    for lines in (
+        ["OddError: no answer", *["sample 1"] * 5],
+        ["OddError: no", "03:00:12    INFO Waiting"],
+        ["Error: x"],
+    ):
+        assert read("out.txt", None, *lines).root is None

@@ -28,6 +28,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory."
         ("[trainer0]:[rank0]: ", None, None, 0, "trainer"),
         ("(EngineCore_DP0 pid=42) ERROR 01-06 03:00:12 [core.py:7] ", "ERROR", "01-06 03:00:12", None, "inference"),
         ("(APIServer pid=42) ", None, None, None, "inference"),
+        ("ERROR 01-06 03:00:12 core.py:7] ", "ERROR", "01-06 03:00:12", None, "inference"),
         ("ERROR 01-06 03:00:12 [core.py:7] ", "ERROR", "01-06 03:00:12", None, "inference"),
         ("2026-01-06 03:00:12 - verifiers.rubrics.Rubric - ERROR - ", "ERROR", "01-06 03:00:12", None, None),
         ("2026-01-06 03:00:12.123 | ERROR    | trl.train:main:12 - ", "ERROR", "01-06 03:00:12", None, None),
@@ -42,6 +43,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory."
         ("2026-01-06 03:00:12 [88123.118] ", None, "01-06 03:00:12", None, None),
         ("Step:  50%|#####     | 2/4 [00:10<00:10,  5.20s/it]", None, None, None, None),
         ("ERROR:    ", "ERROR", None, None, None),
+        ("ERROR:composer.cli.launcher:", "ERROR", None, None, None),
     ],
 )
 def test_a_line(before: str, level: str | None, shown: str | None, rank: int | None, role: str | None) -> None:

@@ -25,6 +25,8 @@ PREFIXES = {
     "a script's date": "2026-01-06 17:51:32 ",
     "a script's date in brackets": "[2026-01-06 17:51:32] ",
     "srun --label": "  3: ",
+    "pdsh": "10.0.0.4: ",
+    "pdsh, by name": "worker-1: ",
     "mpirun --tag-output": "[1,3]<stderr>:",
     "ray": "(WorkerDict pid=4711, ip=10.0.0.4) ",
 }
