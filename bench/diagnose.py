@@ -157,7 +157,9 @@ def write(path: Path, mb: int, role: str, coloured: bool, bad_every: int) -> Non
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.diagnose", description=__doc__)
-    parser.add_argument("--mb", type=int, default=200, help="the size of each log")
+    parser.add_argument(
+        "--mb", type=int, default=500, help="the size of each log: 0.4 s of each figure are the start of the program"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     missed = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from re import _parser  # type: ignore[attr-defined]  # what ``re`` itself reads an expression with, in each Python 3.11+
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ def words_of(pattern: str) -> tuple[str, ...]:
     Of all that must stand there, those of which the shortest is longest: a run of plain letters, or a group with a
     word in each of its choices. Raises re.error.
     """
-    parsed = _parser.parse(pattern)
+    parsed = _parsed(pattern)
     found = () if parsed.state.flags & re.IGNORECASE else _words(parsed)
     return tuple(word for word in found if not any(other != word and other in word for other in found))
 
@@ -34,14 +34,14 @@ def words_of(pattern: str) -> tuple[str, ...]:
 @cache
 def reach_of(pattern: str) -> int:
     """No match is longer than so many characters. Raises re.error."""
-    return int(_parser.parse(pattern).getwidth()[1])
+    return int(_parsed(pattern).getwidth()[1])
 
 
 def is_bounded(pattern: str) -> bool:
     """Does it repeat nothing without a limit? Raises re.error."""
     return not any(
         str(kind) in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and value[1] == _parser.MAXREPEAT
-        for kind, value in _items(_parser.parse(pattern))
+        for kind, value in _items(_parsed(pattern))
     )
 
 
@@ -77,6 +77,11 @@ def _options() -> Any:
 
 def _any_of(words: Iterable[str]) -> str:
     return "|".join(re.escape(word.removesuffix(END)) + _BEHIND * word.endswith(END) for word in sorted(set(words)))
+
+
+@lru_cache(maxsize=64)
+def _parsed(pattern: str) -> Any:
+    return _parser.parse(pattern)
 
 
 def _items(parsed: Any) -> Iterable[tuple[Any, Any]]:
