@@ -5,10 +5,10 @@
 simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
 2 GB, as its figures are asked for), and the last of them is what the second step of a LoRA run sends.
 
-Four are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured to
+Five are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured to
 the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
-fifty kills of the daemon cost the job, and `orphans`, what two hundred stops under load leave
-(`python -m bench.flood --help`, and so on).
+fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, and `diagnose`, how fast it
+reads logs (`python -m bench.flood --help`, and so on).
 """
 
 from __future__ import annotations
@@ -21,13 +21,26 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import adoption, decisions, detection, flood, footprint, long_life, orphans, peer, second_step, vault
+from bench import (
+    adoption,
+    decisions,
+    detection,
+    diagnose,
+    flood,
+    footprint,
+    long_life,
+    orphans,
+    peer,
+    second_step,
+    vault,
+)
 
 WARM_UP_S = 30.0
 BY_ITSELF = {
     "flood": flood.main,
     "long_life": long_life.main,
     "adoption": adoption.main,
+    "diagnose": diagnose.main,
     "orphans": orphans.main,
 }
 

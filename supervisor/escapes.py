@@ -12,6 +12,8 @@ _OF_DOCKER: Final = re.compile(rb"(?:^|(?<=\n))[\0-\2]\0{3}[\s\S]{4}")
 _CONTROLS: Final = bytes([*range(9), 11, 12, *range(14, 27), *range(28, 32), 127])  # not tab, newline, return, escape
 _TEXT: Final = re.compile(_SEQUENCE)
 _BYTES: Final = re.compile(_SEQUENCE.encode())
+_IN_JSON: Final = re.compile(rb"\\u001b\[[0-9;:?]{0,32}[A-Za-z]")
+SAMPLE_BYTES: Final = 8192
 
 
 def plain(text: str) -> str:
@@ -20,9 +22,15 @@ def plain(text: str) -> str:
 
 
 def plain_bytes(data: bytes) -> bytes:
-    """The same for many lines at once (140 MB/s where each has six), and without control characters of other kinds."""
-    if b"\0\0\0" in data:
+    """The same for many lines at once, also where JSON holds them, and without control characters of other kinds."""
+    # One letter is looked for ten times as fast as several.
+    if b"\0" in data and b"\0\0\0" in data:
         data = _OF_DOCKER.sub(b"", data)
+    if b"\\" in data and b"\\u001b" in data:
+        data = _IN_JSON.sub(b"", data)
+    if b"\x1b" in data:
+        for usual in set(_BYTES.findall(data, 0, SAMPLE_BYTES)):  # a few are all that most logs have
+            data = data.replace(usual, b"")
     if b"\x1b" in data:
         data = _BYTES.sub(b"", data)
     return data.translate(None, _CONTROLS)

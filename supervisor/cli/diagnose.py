@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.cli import render
+from supervisor.cli.reading import Progress
 from supervisor.cli.terminal import say
 from supervisor.diagnosis.causes import diagnose as judge
 from supervisor.diagnosis.places import Source, Sources, opened, sources
@@ -28,18 +29,22 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     places = _wanted(paths)
     left_out = [place.left_out for place in places if place.left_out]
     logs: list[Log] = []
+    remember_environment()
+    progress = Progress(itertools.chain.from_iterable(places))
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer  # None: it was closed before the start
     for source in itertools.chain.from_iterable(places):
         try:
             with opened(source, stdin) as stream:
-                logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
+                logs += scan(
+                    stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel, progress=progress
+                )
         except OSError as error:
             print(f"{source.name} cannot be read: {error.strerror or error}.", file=sys.stderr)
+    progress.end()
     if not logs:
         print(" ".join(["There was nothing to read: no log, or only empty ones.", *left_out]), file=sys.stderr)
         return UNREADABLE
     found = judge(logs)
-    remember_environment()
     reason = places[-1].reason
     if json_wanted:
         say(masked(json.dumps(as_json(found, logs, left_out), ensure_ascii=False, indent=1)))

@@ -1,15 +1,15 @@
-"""Which lines are worth a look: expressions that pass over all others, each tried once on the bytes of a line."""
+"""Which lines are worth a look: searches that pass over all others, whole blocks of them at once."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from supervisor.diagnosis.frames import IGNORED
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import reach
-from supervisor.signatures.words import any_of, part_of
+from supervisor.signatures.words import finder
 
 # Of lines without colours (``scan.blocks`` takes them away). Possessive, so that nothing is tried twice: a line of
 # blanks alone would take for ever else.
@@ -23,23 +23,39 @@ _HEAD = (
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.
 # None where a server says again what a process of it said: "INFO: (Worker_TP1 pid=42) ERROR ...".
 ORDINARY = re.compile(
-    _HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b(?!: {0,8}(?:\([^()\n]{1,60}\) ){1,2}(?:WARN|ERROR|CRIT))"
+    _HEAD + rb" *+(?:INFO|DEBUG|SUCCESS|TRACE)\b(?!: {0,8}(?:\([^()\n]{1,60}\) ){1,2}(?:WARN|ERROR|CRIT))|"
+    rb'\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"'
 )
-ORDINARY_JSON = re.compile(rb'\s{0,4}\{.{0,400}?"level(?:name)?": ?"(?:INFO|DEBUG|SUCCESS|TRACE|info|debug|success)"')
+# The same of lines in a block, each with the line end before it.
+ORDINARY_LINE = re.compile(rb"\n(?=" + ORDINARY.pattern + rb")")
+OTHER_LINE = re.compile(rb"\n(?!" + ORDINARY.pattern + rb")")
 # An engine that works: a line of its core other than the complaint itself, or tokens that it made.
 CORE = re.compile(rb"\(EngineCore(?:_DP|_)?(\d{0,4})\b")
 WORKS = re.compile(
-    rb".{0,80}\(EngineCore(?:_DP|_)?(\d{0,4})\b[^()]{0,60}\).{0,20}INFO (?!.{0,60}shm_broadcast)|"
+    rb".{0,80}\(EngineCore(?:_DP|_)?(\d{0,4})\b[^()\n]{0,60}\).{0,20}INFO (?!.{0,60}shm_broadcast)|"
     rb".{0,160}Engine (\d{1,4}): .{0,120}generation throughput: (?!0\.0 )"
 )
+WORKS_LINE = re.compile(ORDINARY_LINE.pattern + rb"(?:" + WORKS.pattern + rb")")
+STEP_LINE = re.compile(rb"Step \d{1,12} \|")
 # Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
 BEFORE: Final = 1800
-_WANTED: Final = ("Step ", "finished", "Resuming ", "Starting ", "API server version", "startup complete")
+# Lines of a logger at the level of an error, known or not, in JSON and of torch's own, too.
+_ERRORS: Final = (r"\b(?:ERROR|CRITICAL|FATAL)\b", r'"(?:error|critical|fatal)"', r"\b[WEF]\d{3,4} \d\d:\d\d:")
+# Of ordinary lines: starts, ends, and an engine that was told to end. Of steps there are many: they have STEP_LINE.
+_WANTED: Final = (
+    r"Starting (?:RL|SFT|orchestrator|from scratch)",
+    "finished[.!]",
+    "Resuming ",
+    "API server version",
+    "startup complete",
+    r"\[shutdown\] ",
+    "Shutting down FastAPI",
+)
 
 
 @cache
-def gate() -> re.Pattern[bytes]:
-    """Finds any word without which no known error, traceback or summary of one can be."""
+def gate() -> Any:
+    """Finds any word without which no known error, traceback or summary of one can be, and what is wanted of others."""
     words = {word for signature in SIGNATURES.signatures for word in signature.words}
     words |= {
         "Traceback (most",
@@ -53,7 +69,7 @@ def gate() -> re.Pattern[bytes]:
         "'loss': ",
         "step:",
     }
-    return re.compile(any_of(map(part_of, words)).encode())
+    return finder(words, *_ERRORS, *_WANTED)
 
 
 @cache
@@ -73,7 +89,7 @@ def end_of(raw: bytes) -> int:
 
 
 @cache
-def news() -> re.Pattern[bytes]:
+def news() -> Any:
     """Finds what is wanted of ordinary lines."""
     words = {word for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
-    return re.compile(any_of(map(part_of, (*words, *_WANTED))).encode())
+    return finder(words, *_WANTED, STEP_LINE.pattern.decode())

@@ -1,7 +1,8 @@
 """Reads one log of any size in a stream, and keeps what may explain an end.
 
-Most lines of a log say that all goes on. They are passed over by one expression each, without being decoded; so are
-lines that hold none of the words that a known error cannot be without. Memory is bounded whatever the log holds.
+Most lines of a log say that all goes on. One search over a whole block finds the others: those that hold one of the
+words that a known error cannot be without. Of what lies between them, only what events need is taken: how many
+ordinary lines there were, the last of them, steps. Memory is bounded whatever the log holds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import BinaryIO, Final
@@ -56,42 +57,58 @@ TAIL: Final = 80  # lines at a log's end among which last words are looked for
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
 # What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
 _TOLD_TO_END = re.compile(
-    rb"\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received signal)|"
-    rb"Shutting down FastAPI HTTP server"
+    r"\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received signal)|"
+    r"Shutting down FastAPI HTTP server"
 )
 _LOST: Final = ("engine-dead", "engine-waiting-ended")
 _OF_CORE = re.compile(r"\((?:EngineCore|Worker|VllmWorker|RayWorker)")
 BEGUN: Final = 50  # lines that show of what kind a log is
-RECENT_LINES: Final = 50  # ordinary ones that are kept
+RECENT_LINES: Final = 50  # ordinary ones within which an engine dies that was told to end
+MOST_STEPS: Final = 64  # more between two events are not all read
+LAST_STEPS: Final = 16  # the last of them are
+NEAR_LINES: Final = 8  # before a line that is looked at: they are tried one by one for being ordinary
+NEAR_BYTES: Final = 64 << 10  # no line further away is
 DEATH_S: Final = 120.0  # within which an engine's end follows from an exception of it
 _SAMPLE = "\u2502"  # of tables in which sampled answers are printed
 
 
 def scan(
-    stream: BinaryIO, name: str, role: Role | None = None, *, attempt: str = "", kernel: bool = False
+    stream: BinaryIO,
+    name: str,
+    role: Role | None = None,
+    *,
+    attempt: str = "",
+    kernel: bool = False,
+    progress: Callable[[int], object] = lambda size: None,
 ) -> list[Log]:
-    """Read it to its end. More than one log comes of a text that joins several ("==> NAME <=="). Raises OSError."""
-    return _Scan(name, role, attempt, kernel).read(stream)
+    """Read it to its end. More than one log comes of a text that joins several ("==> NAME <=="). Raises OSError.
+
+    ``progress`` is told how many bytes were read each time.
+    """
+    return _Scan(name, role, attempt, kernel).read(stream, progress)
 
 
-def blocks(stream: BinaryIO, log: Log) -> Iterator[list[bytes]]:
-    """Lines in pieces of about a megabyte, without colours. A line without end is cut, so that memory is bounded."""
+def blocks(stream: BinaryIO, log: Log, progress: Callable[[int], object] = lambda size: None) -> Iterator[bytes]:
+    """Whole lines in pieces of about a megabyte, each behind its line end, without colours.
+
+    A line without end is cut, so that memory is bounded.
+    """
     rest = b""
     try:
         while data := stream.read(BLOCK_BYTES):
             log.bytes += len(data)
-            parts = plain_bytes(rest + data).split(b"\n")
-            rest = parts.pop()
-            if len(rest) > LINE_BYTES:
-                rest = rest[:LINE_BYTES]
-            yield parts
+            progress(len(data))
+            whole, end, rest_of_it = data.rpartition(b"\n")
+            if end:
+                yield plain_bytes(b"\n%b%b" % (rest, whole))
+            rest = (rest_of_it if end else rest + data)[:LINE_BYTES]
     except (EOFError, zlib.error) as error:
         if not log.bytes:
             raise OSError("it is compressed, and damaged from its start on") from error
         log.trouble = "its compressed end is missing or damaged"
     if rest:
         log.half_line = True
-        yield [rest]
+        yield plain_bytes(b"\n" + rest)
 
 
 def _is_cut(raised: Raised | None, number: int) -> bool:
@@ -110,6 +127,34 @@ def _known(roles: tuple[Role, ...], message: str, frame: str) -> Signature | Non
     return None
 
 
+def _begun(block: bytes) -> list[bytes]:
+    return block.split(b"\n", BEGUN + 1)[1 : BEGUN + 1]
+
+
+def _last_ordinary(block: bytes, at: int, end: int) -> bytes:
+    """Of the lines from one line end to another one; b"" where none of them is."""
+    for _ in range(NEAR_LINES):
+        start = block.rfind(b"\n", at, end)
+        if start < 0 or gates.ORDINARY.match(block, start + 1, end):
+            return block[start + 1 : end] if start >= 0 else b""
+        end = start
+    found = deque(gates.ORDINARY_LINE.finditer(block, max(at, end - NEAR_BYTES), end), maxlen=1)
+    return _line_at(block, found[0].end(), end) if found else b""
+
+
+def _line_at(block: bytes, start: int, end: int) -> bytes:
+    """The line that begins at ``start``; the block, or what counts of it, goes to ``end``."""
+    found = block.find(b"\n", start, end)
+    return block[start : found if found >= 0 else end]
+
+
+def _few(steps: list[re.Match[bytes]]) -> list[re.Match[bytes]]:
+    """Of very many some of all and the last: what is asked of steps is whether a handful came after something."""
+    if len(steps) <= MOST_STEPS:
+        return steps
+    return [*steps[: -LAST_STEPS : len(steps) // MOST_STEPS + 1], *steps[-LAST_STEPS:]]
+
+
 class _Scan:
     def __init__(self, name: str, role: Role | None, attempt: str, kernel: bool) -> None:
         self._whole = name
@@ -117,10 +162,9 @@ class _Scan:
         self._attempt = attempt
         self._kernel = kernel
         self._done: list[Log] = []
-        self._recent: deque[bytes] = deque(maxlen=RECENT_LINES)
-        self._before: Sequence[bytes] = ()  # the last lines before those that are being read
-        self._lines: Sequence[bytes] = ()
-        self._from = 0  # lines before them
+        self._before: Sequence[bytes] = ()  # the last lines before the block that is being read
+        self._text = b""  # that block
+        self._end_at = 0  # where in it the present line ends
         self._begin(name, role, 0)
 
     def _begin(self, name: str, role: Role | None, line: int) -> None:
@@ -141,56 +185,97 @@ class _Scan:
         self._stalled: tuple[Event, int] | None = None  # and which of several engines
         self._resuming: int | None = None
         self._told_to_end = False  # the engine
+        self._told_at: int | None = None  # after how many ordinary lines
         self._serves = False  # it is a server that came up
-        self._lives = 0  # ordinary lines so far
+        self._lives = 0  # ordinary lines since something was seen that makes them count
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
-    def read(self, stream: BinaryIO) -> list[Log]:
-        gate, ordinary, json_ordinary, wanted = (
-            gates.gate().search,
-            gates.ORDINARY.match,
-            gates.ORDINARY_JSON.match,
-            gates.news().search,
-        )
-        keep = self._recent.append
+    def read(self, stream: BinaryIO, progress: Callable[[int], object]) -> list[Log]:
         around: re.Pattern[bytes] | None = None
-        for parts in blocks(stream, self.log):
+        for block in blocks(stream, self.log, progress):
             if self._number == 0:
-                around = wrapper(parts[:BEGUN])
-                self._guess_role(parts)
+                around = wrapper(_begun(block))
+                self._guess_role(block)
             if around is not None:
-                parts = [raw[found.end() :] if (found := around.match(raw)) else raw for raw in parts]
-            if parts and self._stamp is None:
-                self._look_at_times(parts[:BEGUN])
-            number = self._number
-            self._before, self._lines, self._from = self._last_lines()[1], parts, number
-            for raw in parts:
-                number += 1
-                if ordinary(raw) or (raw[:1] == b"{" and json_ordinary(raw)):
-                    self._lives += 1
-                    self._ordinary = raw
-                    keep(raw)
-                    if self._stalled is not None and (found := gates.WORKS.match(raw)):
-                        self._works(int(found[1] or found[2] or 0))
-                    if self._growing:
-                        self._growing = []
-                    if not wanted(raw, 0, WANTED_BYTES):
-                        continue
-                elif not (
-                    gate(raw, 0, gates.end_of(raw))
-                    or self._growing
-                    or not self._tracebacks.idle
-                    or self.log.ranks.wanted
-                ):
-                    continue
-                self._number = number
-                for part in raw.split(b"\r") if b"\r" in raw else (raw,):
-                    if part:
-                        self._line(part)
-            self._number = number
+                block = re.sub(rb"\n(?:%b)" % around.pattern, b"\n", block)
+            if self._stamp is None:
+                self._look_at_times(_begun(block))
+            self._before = self._last_lines()[1]
+            self._text, self._end_at = block, 0
+            self._block(block)
+            self._end_at = len(block)
             self._note_time(self._ordinary)
         self._end()
         return [log for log in self._done if log.lines]
+
+    # ------------------------------------------------------------ a block: what is looked at, and what is passed over
+
+    def _block(self, block: bytes) -> None:
+        """``block`` begins with a line end: each line is known by the one before it."""
+        search, other = gates.gate().search, gates.OTHER_LINE.search
+        at, size = 0, len(block)
+        word = -1  # where the next word is
+        while at < size:
+            if word <= at:
+                found = search(block, at)
+                word = found.start() if found else size
+            start = block.rfind(b"\n", at, word) if word < size else size
+            if self._is_told_more:
+                found = other(block, at, start)  # lines that belong to something hold no such words
+                start = found.start() if found else start
+            if start > at:
+                self._pass_over(block, at, start)
+            if start == size:
+                return
+            raw = _line_at(block, start + 1, size)
+            self._number += 1
+            at = self._end_at = start + 1 + len(raw)
+            self._look_at(raw, word - start - 1)
+
+    @property
+    def _is_told_more(self) -> bool:
+        """Do the next lines belong to what was said?"""
+        return bool(self._growing) or self.log.ranks.wanted or not self._tracebacks.idle
+
+    def _look_at(self, raw: bytes, word: int) -> None:
+        """One line. ``word``: where in it a word was found, or behind it."""
+        if gates.ORDINARY.match(raw):
+            self._is_ordinary(raw)
+            if not gates.news().search(raw, 0, WANTED_BYTES):
+                return
+        elif word >= gates.end_of(raw) and not self._is_told_more:
+            return
+        for part in raw.split(b"\r") if b"\r" in raw else (raw,):
+            if part:
+                self._line(part)
+
+    def _is_ordinary(self, raw: bytes) -> None:
+        self._lives += 1
+        self._ordinary = raw
+        self._growing = []
+        if self._stalled is not None and (found := gates.WORKS.match(raw)):
+            self._works(int(found[1] or found[2] or 0))
+
+    def _pass_over(self, block: bytes, at: int, end: int) -> None:
+        """Lines without any word, from one line end to another one."""
+        number = self._number
+        if self.log.events or self._told_at is not None:
+            self._lives += len(gates.ORDINARY_LINE.findall(block, at, end))
+        if self._stalled is not None:
+            for found in gates.WORKS_LINE.finditer(block, at, end):
+                self._works(int(found[1] or found[2] or 0))
+        if self._growing:
+            self._growing = []  # all of them are ordinary, then
+        counted = at
+        for found in _few(list(gates.STEP_LINE.finditer(block, at, end))):
+            start = block.rfind(b"\n", at, found.start()) + 1
+            self._number += block.count(b"\n", counted, start)
+            counted = start
+            raw = _line_at(block, start, end)
+            if gates.ORDINARY.match(raw):
+                self._line(raw)
+        self._number = number + block.count(b"\n", at, end)
+        self._ordinary = _last_ordinary(block, at, end) or self._ordinary
 
     def _end(self) -> None:
         log = self.log
@@ -259,10 +344,8 @@ class _Scan:
 
     def _last_lines(self) -> tuple[int, Sequence[bytes]]:
         """Some lines up to the present one, and how many stand before them."""
-        here = self._number - self._from
-        found = self._lines[max(0, here - TAIL) : here]
-        if here < TAIL:
-            found = [*self._before, *found][-TAIL:]
+        found = self._text[: self._end_at].rsplit(b"\n", TAIL)[1:]
+        found = [*self._before, *found][-TAIL:]
         return self._number - len(found), found
 
     def _are_last_words(self, line: int) -> bool:
@@ -296,11 +379,10 @@ class _Scan:
             )
         )
 
-    def _guess_role(self, parts: Sequence[bytes]) -> None:
+    def _guess_role(self, begun: bytes) -> None:
         """Whose log it is, where its name says nothing and only one of them speaks in it."""
         if self.log.role is not None or self._kernel:
             return
-        begun = b"\n".join(parts)
         marks: dict[Role, bytes] = {
             "inference": b"vLLM API server version",
             "orchestrator": b"Starting orchestrator",
@@ -385,6 +467,7 @@ class _Scan:
         role, kernel = named(name)
         number = self._number
         self._number -= 1
+        self._end_at = self._text.rfind(b"\n", 0, self._end_at)
         self._end()
         self._number = number
         self._kernel = kernel
@@ -394,8 +477,9 @@ class _Scan:
         message = line.text.strip()
         role = self._role_of(line)
         if role in (None, "launcher", "inference") and _STARTS["inference"].match(message):
-            self._told_to_end = self._serves = False
-            self._recent.clear()
+            self._told_to_end, self._told_at, self._serves = False, None, False
+        if _TOLD_TO_END.search(message):
+            self._told_at = self._lives
         self._serves = self._serves or message.startswith(_SERVES)
         for start_role, pattern in _STARTS.items():
             if pattern.match(message) and (start_role == role or (role is None and start_role == "launcher")):
@@ -417,7 +501,7 @@ class _Scan:
                 elif isinstance(fact, FreshStartSeen):
                     self._resuming = None
             if facts:
-                break
+                return
         if (signature := self._match(line, message)) is not None and signature.quiet:
             event = self._seen(signature, line, message)
             if signature.name == "engine-stalled":
@@ -492,8 +576,8 @@ class _Scan:
                 signature is not None and signature.quiet
             )
             event.resuming = self._resuming
-            if role == "inference" and event.name in _LOST and not self._told_to_end:
-                self._told_to_end = any(map(_TOLD_TO_END.search, self._recent))
+            if role == "inference" and event.name in _LOST and self._told_at is not None:
+                self._told_to_end = self._told_to_end or self._lives - self._told_at < RECENT_LINES
             event.closing = self._told_to_end and role == "inference"
             self.log.events.append(event)
             self._open[key, role] = event

@@ -39,6 +39,11 @@ def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str
     return "\n".join([*lines, *left_out])
 
 
+def headline(root: Cause) -> str:
+    """What went wrong, in one line, with the job's own."""
+    return f"{root.name}: {_cut(root.text)}"
+
+
 def _one(told: Diagnosis, reason: str) -> list[str]:
     where = f"{told.attempt}: " if told.attempt else ""
     step = f" after step {told.step}" if told.step is not None else ""

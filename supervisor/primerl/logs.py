@@ -11,8 +11,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from supervisor import signatures
 from supervisor.core.facts import (
@@ -25,6 +26,7 @@ from supervisor.core.facts import (
     WorkSeen,
 )
 from supervisor.escapes import plain
+from supervisor.signatures.words import finder, words_of
 
 LONGEST: Final = signatures.LONGEST  # of a text line; the longest of ours has some 400 characters
 LONGEST_JSON: Final = 65536  # a JSON line carries its traceback, and half of one is no JSON
@@ -109,8 +111,20 @@ _FRESH = re.compile(r"Training from scratch|No checkpoints found in .{1,400}\. S
 SIGNATURES: Final = signatures.read(Path(__file__).with_name("signatures.toml"), signatures.VLLM, signatures.GENERAL)
 
 
+@cache
+def _words() -> Any:
+    """Finds the words that a line with a fact cannot be without: most lines have none, and are looked at no closer."""
+    patterns = (TRAINER_STEP, ORCHESTRATOR_STEP, BATCH, _FRESH, *(pattern for _, _, pattern in _PHASES))
+    words = {word for pattern in patterns for word in words_of(pattern.pattern)}
+    words |= {word for signature in SIGNATURES.signatures for word in signature.words}
+    return finder(words.union(*_FINISHES.values()))
+
+
 def parse_line(role: Role, line: str) -> list[Fact]:
     """Facts in one line of ``role``'s own file. Never raises; time is bounded by ``LONGEST``."""
+    line = plain(line[:LONGEST_JSON])
+    if not _words().search(line.encode(errors="replace")):
+        return []
     level, message = _message(line)
     if not message:
         return []
@@ -128,7 +142,6 @@ def parse_line(role: Role, line: str) -> list[Fact]:
 
 def _message(line: str) -> tuple[str | None, str]:
     """Level and message of a line; level None when it is no line of a logger."""
-    line = plain(line[:LONGEST_JSON])
     if "\r" in line[:LONGEST] and not line.startswith("{"):
         line = line[:LONGEST].rpartition("\r")[2]
     head = TORCHRUN.match(line)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from supervisor.core.facts import ErrorSeen, Role
-from supervisor.signatures.words import LITERALS, any_of, may_hide, part_of, reach_of, words_of
+from supervisor.signatures.words import END, Choices, is_bounded, reach_of, words_of
 
 Kind = Literal["deterministic", "transient"]
 Link = Literal["cause", "failure", "consequence", "end"]
@@ -27,7 +27,6 @@ _TEXTS: Final = ("sentence", "remedy", "source")
 _OF_DIAGNOSE: Final = ("link", "after", "before", "mild", "quiet", "only", "frame")
 _KEYS: Final = {"name", "kind", "roles", "pattern", "examples", "others", *_TEXTS, *_OF_DIAGNOSE}
 _LEAST: Final = 4  # letters of the word that a pattern must hold, so that most lines are told apart without it
-_UNBOUNDED = re.compile(r"[*+]|\{\d*,\}")
 
 
 class SignatureError(ValueError):
@@ -38,7 +37,8 @@ class SignatureError(ValueError):
 class Signature:
     """One known failure. ``pattern`` is matched from the beginning of a message; no ``roles``: it counts in all.
 
-    ``words``: each line that matches holds one of them. The last fields are read by ``diagnose`` alone.
+    ``words``: each line that matches holds one of them, at its end where the word ends with ``words.END``. The last
+    fields are read by ``diagnose`` alone.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Registry:
             if signature.name in self._by_name:
                 raise SignatureError(f"Two signatures are called {signature.name}: give one of them another name.")
             self._by_name[signature.name] = signature
-        self._gates: dict[Role, _Gate] = {}
+        self._choices: Choices | None = None
 
     def match(self, role: Role, line: str, *, diagnosing: bool = False, frame: str = "") -> Signature | None:
         """The first signature that ``line`` (a message) has in ``role``'s file. Time is bounded by ``LONGEST``.
@@ -80,8 +80,9 @@ class Registry:
         """
         if len(line) > LONGEST:
             line = line[:LONGEST]
-        for signature in self._may_match(role, line):
-            if signature.diagnosed_only and not diagnosing:
+        for place in self._may_match(line):
+            signature = self.signatures[place]
+            if (signature.roles and role not in signature.roles) or (signature.diagnosed_only and not diagnosing):
                 continue
             if diagnosing and signature.frame not in frame:
                 continue
@@ -89,11 +90,12 @@ class Registry:
                 return signature
         return None
 
-    def _may_match(self, role: Role, line: str) -> list[Signature]:
-        gate = self._gates.get(role)
-        if gate is None:  # made when a role is first heard: most commands read no log
-            gate = self._gates[role] = _Gate([s for s in self.signatures if not s.roles or role in s.roles])
-        return gate.pass_on(line)
+    def _may_match(self, line: str) -> list[int]:
+        if self._choices is None:  # made when a line is first heard: most commands read no log
+            self._choices = Choices([signature.words for signature in self.signatures])
+            self._reach = reach(self.signatures)
+        # All match from the beginning, and none further than that: the rest of a long line need not be looked at.
+        return self._choices.of(line[: self._reach + 1])
 
     def error(self, role: Role, line: str) -> ErrorSeen | None:
         """The same as a fact, with what it means and what helps."""
@@ -112,30 +114,6 @@ class Registry:
     def get(self, name: str) -> Signature | None:
         """The signature of that name."""
         return self._by_name.get(name)
-
-
-class _Gate:
-    """Tells in one pass over a line which signatures may match it: those with a part of one of their words in it."""
-
-    def __init__(self, signatures: Sequence[Signature]) -> None:
-        self._signatures = signatures
-        self._parts = [{part_of(word) for word in signature.words} for signature in signatures]
-        self._found = re.compile(any_of(part for parts in self._parts for part in parts)).findall
-        # All match from the beginning, and none further than that: the rest of a long line need not be looked at.
-        self._reach = reach(signatures)
-        self._near: dict[str, frozenset[int]] = {}
-
-    def pass_on(self, line: str) -> list[Signature]:
-        """Those signatures, in their order."""
-        places: set[int] = set()
-        for part in set(self._found(line, 0, self._reach)):
-            near = self._near.get(part)
-            if near is None:
-                near = self._near[part] = frozenset(
-                    place for place, parts in enumerate(self._parts) if any(may_hide(part, one) for one in parts)
-                )
-            places |= near
-        return [self._signatures[place] for place in sorted(places)]
 
 
 def reach(signatures: Sequence[Signature]) -> int:
@@ -215,11 +193,13 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
 def _compiled(patterns: Sequence[str], where: str) -> re.Pattern[str]:
     if not patterns:
         raise SignatureError(f"{where} has no pattern: give the beginning of its line.")
-    for pattern in patterns:
-        # Unbounded repeats are what makes an expression take minutes on a line that somebody made for it.
-        if _UNBOUNDED.search(LITERALS.sub("", pattern)):
-            raise SignatureError(f"{where} repeats without a bound in {pattern!r}: write {{0,80}} instead of * or +.")
     try:
+        for pattern in patterns:
+            # Unbounded repeats are what makes an expression take minutes on a line that somebody made for it.
+            if not is_bounded(pattern):
+                raise SignatureError(
+                    f"{where} repeats without a bound in {pattern!r}: write {{0,80}} instead of * or +."
+                )
         compiled = re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.S)
     except re.error as error:
         raise SignatureError(f"{where} is no regular expression: {error}. Mend it.") from None
@@ -232,7 +212,7 @@ def _words_of_all(patterns: Sequence[str], where: str) -> tuple[str, ...]:
     found: list[str] = []
     for pattern in patterns:
         words = words_of(pattern)
-        if not words or min(map(len, words)) < _LEAST:
+        if not words or min(len(word.removesuffix(END)) for word in words) < _LEAST:
             raise SignatureError(
                 f"{where} has no plain word of {_LEAST} letters in {pattern!r} that each of its lines must hold: "
                 "write one, or make two patterns of one with a choice."

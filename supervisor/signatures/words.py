@@ -1,142 +1,162 @@
-"""The plain words that an expression cannot match without: who looks for them first needs the expression seldom."""
+"""The plain words that an expression cannot match without: one search for all of them passes over what is healthy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import cache
-from typing import Final
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from re import _parser  # type: ignore[attr-defined]  # what ``re`` itself reads an expression with, in each Python 3.11+
+from typing import Any, Final
 
-# Escapes and character classes, which may hold a literal "*", "+", "{", "(" or "|".
-LITERALS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.S)
+import re2
 
-_INSIDE = re.compile(r"\((?:\?[a-zA-Z]*:|\?P<\w+>)?((?!\?).*)\)", re.S)  # of a group that is part of the match
-_TIMES = re.compile(r"\?|\{(\d*)(?:,(\d+))?\}")
+MOST_TEXTS: Final = 16  # that one run of parts may have
+MEMORY_BYTES: Final = 16 << 20  # at most; with a few megabytes less than it needs, RE2 reads a hundred times as slowly
+END: Final = "\n"  # the last letter of a word that a message must end with
 
-PIECE, LEAST = 12, 6
-# How often letters come in English text, in percent; what is not named is rarer.
-LETTERS: Final = " etaoinsrhldcumfpgwybvk01."
-SHARES: Final = (18, 10, 7, 7, 6, 6, 6, 5, 5, 5, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2)
-COMMON: Final = dict(zip(LETTERS, SHARES, strict=True))
-
-
-def part_of(word: str) -> str:
-    """A part of the word that begins with a letter that is rare in text: the fewer places an expression has to try, the
-    faster it passes over what a model has written."""
-    start = min(range(max(1, len(word) - LEAST + 1)), key=lambda place: COMMON.get(word[place], 0))
-    return word[start : start + PIECE]
-
-
-def any_of(words: Iterable[str]) -> str:
-    """An expression that finds any of these, the shorter of two that begin alike; it tries each beginning once."""
-    return _either(sorted(set(words))) or "(?!)"
-
-
-def may_hide(found: str, part: str) -> bool:
-    """Can ``part`` begin where ``found`` was found, so that it is passed over with it?"""
-    return any(found[start : start + len(part)] == part[: len(found) - start] for start in range(len(found)))
-
-
-def _either(words: list[str]) -> str:
-    if "" in words:
-        return ""  # what is longer begins with it
-    choices = [
-        re.escape(letter) + _either([word[1:] for word in words if word[0] == letter])
-        for letter in sorted({word[0] for word in words})
-    ]
-    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})" if choices else ""
+# Letters that are themselves however a line was written: as text, or as JSON (docker's also hides <, > and &).
+_PLAIN: Final = frozenset(map(chr, range(0x20, 0x7F))) - frozenset('"\\<>&')
+# Behind a message: the end of the line, JSON's quotation mark, the rest of a frame, "[repeated 3x across cluster]".
+_BEHIND: Final = r"[ \t\r]*(?:[^\w \t\r]|$)"
 
 
 def words_of(pattern: str) -> tuple[str, ...]:
     """Plain words, one of which stands in each line that ``pattern`` matches; none where that cannot be told.
 
-    Of all that must stand there, the longest: a run of plain letters, or a group with a word in each of its choices.
+    Of all that must stand there, those of which the shortest is longest: a run of plain letters, or a group with a
+    word in each of its choices. Raises re.error.
     """
-    choices = [_words_of_one(part) for part in _split(pattern)]
-    return tuple(dict.fromkeys(word for words in choices for word in words)) if all(choices) else ()
+    parsed = _parsed(pattern)
+    found = () if parsed.state.flags & re.IGNORECASE else _words(parsed)
+    return tuple(word for word in found if not any(other != word and other in word for other in found))
 
 
 @cache
 def reach_of(pattern: str) -> int:
-    """No match is longer than so many characters. The pattern repeats nothing without a bound."""
-    return max(map(_reach_of_one, _split(pattern)))
+    """No match is longer than so many characters. Raises re.error."""
+    return int(_parsed(pattern).getwidth()[1])
 
 
-def _reach_of_one(pattern: str) -> int:
-    reach = place = 0
-    while place < len(pattern):
-        end = _after(pattern, place)
-        wide = 1
-        if pattern[place] == "(":
-            inside = _INSIDE.fullmatch(pattern, place, end)
-            wide = reach_of(inside[1]) if inside else 0  # what looks ahead or back is no part of the match
-        times = _TIMES.match(pattern, end)
-        if times:
-            wide *= int(times[2] or times[1] or 1)
-            end = times.end() + (pattern[times.end() : times.end() + 1] == "?")
-        reach += wide
-        place = end
-    return reach
+def is_bounded(pattern: str) -> bool:
+    """Does it repeat nothing without a limit? Raises re.error."""
+    return not any(
+        str(kind) in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and value[1] == _parser.MAXREPEAT
+        for kind, value in _items(_parsed(pattern))
+    )
 
 
-def _words_of_one(pattern: str) -> tuple[str, ...]:
-    """The same for a pattern without a choice outside of its groups."""
+def finder(words: Iterable[str], *expressions: str) -> Any:
+    """Finds in bytes without colours whatever one of the words is in, and each of the expressions.
+
+    RE2 reads hundreds of megabytes a second, however many there are.
+    """
+    return re2.compile("|".join([_any_of(words), *expressions]).encode("latin-1"), _options())
+
+
+class Choices:
+    """Which of many lists of words a line has one of, told in one pass over it. Safe in any thread."""
+
+    def __init__(self, choices: Sequence[Sequence[str]]) -> None:
+        self._set = re2.Set.SearchSet(_options())
+        for words in choices:
+            self._set.Add(_any_of(words).encode("latin-1"))
+        self._set.Compile()
+
+    def of(self, line: str) -> list[int]:
+        """Their places, in order."""
+        return sorted(self._set.Match(line.encode(errors="replace")) or ())
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.max_mem = MEMORY_BYTES
+    return options
+
+
+def _any_of(words: Iterable[str]) -> str:
+    return "|".join(re.escape(word.removesuffix(END)) + _BEHIND * word.endswith(END) for word in sorted(set(words)))
+
+
+@lru_cache(maxsize=64)
+def _parsed(pattern: str) -> Any:
+    return _parser.parse(pattern)
+
+
+def _items(parsed: Any) -> Iterable[tuple[Any, Any]]:
+    """Every part of a parsed expression, those inside of others included."""
+    for kind, value in parsed:
+        yield kind, value
+        for part in value if isinstance(value, tuple | list) else [value]:
+            for inner in part if isinstance(part, list) else [part]:
+                if isinstance(inner, _parser.SubPattern):
+                    yield from _items(inner)
+
+
+def _words(parsed: Any) -> tuple[str, ...]:
+    """The best of the runs of parts whose texts are all known, and of the parts that hold words of their own."""
     best: tuple[str, ...] = ()
-    run, place = "", 0
-    while place <= len(pattern):
-        char = pattern[place : place + 1]
-        end = place + 1
-        found: tuple[str, ...] = ()
-        plain = ""
-        if char == "(":
-            end = _closing(pattern, place)
-            inner = re.fullmatch(r"\((?:\?:|\?P<\w+>)?((?!\?).*)\)", pattern[place:end], re.S)
-            found = words_of(inner[1]) if inner else ()
-        elif char == "[":
-            end = LITERALS.match(pattern, place).end()  # type: ignore[union-attr]  # it compiles
-        elif char == "\\":
-            end = place + 2
-            plain = "" if pattern[place + 1].isalnum() else pattern[place + 1]
-        elif char not in ("", ".", "^", "$", "?", "{"):
-            plain = char
-        if char == "{":
-            end = pattern.index("}", place) + 1
-        optional = re.match(r"\?|\{0?,", pattern[end:]) is not None
-        if optional:
-            found, plain = (), ""
-        run += plain
-        if plain and pattern[end : end + 1] != "{":
-            place = end
+    run: tuple[str, ...] = ("",)
+    for item in [*parsed, None]:
+        texts = _texts(item) if item else ()
+        if texts and len(run) * len(texts) <= MOST_TEXTS:
+            run = tuple(dict.fromkeys(before + text for before in run for text in texts))
             continue
-        best = max(best, found, (run,) if run else (), key=lambda words: min(map(len, words), default=0))
-        run = ""
-        place = end
-    return best
+        best = max(best, run, _inside(item) if item else (), key=_least)
+        run = texts or ("",)
+    return best if _least(best) else ()
 
 
-def _split(pattern: str) -> list[str]:
-    """A pattern at its outermost bars."""
-    parts, start, place = [], 0, 0
-    while place < len(pattern):
-        char = pattern[place]
-        if char == "|":
-            parts.append(pattern[start:place])
-            start = place + 1
-        place = _after(pattern, place)
-    return [*parts, pattern[start:]]
+def _texts(item: tuple[Any, Any]) -> tuple[str, ...]:
+    """All texts that a part matches, where they are few and plain; none where that cannot be told."""
+    name, value = str(item[0]), item[1]
+    if name == "LITERAL":
+        return (chr(value),) if chr(value) in _PLAIN else ()
+    if name == "AT":
+        return (END,) if str(value) == "AT_END" else ("",)
+    if name in ("ASSERT", "ASSERT_NOT"):
+        return ("",)
+    if name == "IN":
+        return _texts_of_any([[one] for one in value])
+    if name == "BRANCH":
+        return _texts_of_any(value[1])
+    if name == "SUBPATTERN" and not value[1] & re.IGNORECASE:
+        return _texts_of_all(value[3])
+    if name.endswith("_REPEAT") and value[:2] == (0, 1):
+        found = _texts_of_all(value[2])
+        return ("", *found) if found else ()
+    return ()
 
 
-def _after(pattern: str, place: int) -> int:
-    """Where the next part begins: behind a group, a class of characters, an escape, or one character."""
-    if pattern[place] == "(":
-        return _closing(pattern, place)
-    found = LITERALS.match(pattern, place)
-    return found.end() if found else place + 1
+def _texts_of_all(parts: Any) -> tuple[str, ...]:
+    run: tuple[str, ...] = ("",)
+    for item in parts:
+        run = tuple(dict.fromkeys(before + text for before in run for text in _texts(item)))
+        if not 0 < len(run) <= MOST_TEXTS:
+            return ()
+    return run
 
 
-def _closing(pattern: str, place: int) -> int:
-    """Behind the bracket that closes the group that begins at ``place``."""
-    place += 1
-    while pattern[place] != ")":
-        place = _after(pattern, place)
-    return place + 1
+def _texts_of_any(choices: Sequence[Any]) -> tuple[str, ...]:
+    found = [_texts_of_all(choice) for choice in choices] if len(choices) <= MOST_TEXTS else []
+    return tuple(dict.fromkeys(text for texts in found for text in texts)) if all(found) else ()
+
+
+def _inside(item: tuple[Any, Any]) -> tuple[str, ...]:
+    """Words of a part of which not all texts are known."""
+    name, value = str(item[0]), item[1]
+    if name == "SUBPATTERN" and not value[1] & re.IGNORECASE:
+        return _words(value[3])
+    if name == "ATOMIC_GROUP":
+        return _words(value)
+    if name.endswith("_REPEAT") and value[0] > 0:
+        return _words(value[2])
+    if name == "BRANCH":
+        choices = [_words(choice) for choice in value[1]]
+        return tuple(dict.fromkeys(word for words in choices for word in words)) if all(choices) else ()
+    return ()
+
+
+def _least(words: tuple[str, ...]) -> int:
+    return min((len(word.removesuffix(END)) for word in words), default=0)

@@ -1,0 +1,239 @@
+"""A gigabyte of healthy lines is read in seconds, and no line that matters is passed over for it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.diagnose import ROLES, lines
+from supervisor.cli import reading
+from supervisor.cli.main import main
+from supervisor.core.facts import Role
+from supervisor.diagnosis import gates, scan
+from supervisor.diagnosis.places import Source
+from supervisor.diagnosis.seen import Log
+from supervisor.escapes import plain_bytes
+from supervisor.primerl import logs
+from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.words import Choices, finder
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.toml"))
+OOM = "[trainer0]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.16 GiB."
+ALL: dict[str, Role | None] = {
+    "trainer": "trainer", "orchestrator": "orchestrator", "inference": "inference", "env": "env",
+}  # fmt: skip
+
+
+def read(text: str | bytes, role: Role | None = None) -> Log:
+    data = text.encode() if isinstance(text, str) else text
+    (log,) = scan.scan(io.BytesIO(data), "x.log", role)
+    return log
+
+
+# ---------------------------------------------------------------- nothing is lost
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("", ""),
+        ("", "  \t\r"),
+        ("[trainer0]:\x1b[2m03:00:12\x1b[0m \x1b[31m\x1b[1m  ERROR\x1b[0m \x1b[31m\x1b[1m\x1b[22m", "\x1b[0m\x1b[0m"),
+        ("[default3]:[rank3]: ", ""),
+        ("(EngineCore_DP0 pid=42) ERROR 01-06 03:00:12 [core.py:7] ", ""),
+        ("2026-01-06T03:00:12.123456789Z stderr F 03:00:12   ERROR ", " [train.py::350]"),
+        ("Jan 06 03:00:12 pod7 rl[4100]: ", ""),
+        ("(TaskRunner pid=12) ", " [repeated 3x across cluster]"),
+        ("50%|#####     | 2/4 [00:10<00:10,  5.20s/it]\r", ""),
+    ],
+)
+def test_the_line_of_every_known_error_is_found_behind_any_prefix(before: str, behind: str) -> None:
+    for signature in SIGNATURES.signatures:
+        for _, line in signature.examples:
+            assert gates.gate().search(plain_bytes(f"{before}{line}{behind}".encode())), (signature.name, line)
+
+
+@pytest.mark.parametrize("colour", ["", "\x1b[2m"])
+def test_the_line_of_every_known_error_is_found_inside_json(colour: str) -> None:
+    for signature in SIGNATURES.signatures:
+        for _, line in signature.examples:
+            ours = json.dumps({"timestamp": "2026-08-15T10:01:00", "level": "WARNING", "message": f"{colour}{line}"})
+            docker = json.dumps({"log": f"{colour}{line}\n", "stream": "stderr", "time": "2026-01-06T03:00:12.1Z"})
+            for char in "<>&":  # as Go writes them
+                docker = docker.replace(char, f"\\u{ord(char):04x}")
+            for raw in (ours, docker):
+                assert gates.gate().search(plain_bytes(raw.encode())), (signature.name, raw)
+
+
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_line_that_a_pattern_matches_is_without_its_words(data: st.DataObject) -> None:
+    choices = Choices([one.words for one in SIGNATURES.signatures])
+    for place, signature in enumerate(SIGNATURES.signatures):
+        line = data.draw(st.from_regex(signature.pattern))
+        found = signature.pattern.match(line)
+        if found is not None:
+            assert finder(signature.words).search(line.encode(errors="replace")), (signature.name, line)
+            assert place in choices.of(line), (signature.name, line)
+
+
+def told(log: Log) -> list[tuple[Any, ...]]:
+    return [
+        (one.name, one.role, one.text, one.first.line, one.last.line, one.count, one.weak, one.lives, one.beside,
+         one.more, one.over, one.closing, one.fatal)
+        for one in log.events
+    ]  # fmt: skip
+
+
+def test_what_is_told_of_a_log_is_the_same_when_every_line_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [
+        (name, content)
+        for path in CASES
+        for name, content in tomllib.loads(path.read_text(encoding="utf-8"))["files"].items()
+        if content.strip()
+    ]
+    # Healthy lines stand before, between and behind what fails, as they do in logs.
+    roles = itertools.cycle(ROLES)
+    texts = [
+        "\n".join([*lines(next(roles), 60), content, *lines(next(roles), 130, coloured=True), content])
+        for _, content in files
+    ]
+    quickly = [read(text, role) for text in texts for role in (None, "trainer", "inference")]
+    monkeypatch.setattr(gates, "gate", lambda: re.compile(rb"[^\n]"))
+    slowly = [read(text, role) for text in texts for role in (None, "trainer", "inference")]
+    assert sum(map(len, map(told, slowly))) > 300
+    for fast, slow in zip(quickly, slowly, strict=True):
+        assert told(fast) == told(slow)
+        assert fast.lines == slow.lines
+        assert {role: steps.numbers[-1] for role, steps in fast.steps.items()} == {
+            role: steps.numbers[-1] for role, steps in slow.steps.items()
+        }
+
+
+def test_of_a_hundred_thousand_steps_enough_are_read_to_tell_what_passed() -> None:
+    step = "03:00:12 SUCCESS Step {n} |  45.1s | Loss 0.0010 | Entropy 0.3000\n"
+    before, behind = ("".join(step.format(n=n) for n in range(*part)) for part in ((0, 50_000), (50_000, 100_000)))
+    log = read(before + "03:00:12   ERROR Fatal error in train\n" + behind, "trainer")
+    steps = log.steps["trainer"]
+    assert steps.numbers[-1] == 99_999
+    assert steps.after_line(50_001) > 100
+    assert steps.lines[-1] == 100_001
+    assert steps.numbers == sorted(steps.numbers)
+
+
+def test_an_engine_that_was_told_to_end_is_known_fifty_lines_later_and_not_a_hundred() -> None:
+    end = "(APIServer pid=1) INFO 01-06 03:00:12 [launcher.py:7] Shutting down FastAPI HTTP server.\n"
+    dead = "(APIServer pid=1) ERROR 01-06 03:00:13 [async_llm.py:7] vllm.v1.engine.exceptions.EngineDeadError: x\n"
+    line = '(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+    assert [one.closing for one in read(end + line * 49 + dead, "inference").events] == [True]
+    assert [one.closing for one in read(end + line * 100 + dead, "inference").events] == [False]
+
+
+# ---------------------------------------------------------------- time
+
+
+@pytest.mark.parametrize("bad_every", [0, 100])
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("role", ROLES)
+def test_a_log_of_ordinary_lines_is_read_at_tens_of_megabytes_a_second(role: str, merged: bool, bad_every: int) -> None:
+    """The least that a crowded machine reaches; `python -m bench diagnose` says what it is."""
+    data = ("\n".join(lines(role, 20_000, bad_every=bad_every)) + "\n").encode() * 2
+    read(data[:200_000])  # makes the expressions
+    took = []
+    for _ in range(3):
+        begun = time.process_time()
+        read(data, None if merged else ALL[role])
+        took.append(time.process_time() - begun)
+    least = 8 if bad_every else 20
+    assert len(data) / min(took) / 1e6 > least
+
+
+def test_a_line_without_a_word_costs_the_daemon_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_message", lambda line: pytest.fail(f"it was looked at: {line}"))
+    for role in ("inference", "env"):
+        for coloured in (False, True):
+            for line in lines(role, 500, coloured=coloured):
+                assert logs.parse_line("trainer", line) == []
+
+
+# ---------------------------------------------------------------- what a person sees meanwhile
+
+
+class Out(io.StringIO):
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_after_two_seconds_the_newest_failure_and_how_far_it_is(tmp_path: Path, terminal: bool) -> None:
+    path = tmp_path / "trainer.log"
+    path.write_text("\n".join([*lines("trainer", 20_000), OOM, ""]))
+    now = 0.0
+    out = Out(terminal)
+    progress = reading.Progress([Source(str(path), (path,), "trainer")], out, lambda: now)
+    now = 1.9
+    progress(500_000)
+    assert out.getvalue() == ""
+    now = 2.1
+    progress(500_000)
+    first = out.getvalue()
+    assert first.startswith("The newest lines say: cuda-oom: torch.OutOfMemoryError: CUDA out of memory.")
+    assert "Reading the logs: 977 KiB of 1.3 MiB so far." in first
+    now = 9.0
+    progress(100_000)
+    progress.end()
+    more = out.getvalue().removeprefix(first)
+    assert ("so far" in more) == terminal  # a file gets the line once
+    assert out.getvalue().endswith("\x1b[K" if terminal else "\n")
+
+
+def test_of_healthy_logs_of_standard_input_and_of_packed_ones_only_how_far_it_is(tmp_path: Path) -> None:
+    healthy = tmp_path / "inference.log"
+    healthy.write_text("\n".join(lines("inference", 100)))
+    packed = tmp_path / "old.log.gz"
+    packed.write_bytes(b"\x1f\x8b" + b"\0" * 90)
+    sources = [Source("a", (healthy,), "inference"), Source("b", (packed,)), Source("c", (tmp_path / "gone.log",))]
+    for found in (sources, [Source("stdin")]):
+        now = iter([0.0, 3.0, 3.0])
+        out = Out(False)
+        reading.Progress(found, out, lambda now=now: next(now))(1 << 20)
+        assert out.getvalue() == "Reading the logs: 1.0 MiB so far.\n"
+
+
+def test_a_secret_in_the_newest_line_is_masked(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.log"
+    path.write_text("torch.OutOfMemoryError: CUDA out of memory. https://bob:hunter2hunter2@host/x\n")
+    now = iter([0.0, 3.0, 3.0])
+    out = Out(False)
+    reading.Progress([Source("a", (path,), "trainer")], out, lambda: next(now))(100)
+    assert "The newest lines say: " in out.getvalue()
+    assert "hunter2" not in out.getvalue()
+
+
+def test_the_command_says_it_on_standard_error_and_ends_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trainer.log"
+    path.write_text("\n".join([*lines("trainer", 200), OOM, ""]))
+    assert main(["diagnose", str(path)]) == 0
+    quick = capsys.readouterr()
+    assert quick.err == ""
+    monkeypatch.setattr(reading, "QUIET_S", 0.0)
+    assert main(["diagnose", str(path)]) == 0
+    slow = capsys.readouterr()
+    assert slow.out == quick.out
+    assert slow.err.splitlines()[0].startswith("The newest lines say: cuda-oom: ")
