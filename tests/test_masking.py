@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor import secrets
 from supervisor.effects.evidence.ends import tail_of
-from supervisor.effects.evidence.redaction import LONG_LINE, MOST_OF_ONE, Redactor, secrets_of
-
-from .rig import WAITS, running
+from supervisor.secret_shapes import WINDOW
+from supervisor.secrets import masked, masked_all, masked_words
+from tests.evidence.rig import WAITS, running
 
 KEY = "\n".join(
     ["-----BEGIN RSA PRIVATE KEY-----", *["MIIEowIBAAKCAQEA" + "x9" * 24] * 5, "Qw==", "-----END RSA PRIVATE KEY-----"]
@@ -60,33 +63,33 @@ SECRET = "zG7pQ2vN8kLm4RtY"
     ],
 )
 def test_secrets_are_masked_by_name_and_by_shape(text: str) -> None:
-    shown = Redactor().text(f"03:12 {text}\nStep 12 | Loss 0.3\n")
+    shown = masked(f"03:12 {text}\nStep 12 | Loss 0.3\n")
     assert SECRET not in shown
     assert SECRET.upper() not in shown
     assert "Step 12 | Loss 0.3" in shown
 
 
 def test_a_key_of_wandb_is_masked_though_it_looks_like_a_revision() -> None:
-    assert "0123456789abcdef" not in Redactor().text("netrc: 0123456789abcdef0123456789abcdef01234567")
+    assert "0123456789abcdef" not in masked("netrc: 0123456789abcdef0123456789abcdef01234567")
 
 
 def test_a_private_key_is_taken_out_whole_and_no_line_after_it() -> None:
     for prefix in ("", "[trainer0]: 2026-01-06 03:12:00 "):
         text = "\n".join(prefix + line for line in ("before", *KEY.splitlines(), "Step 13 is done, loss 0.2"))
-        shown = Redactor().text(text)
+        shown = masked(text)
         assert "MIIE" not in shown
         assert "x9x9" not in shown
         assert "before" in shown
         assert "Step 13 is done" in shown
     cut = "\n".join([*KEY.splitlines()[3:], "Step 14"])
-    assert "x9x9" not in Redactor().text(cut), "its beginning was before the end of the log that is kept"
+    assert "x9x9" not in masked(cut), "its beginning was before the end of the log that is kept"
     escaped = json.dumps({"key": KEY, "step": 15})
-    assert "x9x9" not in Redactor().text(escaped)
-    assert '"step": 15' in Redactor().text(escaped)
+    assert "x9x9" not in masked(escaped)
+    assert '"step": 15' in masked(escaped)
 
 
 def test_a_log_that_imitates_a_key_blinds_nobody() -> None:
-    shown = Redactor().text("-----BEGIN PRIVATE KEY-----\nStep 16 is done, loss 0.2\nStep 17 is done, loss 0.1\n")
+    shown = masked("-----BEGIN PRIVATE KEY-----\nStep 16 is done, loss 0.2\nStep 17 is done, loss 0.1\n")
     assert "Step 16 is done" in shown
     assert "Step 17 is done" in shown
 
@@ -103,20 +106,48 @@ def test_what_is_no_secret_stays() -> None:
         "PWD=/root/prime-rl\n"
         "{'token_path': '/root/.cache/huggingface/token', 'max_tokens': 8192}\n"
     )
-    assert Redactor().text(text) == text
+    assert masked(text) == text
 
 
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is remembered in a test is unknown again after it."""
+    monkeypatch.setattr(secrets, "_known", secrets.NOTHING)
+    secrets._short.cache_clear()
+    yield
+    secrets._short.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetful")
 def test_a_value_that_only_a_process_knows_is_masked_wherever_it_stands() -> None:
     value = "correct horse battery"
     with running(WAITS, env={"VENDOR_SECRET": value, "HF_TOKEN_PATH": "/root/token"}) as living:
-        redactor = Redactor(secrets_of([living[0].pid]))
-    assert redactor.text(f"the service took {value} at once") == "the service took *** at once"
-    assert redactor.text("/root/token") == "/root/token", "a place is no secret"
-    assert redactor.value({"text": f"say {value}"}) == {"text": "say ***"}
+        secrets.remember_processes([living[0].pid])
+    assert masked(f"the service took {value} at once") == "the service took *** at once"
+    assert masked("/root/token") == "/root/token", "a place is no secret"
+    assert masked_all({"text": f"say {value}"}) == {"text": "say ***"}
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize(
+    "shown",
+    ["{}", 'msg="{}"', "call('{}')", "https://host/{}?x=1", "took\t{}"],
+)
+def test_a_known_value_is_masked_however_it_is_written(shown: str) -> None:
+    """As JSON writes it, as an address does, and with a colour in its midst."""
+    value = 'pa/ss "wörd" 7%'
+    secrets.remember(value)
+    written = [value, json.dumps(value)[1:-1], json.dumps(json.dumps(value))[1:-1], value.replace("/", "\\/")]
+    written += [value[:4] + "\x1b[1;31m" + value[4:], repr(value)[1:-1]]
+    for one in written:
+        assert "rd" not in masked(shown.format(one)).replace("wo", ""), one
+    plain = "Zq8 pass/word+41"
+    secrets.remember(plain)
+    assert "word" not in masked(shown.format(quote(plain, safe="")))
 
 
 def test_command_lines_hide_the_word_after_a_telling_option() -> None:
-    shown = Redactor().words(["rl", "@", "a.toml", "--wandb-api-key", "short1", "--token=abcdefgh1", "--lr", "1e-5"])
+    shown = masked_words(["rl", "@", "a.toml", "--wandb-api-key", "short1", "--token=abcdefgh1", "--lr", "1e-5"])
     assert shown == "rl @ a.toml --wandb-api-key *** --token=*** --lr 1e-5"
 
 
@@ -133,8 +164,8 @@ def test_the_end_of_a_log_never_begins_in_the_middle_of_a_secret(tmp_path: Path)
 @settings(max_examples=25)
 @given(st.integers(0, 400), st.integers(0, 3), st.sampled_from([" ", ",", '"', "x"]))
 def test_a_secret_in_a_line_of_any_length_is_found(before: int, lines: int, filler: str) -> None:
-    text = ("word " * 3 + filler) * ((LONG_LINE * lines) // 16) + "a" * before + f" HF_TOKEN={SECRET} --key {SECRET} "
-    shown = Redactor().text(text + "b " * before)
+    text = ("word " * 3 + filler) * ((WINDOW * lines) // 16) + "a" * before + f" HF_TOKEN={SECRET} --key {SECRET} "
+    shown = masked(text + "b " * before)
     assert f"HF_TOKEN={SECRET}" not in shown
     assert SECRET not in shown.replace(f"--key {SECRET}", "")
 
@@ -146,7 +177,7 @@ def test_headers_that_a_trace_recorded_are_masked_by_their_names() -> None:
         "x-api-key": SECRET,
         "accept": "text/html",
     }
-    assert Redactor().value(headers) == {
+    assert masked_all(headers) == {
         "Authorization": "***",
         "cookie": "***",
         "x-api-key": "***",
@@ -154,6 +185,7 @@ def test_headers_that_a_trace_recorded_are_masked_by_their_names() -> None:
     }
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_thousands_of_values_in_one_long_line_hold_up_no_other_thread() -> None:
     """The job's own processes choose how many telling names they have, and how long a line of their log is."""
     import random
@@ -164,8 +196,9 @@ def test_thousands_of_values_in_one_long_line_hold_up_no_other_thread() -> None:
     some = random.Random(1)
     values = ["".join(some.choices(string.ascii_letters + string.digits, k=24)) for _ in range(2000)]
     line = "".join(some.choices(string.ascii_letters + string.digits + " ", k=500_000)) + f" {values[7]} end"
-    redactor, shown, gaps = Redactor(values), list[str](), [0.0]
-    work = threading.Thread(target=lambda: shown.append(redactor.text(line)))
+    secrets.remember(*values)
+    shown, gaps = list[str](), [0.0]
+    work = threading.Thread(target=lambda: shown.append(masked(line)))
     last = time.monotonic()
     work.start()
     while work.is_alive():
@@ -177,9 +210,11 @@ def test_thousands_of_values_in_one_long_line_hold_up_no_other_thread() -> None:
     assert shown[0].endswith("*** end")
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_one_process_has_so_many_values_and_no_more() -> None:
     with running(WAITS, env={f"N{number}_SECRET": f"value-number-{number}" for number in range(500)}) as living:
-        assert len(secrets_of([living[0].pid])) == MOST_OF_ONE
+        secrets.remember_processes([living[0].pid])
+    assert len(secrets._known.values) == secrets._MOST_OF_ONE
 
 
 def test_no_line_takes_long() -> None:
@@ -187,5 +222,5 @@ def test_no_line_takes_long() -> None:
 
     began = time.process_time()
     for text in ("-" * 300_000, "a" * 300_000, "x y," * 80_000, "eyJaaaaaaaa" * 20_000, "://" * 90_000, "A=" * 99_000):
-        Redactor().text(text)
+        masked(text)
     assert time.process_time() - began < 5
