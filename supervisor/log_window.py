@@ -41,7 +41,7 @@ def last_lines(path: Path, lines: int) -> Window:
         if start and len(lines_found := data.splitlines(keepends=True)) > 1:
             start, data = start + len(lines_found[0]), data[len(lines_found[0]) :]
         if time.time() - found.st_mtime < WRITTEN_S:
-            data = data[: _whole(data)]
+            data = data[: _whole(data) or len(data)]
         kept = b"".join(data.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
         return Window(kept.decode("utf-8", "replace"), start + len(data), found.st_ino, found.st_size)
 
