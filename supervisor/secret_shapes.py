@@ -106,11 +106,11 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         (
             ("password",),
             (
-                r"(?i)(?:\blogin\s+\S{1,256}\s+password\s+(?!\*\*\*)(?P<value>\S{6,})"
-                r"|^\s*password\s+(?!\*\*\*)(?P<quoted>[^\s=:]\S{5,})\s*$)"
+                r"(?i)(?:\blogin\s+\S{1,256}\s+password\s+(?!\*\*\*)(?P<value>[^\s\"\']{6,})"
+                r"|^\s*password\s+(?!\*\*\*)(?P<quoted>[^\s=:\"\'][^\s\"\']{5,})\s*$)"
             ),
         ),
-        (("password",), r"(?i)\bpassword\s+(?=\S*[0-9])(?!\*\*\*)(?P<value>[^\s=:]\S{7,})\s*$"),
+        (("password",), r"(?i)\bpassword\s+(?=\S*[0-9])(?!\*\*\*)(?P<value>[^\s=:\"\'][^\s\"\']{7,})\s*[\"\']?\s*$"),
         (
             ("curl", "--user"),
             r"""(?<![\w-])(?:-u|--user)[ =]?["']?[^\s:"']{1,128}:(?![0-9]+\b|\*\*\*)(?P<value>[^\s"']{4,})""",
@@ -175,7 +175,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
 _BY_WORD = {word: tuple(shape for words, shape in _SHAPES if word in words) for words, _ in _SHAPES for word in words}
 
 _HIDING = re.compile(
-    r"\x1b\[[0-9;:]{0,32}m"
+    r"(?:\x1b|\\{1,15}(?:u001[bB]|x1[bB]))\[[0-9;:]{0,32}m"
     r"|%[0-9A-Fa-f]{2}"
     r"""|\\{1,15}(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[nrt"'/])"""
 )
@@ -215,7 +215,7 @@ def plain_form(text: str) -> tuple[str, list[int] | None]:
 
 def _shown(hiding: str) -> str:
     """The character that an escape stands for; "" for a colour."""
-    if hiding[0] == "\x1b":
+    if hiding[-1] == "m":
         return ""
     if hiding[0] == "%":
         return chr(int(hiding[1:], 16))

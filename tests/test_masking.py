@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -12,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor import secrets
+from supervisor.core import facts as f
 from supervisor.effects.evidence.ends import tail_of
 from supervisor.secret_shapes import WINDOW
-from supervisor.secrets import masked, masked_all, masked_words
+from supervisor.secrets import masked, masked_all, masked_words, told
+from tests import canaries
+from tests.canaries import CORE, ESCAPES, LINES, found_in
 from tests.evidence.rig import WAITS, running
 
 KEY = "\n".join(
@@ -224,3 +228,76 @@ def test_no_line_takes_long() -> None:
     for text in ("-" * 300_000, "a" * 300_000, "x y," * 80_000, "eyJaaaaaaaa" * 20_000, "://" * 90_000, "A=" * 99_000):
         masked(text)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("name", LINES)
+def test_no_form_of_a_canary_gets_through_and_json_stays_json(name: str) -> None:
+    secrets.remember(CORE["value"])
+    text = f"03:12 ERROR {LINES[name]}"
+    shown = masked(text)
+    assert found_in(shown) == set(), shown
+    assert masked(shown) == shown, "safe to do twice"
+    assert "03:12 ERROR" in shown
+    for value in ({"a": text, "n": 1}, {"a": json.dumps({"b": text}), "n": 1}):
+        inside = masked(json.dumps(value))
+        assert json.loads(inside)["n"] == 1
+        assert found_in(inside) == set(), inside
+
+
+def test_a_fact_keeps_no_secret_and_nothing_that_a_terminal_obeys() -> None:
+    step = f.LocalStep(4, "incomplete", LINES["address"] + ESCAPES, 7)
+    key = "\n".join(canaries.KEY[:2])
+    fact = told(f.LocalSteps((f.LocalStep(2, "complete", "", 7), step), reason=f"\x1b[31mred\x1b[0m\t{key}"))
+    assert fact.steps[1].reason == "https://***@host/x "
+    assert fact.reason == "red\t***\n***"
+    calm = f.StepDone("trainer", 4, 2.5, reward=0.5)
+    assert told(calm) is calm, "what holds neither is the very same object"
+    same = f.LocalSteps((f.LocalStep(2, "complete", "", 7),))
+    assert told(same) is same
+
+
+HEALTHY = """\
+[trainer0]: 2026-03-02 10:00:00 SUCCESS Step 12 | Time: 3.2s | tokens: 123456789 | throughput 1234 tok/s
+commit 0123456789abcdef0123456789abcdef01234567
+HEAD is now at 0123456 mend the key 0123456789abcdef0123456789abcdef01234567 revision
+special tokens: eos_token='<|endoftext|>' pad_token: <|endoftext|> bos_token="<|begin_of_text|>"
+wandb: Syncing run reverse-text--practice--1a2b3c4d to https://wandb.ai/team/project/runs/1a2b3c4d
+Basic configuration of the run is loaded; bearer arrangements
+http://127.0.0.1:8000/v1/chat/completions and http://host:8000/a@b
+Unexpected token: undefinedreference in JSON
+google.auth.exceptions.DefaultCredentialsError: Your default credentials were not found
+SecretNotFoundError: requested thing
+password authentication failed for user bob
+api_key_var = "OPENAI_API_KEY"
+Missing key(s) in state_dict: "model.layers.0.self_attn.q_proj.weight"
+time per token: 0.0123456789
+KeyError: 'model.embed_tokens.weight'
+key=value token_ids: [1,2,3] num_key_value_heads=8 attention_key = 'self_attn.q_proj'
+ghcr.io/primeintellect/prime-rl:main@sha256:0123456789012345678901234567890123456789012345678901234567890123
+ssh root@203.0.113.7:22 scp root@203.0.113.7:/root/x
+GPU-5f2c1a3e-1111-2222-3333-444455556666 pid=123456789
+torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/ProcessGroupNCCL.cpp:1970, Cuda failure 999
+/root/outputs/run_default/checkpoints/step_120/trainer/__0_0.distcp
+{"step": 12, "time/step": 3.25, "loss/mean": 0.125, "_wandb": {"runtime": 3600}, "max_tokens": 8192}
+loading Qwen/Qwen3-30B-A3B-Instruct-2507 at revision 0d7cf23991f47feeb3a57ecb4c9cee8ea4a17bfe
+docker run --user 1000:1000 nvcr.io/nvidia/pytorch:25.08-py3
+PWD=/root/prime-rl/outputs SSH_AUTH_SOCK=/tmp/ssh-XXXX/agent.1234
+"""
+
+
+def test_what_a_healthy_run_says_stays_as_it_is() -> None:
+    for line in HEALTHY.splitlines():
+        assert masked(line) == line
+    assert masked(HEALTHY) == HEALTHY
+
+
+def test_a_line_costs_microseconds() -> None:
+    """It runs on each line that becomes a fact, of which a look has thirty; 20 us is usual."""
+    lines = HEALTHY.splitlines() * 200
+    best = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        secrets._lines("\n".join(lines))
+        best = min(best, time.process_time() - began)
+    assert best / len(lines) < 200e-6

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests import canaries
 from tests.canaries import COLOUR, CORE, ESCAPES, KEY, LINES, found_in, leaks
 
@@ -28,6 +30,7 @@ def line(text: str) -> str:
     return f"\x1b[2m12:00:00\x1b[0m \x1b[31m\x1b[1m  ERROR\x1b[0m {OOM}: {text}{ESCAPES}\x1b[0m\n"
 
 
+@pytest.mark.soak
 def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, pods: list[Pod]) -> None:
     environ = {"HF_VENDOR_SECRET": CORE["value"], "WANDB_API_KEY": CORE["environment"]}
     pod = Pod(
@@ -88,6 +91,7 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
         for more in ([], ["--json"], *([["--all"]] if verb == "replay" else [])):
             said[f"{verb} {path.name} {more}"] = run(pod, verb, str(path), *more)
 
+    assert not [name for name, text in said.items() if "usage:" in text or not text], "each was said"
     assert {name: found for name, text in said.items() if (found := found_in(text))} == {}
     for name, text in said.items():
         rest = text.replace(COLOUR, "")
