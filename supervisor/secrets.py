@@ -32,6 +32,7 @@ _DAEMONS_OWN = (
 _USERINFO = re.compile(r"://[^/\s:@\"']{0,256}:([^\s/@\"']{8,256})@")
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_STOPS = re.compile(r"""\\{0,15}["']|[\r\n]""")
 _KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=]{1,128}|[A-Za-z-]{1,20}: .{0,120})?$")
 _MOST_KEY_LINES = 400
 _CONTROL = re.compile(
@@ -255,14 +256,17 @@ def _lines(text: str) -> str:
         if begin is not None:
             end = _KEY_ENDS.search(line, begin.end())
             left = 0 if end is not None else _MOST_KEY_LINES
-            rest = line[end.end() :] if end is not None else line[len(body) :]
-            out.append(_line(line[: begin.start()]) + MASK + _line(rest))
+            # Else to the end of the line, or of the text in JSON.
+            stop = _KEY_STOPS.search(line, begin.end())
+            rest = end.end() if end is not None else stop.start() if stop is not None else len(line)
+            out.append(_line(line[: begin.start()]) + MASK + _line(line[rest:]))
             continue
         if end is not None:
             if not left:
                 _mask_body(out)  # it began before what we were given
             left = 0
-            out.append(MASK + _line(line[end.end() :]))
+            before = max(line.rfind(quote, 0, end.start()) for quote in "\"'") + 1
+            out.append(_line(line[:before]) + MASK + _line(line[end.end() :]))
             continue
         out.append(_line(line))
     return "".join(out)

@@ -301,3 +301,28 @@ def test_a_line_costs_microseconds() -> None:
         secrets._lines("\n".join(lines))
         best = min(best, time.process_time() - began)
     assert best / len(lines) < 200e-6
+
+
+PARTS = ["token", "password", "api_key", "=", ": ", '"', "'", "\\", " ", "\n", ",", "}", "://bob:", "@host", SECRET]
+PARTS += [
+    "Authorization",
+    "Bearer ",
+    "--hf-token ",
+    "%22",
+    "%5C",
+    "\x1b[1m",
+    "***",
+    "-----BEGIN PRIVATE KEY-----",
+    "<|a|>",
+]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
+def test_json_is_json_and_has_as_many_lines_afterwards(text: str) -> None:
+    once = json.dumps({"a": text, "n": [text, 1]})
+    assert json.loads(masked(once))["n"][1] == 1, masked(once)
+    twice = json.dumps([once, 2])
+    assert json.loads(masked(twice))[1] == 2, masked(twice)
+    assert masked(text).count("\n") == text.count("\n")
+    assert len(masked_all([text, text])) == 2  # type: ignore[arg-type]

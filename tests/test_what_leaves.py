@@ -126,3 +126,28 @@ def test_the_last_words_of_somebody_who_is_gone_are_shown_without_an_end(tmp_pat
     log.write_text("Step 1\nKilled")
     os.utime(log, (time.time() - 60,) * 2)
     assert log_window.last_lines(log, 1).text == "Killed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[run]\nid = "a"\n[job]\ndir = "\\u001b[2J\\u009b2J\\u202e"\nargs = ["--hub-token", "SECRET"]\n'
+        '[store]\nurl = "SECRET"\n',
+        '[run]\nid = "a"\n[job.env]\nHF_TOKEN = "SECRET"\n',
+        '[run]\nid = "a"\n[store]\nurl = "https://bob:SECRET@host/\\u001b[2J"\n',
+        '[run]\nid = "a"\npassword = "SECRET\n',
+        '[run]\nid = "a"\n"\\u001b[2J" = "https://bob:SECRET@host/x"\n',
+    ],
+)
+def test_a_run_file_that_cannot_be_used_is_told_without_its_secrets_and_escapes(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_SECRET", CORE["toml"])
+    path = tmp_path / "run.toml"
+    path.write_text(text.replace("SECRET", CORE["toml"]))
+    for words in (["check"], ["check", "--json"], ["check", "--fix"], ["report"], ["trace"]):
+        program.main([words[0], str(path), *words[1:]])
+        told = capsys.readouterr()
+        assert told.out + told.err
+        assert found_in(told.out + told.err) == set()
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", told.out + told.err)
