@@ -29,6 +29,7 @@ _DAEMONS_OWN = (
     *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_"),
 )
 
+_WORD = re.compile(r"[a-z-]{0,11}|[A-Z]{0,11}")  # WANDB_API_KEY=disabled: a word that any line may hold is no key
 _USERINFO = re.compile(r"://[^/\s:@\"']{0,256}:([^\s/@\"']{8,256})@")
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -126,7 +127,7 @@ def remember_processes(pids: Iterable[int]) -> None:
 
 def _secrets_in(variables: Iterable[tuple[str, str]]) -> Iterator[str]:
     for name, value in variables:
-        if is_telling(name):
+        if is_telling(name) and not _WORD.fullmatch(value):
             yield value
             if len(lines := value.splitlines()) > 1:  # of a key over many lines
                 yield from (line for line in lines if len(line) >= _KEY_LENGTH)

@@ -133,6 +133,20 @@ def test_a_value_that_only_a_process_knows_is_masked_wherever_it_stands() -> Non
 
 
 @pytest.mark.usefixtures("forgetful")
+def test_a_plain_word_is_no_key_though_a_variable_of_that_name_holds_it() -> None:
+    secrets.remember_environment({"WANDB_API_KEY": "disabled", "OPENAI_API_KEY": "not-needed", "A_TOKEN": "hunter2x7"})
+    assert masked("W&B is disabled, a key not-needed") == "W&B is disabled, a key not-needed"
+    assert masked("took hunter2x7") == "took ***"
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_password_in_an_address_of_the_environment_is_masked_alone() -> None:
+    secrets.remember_environment({"HTTPS_PROXY": f"http://bob:{SECRET}@proxy:3128", "HF_ENDPOINT": "http://h:8000/a@b"})
+    assert masked(f"auth failed with {SECRET}") == "auth failed with ***"
+    assert masked("8000/a@b") == "8000/a@b"
+
+
+@pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize(
     "shown",
     ["{}", 'msg="{}"', "call('{}')", "https://host/{}?x=1", "took\t{}"],

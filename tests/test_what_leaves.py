@@ -131,8 +131,10 @@ def test_the_last_words_of_somebody_who_is_gone_are_shown_without_an_end(tmp_pat
 @pytest.mark.parametrize(
     "text",
     [
-        '[run]\nid = "a"\n[job]\ndir = "\\u001b[2J\\u009b2J\\u202e"\nargs = ["--hub-token", "SECRET"]\n'
-        '[store]\nurl = "SECRET"\n',
+        (
+            '[run]\nid = "a"\n[job]\ndir = "\\u001b[2J\\u009b2J\\u202e"\nargs = ["--hub-token", "SECRET"]\n'
+            '[store]\nurl = "SECRET"\n'
+        ),
         '[run]\nid = "a"\n[job.env]\nHF_TOKEN = "SECRET"\n',
         '[run]\nid = "a"\n[store]\nurl = "https://bob:SECRET@host/\\u001b[2J"\n',
         '[run]\nid = "a"\npassword = "SECRET\n',
