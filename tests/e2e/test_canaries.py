@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,8 +37,7 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
     environ = {"HF_VENDOR_SECRET": CORE["value"], "WANDB_API_KEY": CORE["environment"]}
     pod = Pod(
         tmp_path / "pod",
-        faults=[{"kind": "trainer-crash", "at_step": 6}],
-        max_steps=9,
+        max_steps=400,
         step_s=0.4,
         environ=environ,
         settings={"job": {"pass_env": ["HF_VENDOR_SECRET", "WANDB_API_KEY"]}},
@@ -69,9 +70,12 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
         ctl(*words)
         ctl(*words, "--json") if words[0] != "tail" else ctl("--json", *words)
     said["metrics"] = page(pod.socket, "/metrics")[1]
+    for pid in pod.practice.pids("trainer-rank"):
+        os.kill(pid, signal.SIGKILL)
     pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over", 60)
     ctl("incidents")
     ctl("incidents", "1", str(pod.run_file))
+    ctl("shutdown")
     pod.wait_exit()
 
     trace, packed = tmp_path / "trace.jsonl", tmp_path / "trace.jsonl.gz"
