@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from supervisor.config import RunFile
-from supervisor.effects.strangers import without_secrets
 from supervisor.effects.survivors import Identity, Process, ancestors, table
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import Job
 from supervisor.nanny import SHIMS
+from supervisor.secrets import masked_words, printable
 from supervisor.sensors.processes import read_title
 
 SHOWN = 5
@@ -201,7 +201,7 @@ def title(pid: int) -> str:
 
 def shown(words: Sequence[str]) -> str:
     """A command line for people."""
-    return " ".join(" ".join(without_secrets(words)).split())
+    return printable(" ".join(masked_words(words).split()))
 
 
 def _ours_to_see(process: Process) -> bool:

@@ -14,12 +14,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from supervisor import homes, secrets, unix_socket
+from supervisor import homes, unix_socket
+from supervisor.secret_shapes import SECRET_NAME
 from supervisor.section import Positive, Section
 from supervisor.telling import Evidence, Heartbeat, Leaving, Logging, Logs
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-SECRET_NAME = secrets.SECRET_NAME
 STORE_URL = r"^(b2://[A-Za-z0-9-]{6,63}(/.*)?|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?|file:///.+)$"
 
 Seconds = Annotated[float, Field(ge=0)]

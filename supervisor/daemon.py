@@ -54,6 +54,7 @@ from supervisor.jobs.base import Job
 from supervisor.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.run_file import load
+from supervisor.secrets import told
 from supervisor.start_check import StartCheck
 from supervisor.systemd import notifier
 from supervisor.upgrade import Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
@@ -344,6 +345,8 @@ class Daemon:
         return not self._signals and not busy_with(self.state)
 
     def _decide(self, fact: f.Fact, source: str) -> Decision:
+        # The one door through which text enters the core: journal, store, messages and terminals have it from there.
+        fact = told(fact)
         before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
         decision = decide(before, observation)
         self.state = decision.state

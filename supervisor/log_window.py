@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from supervisor.errors import SupervisorError
 
 LARGEST = 256 << 10  # bytes of one answer
+WRITTEN_S = 1.0  # since its last change: whoever wrote half a line a moment ago is still at it
 
 
 class NoLogError(SupervisorError):
@@ -30,10 +32,16 @@ class Window:
 
 
 def last_lines(path: Path, lines: int) -> Window:
-    """The last ``lines`` lines, but at most 256 KiB. A last line without its end is included."""
+    """The last ``lines`` lines, but at most 256 KiB. A last line without its end is included, unless it is just being
+    written: a secret that is cut in two pieces is known in neither.
+    """
     with _opened(path) as (fd, found):
         start = max(0, found.st_size - LARGEST)
         data = _read(fd, start, found.st_size - start)
+        if start and len(lines_found := data.splitlines(keepends=True)) > 1:
+            start, data = start + len(lines_found[0]), data[len(lines_found[0]) :]
+        if time.time() - found.st_mtime < WRITTEN_S:
+            data = data[: _whole(data) or len(data)]
         kept = b"".join(data.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
         return Window(kept.decode("utf-8", "replace"), start + len(data), found.st_ino, found.st_size)
 
@@ -47,10 +55,15 @@ def next_piece(path: Path, offset: int, inode: int) -> Window:
         anew = found.st_ino != inode or found.st_size < offset
         start = _behind_hole(fd, 0 if anew else offset)
         data = _read(fd, start, min(LARGEST, found.st_size - start))
-        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r
+        end = _whole(data)
         if len(data) < LARGEST or end:
             data = data[:end]
         return Window(data.decode("utf-8", "replace"), start + len(data), found.st_ino, found.st_size, anew)
+
+
+def _whole(data: bytes) -> int:
+    """How much of it is whole lines; progress bars end theirs with \\r."""
+    return max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
 
 
 def _behind_hole(fd: int, start: int) -> int:

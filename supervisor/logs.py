@@ -26,7 +26,7 @@ from supervisor.log_outlets import (
     json_line,
     stderr_is_journal,
 )
-from supervisor.secrets import masked_all, remember_environment
+from supervisor.secrets import masked_all, printable, remember_environment
 
 Format = Literal["auto", "journal", "pretty", "json"]
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -132,7 +132,7 @@ def _pretty(record: Record) -> str:
     at = datetime.fromisoformat(str(record["time"])).astimezone().strftime("%H:%M:%S")
     level = str(record["level"])
     word = "" if level in ("info", "debug") else f"{level.upper()}  "
-    return f"{at}  {word}{record.get('sentence', record.get('event', ''))}"
+    return f"{at}  {word}{printable(str(record.get('sentence', record.get('event', ''))))}"
 
 
 def _pretty_in_colour(record: Record) -> str:

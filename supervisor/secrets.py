@@ -5,58 +5,55 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from operator import is_
 from pathlib import Path
+from typing import Any, NamedTuple
 
-SECRET_NAME = re.compile(
-    # "token" but not TOKENIZERS_PARALLELISM or MAX_TOKENS, which trainers really set.
-    r"(?i)(secret|token(?!iz|s$|s_)|passw|passphrase|_pwd$|api[_-]?key|application_?key|credential|_key$|_key_id$|private)"
-)
-"""Names of variables whose value is a secret."""
+from supervisor.secret_shapes import found, is_telling, plain_form
 
 MASK = "***"
-_POINTER = re.compile(r"(?i)_(path|file|dir|sock|url)$")  # HF_TOKEN_PATH names a place, not a secret
 _SHORTEST = 8  # masking "true" or "1" wherever they stand would make logs unreadable
 _KEY_LENGTH = 16  # a part of a path that is as long is a key, and not a word
 _LARGEST_CREDENTIAL = 64 << 10
+_MOST_KNOWN = 2000  # values
+_MOST_OF_ONE = 200  # values of one process: the job's own code chooses how many telling names there are
+_ENVIRONMENT_BYTES = 1 << 20  # of one process that are read
+_SHORT_TEXT, _MOST_DONE = 300, 4096
 
 _DAEMONS_OWN = (
     *("B2_", "AWS_", "RL_HEARTBEAT_URL", "RL_SUPERVISOR_NANNY"),
     *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_"),
 )
 
-_SHAPES = (
-    # B2: application keys are 31 characters that start with K and the cluster, their ids 25 digits and letters, the
-    # master key's id 12 (Backblaze's page on application keys).
-    (re.compile(r"\bK0[0-9]{2}[A-Za-z0-9+/]{27}(?![A-Za-z0-9+/])"), MASK),
-    (re.compile(r"\b0[0-9]{2}[0-9a-f]{12}0[0-9]{9}\b"), MASK),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),  # Amazon's access key ids
-    (re.compile(r"\b(?:sk-|ghp_|github_pat_)[A-Za-z0-9_-]{16,}"), MASK),
-    (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), MASK),  # no underscore: hf_raise_for_status is a function
-    (re.compile(r"(?i)\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~-]{12,}"), r"\1 " + MASK),
-    (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"), MASK),
-    # Every repetition is bounded: this also runs over log lines of many megabytes.
-    # NAME=value and "name": "value" with a telling name, as in printed environments and JSON bodies. Not prime-rl's
-    # api_key_var = "OPENAI_API_KEY": that names a variable.
-    (
-        re.compile(
-            r"""(?ix)
-            ( ["']? \b [\w-]{0,40}
-              (?: secret | (?:api|application)[_-]?key | _pwd | passphrase
-              | passw(?:or)?d | auth(?:orization)?_?token | access_?token )
-              \w{0,40} (?<!_var) ["']? \s{0,4} [=:] \s{0,4} ["']? )
-            (?! \*\*\* ) [^\s"',}]{8,}"""
-        ),
-        r"\1" + MASK,
-    ),
+_WORD = re.compile(r"[a-z-]{0,11}|[A-Z]{0,11}")  # WANDB_API_KEY=disabled: a word that any line may hold is no key
+_USERINFO = re.compile(r"://[^/\s:@\"']{0,256}:([^\s/@\"']{8,256})@")
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_STOPS = re.compile(r"""\\{0,15}["']|[\r\n]""")
+_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=]{1,128}|[A-Za-z-]{1,20}: .{0,120})?$")
+_MOST_KEY_LINES = 400
+_CONTROL = re.compile(
+    r"\x1b\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b[^\[\]]?"
 )
 
 CREDSTORES = tuple(Path(folder, "credstore") for folder in ("/etc", "/run", "/usr/lib"))
 """Where systemd looks for the credentials that the unit names, as NAME.CREDENTIAL (systemd.exec(5))."""
 
+
+class _Known(NamedTuple):
+    """Values, the longest first, and the same without what hides them in a text."""
+
+    values: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
+
+
+NOTHING = _Known()
 _lock = threading.Lock()
-_known: frozenset[str] = frozenset()
-_pattern: re.Pattern[str] | None = None
+_known = NOTHING
 
 
 def secret(name: str) -> str | None:
@@ -84,13 +81,13 @@ def _credential(name: str) -> str | None:
 
 def remember(*values: str) -> None:
     """Mask these values from now on; short ones are left alone."""
-    global _known, _pattern  # noqa: PLW0603 - one process, one set of secrets
+    global _known  # noqa: PLW0603 - one process, one set of secrets
     with _lock:
-        known = _known | {value for value in values if len(value) >= _SHORTEST}
-        if known != _known:
-            longest_first = sorted(known, key=len, reverse=True)
-            _pattern = re.compile("|".join(re.escape(value) for value in longest_first))
-            _known = known
+        known = {*_known.values, *(value for value in values if len(value) >= _SHORTEST)}
+        if len(known) > len(_known.values) < _MOST_KNOWN:
+            longest_first = tuple(sorted(known, key=lambda value: (-len(value), value))[:_MOST_KNOWN])
+            _known = _Known(longest_first, tuple(dict.fromkeys(plain_form(value)[0] for value in longest_first)))
+            _short.cache_clear()
 
 
 def remember_url(url: str) -> str:
@@ -101,8 +98,8 @@ def remember_url(url: str) -> str:
 
 
 def remember_environment(env: Mapping[str, str] = os.environ) -> None:
-    """Mask the values of all variables of ``env`` whose name tells a secret, and every systemd credential."""
-    remember(*(value for name, value in env.items() if SECRET_NAME.search(name) and not _POINTER.search(name)))
+    """Mask what is secret in ``env``: the values of telling names, passwords in addresses, every systemd credential."""
+    remember(*_secrets_in(env.items()))
     folder = env.get("CREDENTIALS_DIRECTORY")
     if folder:
         try:
@@ -112,6 +109,32 @@ def remember_environment(env: Mapping[str, str] = os.environ) -> None:
         remember(*(value for name in names if (value := _credential(name))))
 
 
+def remember_processes(pids: Iterable[int]) -> None:
+    """The same for the environments of these processes.
+
+    Reading the environment of a process that sits in a page fault on a dead mount hangs: call it beside what must go
+    on, and leave out processes in D state.
+    """
+    for pid in pids:
+        try:
+            with Path(f"/proc/{pid}/environ").open("rb") as file:
+                data = file.read(_ENVIRONMENT_BYTES)
+        except OSError:
+            continue  # gone, or another user's
+        entries = (entry.decode(errors="replace").partition("=") for entry in data.split(b"\0"))
+        remember(*islice(_secrets_in((name, value) for name, _, value in entries), _MOST_OF_ONE))
+
+
+def _secrets_in(variables: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for name, value in variables:
+        if is_telling(name) and not _WORD.fullmatch(value):
+            yield value
+            if len(lines := value.splitlines()) > 1:  # of a key over many lines
+                yield from (line for line in lines if len(line) >= _KEY_LENGTH)
+        elif "://" in value and (found := _USERINFO.search(value)):
+            yield found[1]
+
+
 def withheld_from_commands(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a command that a person named in the run file: without the store's keys, the heartbeat's
     address, and what a service manager says to the daemon.
@@ -119,24 +142,172 @@ def withheld_from_commands(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(_DAEMONS_OWN)}
 
 
+# ---------------------------------------------------------------- the one masker
+
+
 def masked(text: str) -> str:
-    """``text`` with every secret that we know, and everything that looks like one, replaced by ``***``."""
-    pattern = _pattern
-    if pattern is not None:
-        text = pattern.sub(MASK, text)
-    for shape, mask in _SHAPES:
-        text = shape.sub(mask, text)
-    return text
+    """``text`` with every secret that we know, and everything that looks like one, replaced by ``***``.
+
+    Each line stays a line: of a private key that goes over many, each is masked. Safe to do twice, and what was JSON
+    stays JSON.
+    """
+    if len(text) <= _SHORT_TEXT:
+        return _short(text)
+    return _lines(text)
 
 
-def masked_all(value: object) -> object:
-    """``masked`` for every text inside a value that will be written; what is no plain data becomes text."""
+def masked_all(value: object, name: str = "") -> object:
+    """``masked`` for every text inside a value that will be written; what is no plain data becomes text.
+
+    What a telling ``name`` holds is masked whole. A list of texts is taken as lines of one text, and as the words of a
+    command.
+    """
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
-        return masked(value)
+        hidden = len(value) >= _SHORTEST and name and is_telling(name) and not value.startswith(("<", MASK))
+        return MASK if hidden else masked(value)
     if isinstance(value, Mapping):
-        return {str(name): masked_all(inner) for name, inner in value.items()}
+        return {masked(str(key)): masked_all(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [masked_all(inner) for inner in value]
+        texts = [inner for inner in value if isinstance(inner, str)]
+        if texts and len(texts) == len(value):
+            value = masked_list(texts)
+        return [masked_all(inner, name) for inner in value]
     return masked(str(value))
+
+
+def masked_list(texts: Sequence[str]) -> list[str]:
+    """As many texts: the lines of a log, of which a private key may be some, or the words of a command."""
+    words = _words(texts)
+    if len("\n".join(words).splitlines()) == len(words):
+        return masked("\n".join(words)).split("\n")
+    return [masked(word) for word in words]
+
+
+def masked_words(words: Sequence[str]) -> str:
+    """A command line for people; the word after ``--api-key`` is masked whatever it looks like."""
+    return masked(" ".join(_words(words)))
+
+
+def printable(text: str) -> str:
+    """``text`` without anything that a terminal would obey: escapes are left out, other control characters blanks."""
+    if text.isprintable():
+        return text
+    text = _CONTROL.sub("", text)
+    return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
+
+
+def told(value: Any) -> Any:
+    """A fact as the core may keep it: no text in it holds a secret, or anything that a terminal would obey.
+
+    What holds neither is the very same object.
+    """
+    if isinstance(value, str):
+        return printable(masked(value)) if len(value) >= _SHORTEST or not value.isprintable() else value
+    if isinstance(value, tuple):
+        inner = tuple(map(told, value))
+        return value if all(map(is_, inner, value)) else inner
+    if isinstance(value, dict):
+        changed = {told(key): told(one) for key, one in value.items()}
+        return changed if any(changed.get(key) is not one for key, one in value.items()) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        news = {one: new for one, old in vars(value).items() if (new := told(old)) is not old}
+        return replace(value, **news) if news else value
+    return value
+
+
+def _words(words: Sequence[str]) -> list[str]:
+    shown: list[str] = []
+    before = ""
+    for word in words:
+        key, equals, _ = word.partition("=")
+        hidden = before.startswith("-") and "=" not in before and _names_secret(before) and not word.startswith("-")
+        shown.append(MASK if hidden else f"{key}={MASK}" if equals and _names_secret(key) else word)
+        before = word
+    return shown
+
+
+def _names_secret(word: str) -> bool:
+    """Is it an option or a variable, and telling? Not a whole command line, which may be one word of another."""
+    return len(word) < 80 and " " not in word and is_telling(word.lstrip("-").replace("-", "_").replace(".", "_"))
+
+
+@lru_cache(_MOST_DONE)
+def _short(text: str) -> str:
+    return _lines(text)
+
+
+def _lines(text: str) -> str:
+    if "PRIVATE KEY" not in text:
+        return "".join(map(_line, text.splitlines(keepends=True))) if "\n" in text or "\r" in text else _line(text)
+    out: list[str] = []
+    left = 0  # lines of a private key that may still follow
+    for line in text.splitlines(keepends=True):
+        body = line.rstrip("\r\n")
+        end = _KEY_ENDS.search(line)
+        if left and end is None:
+            word = _last_word(body)
+            if _KEY_BODY.match(body.strip()) or (len(word) >= 40 and _KEY_BODY.match(word)):
+                left -= 1
+                out.append(MASK + line[len(body) :])
+                continue
+            left = 0  # a log that only imitates a key must not blind its reader
+        begin = _KEY_BEGINS.search(line)
+        if begin is not None:
+            end = _KEY_ENDS.search(line, begin.end())
+            left = 0 if end is not None else _MOST_KEY_LINES
+            # Else to the end of the line, or of the text in JSON.
+            stop = _KEY_STOPS.search(line, begin.end())
+            rest = end.end() if end is not None else stop.start() if stop is not None else len(line)
+            out.append(_line(line[: begin.start()]) + MASK + _line(line[rest:]))
+            continue
+        if end is not None:
+            if not left:
+                _mask_body(out)  # it began before what we were given
+            left = 0
+            before = max(line.rfind(quote, 0, end.start()) for quote in "\"'") + 1
+            out.append(_line(line[:before]) + MASK + _line(line[end.end() :]))
+            continue
+        out.append(_line(line))
+    return "".join(out)
+
+
+def _mask_body(out: list[str]) -> None:
+    """Mask the lines of a key that end here, whose beginning is not known."""
+    for place in range(len(out) - 1, max(-1, len(out) - 1 - _MOST_KEY_LINES), -1):
+        body = out[place].rstrip("\r\n")
+        word = _last_word(body)
+        if not _KEY_BODY.match(word) or (len(word) < 40 and place < len(out) - 1):
+            return
+        out[place] = MASK + out[place][len(body) :]
+
+
+def _last_word(line: str) -> str:
+    """Of a line that may begin with a log's prefix."""
+    words = line.split()
+    return words[-1] if words else ""
+
+
+def _line(line: str) -> str:
+    for value in _known.values:  # not one pattern of all: that would hold the interpreter for their product
+        if value in line:
+            line = line.replace(value, MASK)
+    plain, places = plain_form(line)
+    spans = list(found(plain))
+    if places is not None:
+        for value in _known.plain:
+            at = plain.find(value)
+            while at >= 0:
+                spans.append((at, at + len(value)))
+                at = plain.find(value, at + 1)
+    if not spans:
+        return line
+    out: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        start, end = (start, end) if places is None else (places[start], places[end])
+        if start >= done:
+            out += [line[done:start], MASK]
+        done = max(done, end)
+    return "".join([*out, line[done:]])

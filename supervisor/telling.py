@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from supervisor import secrets
+from supervisor.secret_shapes import is_telling
 from supervisor.section import Positive, Section
 
 
@@ -105,7 +106,7 @@ class Leaving(Section):
     @classmethod
     def plain_headers(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
-            if secrets.SECRET_NAME.search(name) or name.lower() in ("authorization", "cookie"):
+            if is_telling(name):
                 raise ValueError(f"{name} carries a secret, and secrets do not belong in the run file: use `command`")
             if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", name) or not (text.isascii() and text.isprintable()):
                 raise ValueError(f"{name!r} and its value are no HTTP header")

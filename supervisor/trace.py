@@ -26,6 +26,7 @@ from supervisor.core.codec import CLASSES, decode, encode
 from supervisor.core.state import State
 from supervisor.errors import SupervisorError
 from supervisor.journal import open_read_only
+from supervisor.secrets import masked_all
 
 FORMAT = "rl-supervisor-trace"
 VERSION = 1
@@ -362,9 +363,17 @@ def _span(db: sqlite3.Connection, path: Path, incident: int | None) -> list[tupl
     raise TraceError(f"{path} was written by a version that kept no list of incidents; replay all of it.")
 
 
+def for_others(line: str) -> str:
+    """A line of a trace as it may leave this machine: journals of older versions hold what the job printed as it was.
+
+    As a value and not as text: what is masked must still be JSON.
+    """
+    return json.dumps(masked_all(json.loads(line)), separators=(",", ":")) + "\n"
+
+
 def export(path: Path, incident: int | None, target: Path | None) -> str:
     """Write the journal's trace to ``target`` (gzip where its name says so); the text itself without one."""
-    text = "".join(journal_lines(path, incident))
+    text = "".join(map(for_others, journal_lines(path, incident)))
     if target is None:
         return text
     try:

@@ -28,7 +28,7 @@ from supervisor.preflight.finding import Finding
 from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping, yielding
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
-from supervisor.secrets import masked, masked_all, remember_environment
+from supervisor.secrets import masked_all, remember_environment
 from supervisor.storage import keys
 from supervisor.storage.base import Store
 
@@ -105,7 +105,7 @@ def problems(path: Path, run_file: RunFile, environ: Mapping[str, str] = os.envi
     """
     subject, _ = gather_run(path, environ=environ, run_file=run_file)
     found = stopping([*examine(subject), *_store_library(subject)], run_file.check.overrule)
-    return [masked(_problem(one)) for one in found if one.where.file]
+    return [_problem(one) for one in found if one.where.file]
 
 
 def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -389,7 +389,7 @@ def _print(paths: Sequence[Path], look: _Look, wish: Wish) -> int:
     if wish.as_json:
         print(json.dumps(masked_all(look.report), indent=2, ensure_ascii=False))
     else:
-        print(masked("\n".join(_lines(paths, look, wish))))
+        print("\n".join(_lines(paths, look, wish)))
     return _code(look, wish)
 
 

@@ -19,7 +19,7 @@ from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
 from supervisor.diagnosis.telling import as_json, text
 from supervisor.errors import SupervisorError, UsageError
-from supervisor.secrets import masked, remember_environment
+from supervisor.secrets import masked_all
 
 NAMED, UNREADABLE, NOTHING_KNOWN = 0, 1, 3
 
@@ -47,9 +47,9 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     found = judge(logs)
     reason = places[-1].reason
     if json_wanted:
-        say(masked(json.dumps(as_json(found, logs, left_out), ensure_ascii=False, indent=1)))
+        say(json.dumps(masked_all(as_json(found, logs, left_out)), ensure_ascii=False, indent=1))
     else:
-        say("\n".join(render.safe(line) for line in masked(text(found, logs, left_out, reason)).splitlines()))
+        say("\n".join(render.safe(line) for line in text(found, logs, left_out, reason).splitlines()))
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 

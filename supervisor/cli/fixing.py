@@ -21,7 +21,9 @@ def show(found: Sequence[Finding], *, write: bool, command: str) -> Fixes:
     """
     made = patching.fixes(found)
     for patch in made.patches:
-        sys.stdout.write(_printable(patch.diff()) if sys.stdout.isatty() else patch.diff())
+        sys.stdout.write(patch.diff())
+        if masked(patch.diff()) != patch.diff():
+            _tell(f"A secret in {patch.file} is shown as ***: `patch` will not take this diff, --fix --write will.")
     sys.stdout.flush()
     _say(made, found, write=write)
     if write:
@@ -29,11 +31,6 @@ def show(found: Sequence[Finding], *, write: bool, command: str) -> Fixes:
     elif made.patches:
         _tell(f"Nothing is written yet: {command} --fix --write")
     return made
-
-
-def _printable(diff: str) -> str:
-    """For a terminal: what is in a person's file must not move its cursor. A pipe gets the very bytes."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in diff)
 
 
 def _say(made: Fixes, found: Sequence[Finding], *, write: bool) -> None:
@@ -65,4 +62,4 @@ def _put(made: Fixes) -> None:
 
 
 def _tell(sentence: str) -> None:
-    print(safe(masked(sentence)), file=sys.stderr, flush=True)
+    print(safe(sentence), file=sys.stderr, flush=True)

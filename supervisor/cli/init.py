@@ -26,7 +26,7 @@ from supervisor.errors import ConfigError
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Source
 from supervisor.primerl.launch_flags import PARTS, Translation, of_files
-from supervisor.secrets import masked, remember_environment
+from supervisor.secrets import remember_environment
 from supervisor.storage.keys import KEYS
 
 
@@ -173,9 +173,9 @@ def _say(wanted: Draft, notes: Sequence[str]) -> None:
         if sentences:
             print(title)
             for sentence in sentences:
-                print(f"  - {masked(sentence)}")
+                print(f"  - {sentence}")
     for note in notes:
-        print(f"  note: {masked(note)}")
+        print(f"  note: {note}")
 
 
 def _check(output: Path, environ: Mapping[str, str]) -> None:

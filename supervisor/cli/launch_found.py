@@ -9,7 +9,8 @@ from pathlib import Path
 
 from supervisor.cli.launch_words import Kind
 from supervisor.cli.shell_words import Word
-from supervisor.secrets import MASK, SECRET_NAME, masked, remember
+from supervisor.secret_shapes import SECRET_NAME
+from supervisor.secrets import MASK, masked, remember
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|\S+)")
 _SECRET_FLAG = re.compile(r"--?(?:[\w.-]*[.-])?(?:api-?key|token|secret|passw(?:or)?d|access-key)(?:=(.+))?")

@@ -20,7 +20,8 @@ from supervisor.jobs.environment import NEVER
 from supervisor.primerl.command import FIXED_ENVIRONMENT
 from supervisor.primerl.configs import Settings, Source, load
 from supervisor.primerl.launch_flags import MOST_GPUS, PARTS, TO_DO, Translation, of_files, settle, translate
-from supervisor.secrets import SECRET_NAME, masked, remember
+from supervisor.secret_shapes import SECRET_NAME
+from supervisor.secrets import masked, remember
 
 NOFILE: int = Job.model_fields["nofile"].default
 PASSED: Sequence[str] = Job.model_fields["pass_env"].default

@@ -13,6 +13,7 @@ from typing import Any
 
 from supervisor.core.goodput import WORDS
 from supervisor.core.words import size, span
+from supervisor.secrets import printable
 
 WIDTH = 100
 RUNNING = ("setting-up", "surveying", "restoring", "starting", "running", "recovering", "stopping", "publishing")
@@ -52,12 +53,14 @@ PLAIN = Paint(False)
 
 def safe(text: object) -> str:
     """Text from outside, without control characters that would move the cursor or recolour the terminal."""
-    return "".join(char if char.isprintable() else " " for char in str(text))
+    return printable(str(text)).replace("\n", " ").replace("\t", " ")
 
 
 def log_text(text: str) -> str:
     """A job's own log for a terminal: its colours are welcome, what else an escape character starts is not."""
-    kept = re.sub(r"\x1b(?!\[[0-9;]*m)", "?", text)
+    if text.isprintable():
+        return text
+    kept = re.sub(r"\x1b(?!\[(?:[0-9;]*m|K))", "?", text)
     return "".join(char if char.isprintable() or char in "\n\r\t\x1b" else "?" for char in kept)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.cli.shell_text import Assignment, Piece, Raw
-from supervisor.secrets import SECRET_NAME, masked
+from supervisor.secret_shapes import SECRET_NAME
+from supervisor.secrets import masked
 
 LONGEST = 64 << 10  # characters that a variable may grow to: what doubles itself line by line has no end
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from supervisor import byhand
 from supervisor.cli import where
 from supervisor.cli.render import log_for_stdout, safe, table
+from supervisor.secrets import masked
 
 
 def logs(options: argparse.Namespace) -> int:
@@ -18,7 +19,7 @@ def logs(options: argparse.Namespace) -> int:
         for name, text in found.items():
             target = options.to / name.replace("/", "-")  # "JOURNAL/NAME", each checked when it was read
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
+            target.write_text(masked(text))  # an older version may have sent it
         print(f"{len(found)} logs are in {options.to}.")
     elif options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -10,8 +11,9 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO, cast
 
-from supervisor.cli.render import safe
+from supervisor.cli.render import log_text, safe
 from supervisor.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
 from supervisor.secrets import masked, remember_environment
 from supervisor.storage.base import StoreAwayError, StoreError
@@ -33,11 +35,16 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a sentence may hold what the terminal's encoding does not
             stream.reconfigure(errors="replace")
+    remember_environment()
+    with contextlib.redirect_stdout(_outgoing(sys.stdout)), contextlib.redirect_stderr(_outgoing(sys.stderr)):
+        return _ended(command, program, contract=contract)
+
+
+def _ended(command: Callable[[], int], program: str, *, contract: bool) -> int:
     try:
         return _run(command)
     except SupervisorError as error:
-        remember_environment()
-        _tell(masked(_whole(error)))
+        _tell(_whole(error))
         if contract or isinstance(error, StoreAwayError):
             return error.exit_code
         return EXIT_USAGE if error.exit_code == EXIT_USAGE else 1
@@ -46,6 +53,34 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     except Exception as error:  # the outermost edge: a person gets a sentence, the file gets the rest
         _tell(f"{program} failed in a way it does not know: {crash_note(program, error)}")
         return EXIT_TRY_AGAIN if contract else 1
+
+
+class _Outgoing(io.TextIOBase):
+    """Standard output or error of a command: what a job said may hold secrets, and orders to the terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write it masked, and of all that a terminal obeys only colours and what ends or clears a line."""
+        self._stream.write(log_text(masked(text)))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is still buffered."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Is it a terminal?"""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._stream.fileno()
+
+
+def _outgoing(stream: TextIO | None) -> TextIO | None:
+    return None if stream is None else cast("TextIO", _Outgoing(stream))  # it was closed before the start
 
 
 def reply(run: str, done: bool, sentence: str, *, as_json: bool) -> int:
@@ -89,9 +124,8 @@ def _drop_output() -> None:
 
 def crash_note(program: str, error: BaseException) -> str:
     """Write the traceback of ``error`` to a file, secrets masked; the end of a sentence that says where it is."""
-    remember_environment()
     text = masked("".join(traceback.format_exception(error)))
-    summary = masked(f"{type(error).__name__}: {error}")
+    summary = f"{type(error).__name__}: {error}"
     try:
         fd, path = tempfile.mkstemp(prefix=f"{program}-crash-", suffix=".txt")
         with os.fdopen(fd, "w", errors="replace") as file:

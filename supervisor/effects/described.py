@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from supervisor.config import RunFile
-from supervisor.secrets import MASK, SECRET_NAME, masked
+from supervisor.secrets import masked, masked_all
 
 RUN = "run.json"
 MASKED = "masked"
@@ -28,17 +27,7 @@ def describe(run_file: RunFile, configs: Mapping[Path, Path]) -> tuple[dict[str,
         texts[name] = masked(text)
         if texts[name] != text:
             hiding[name] = path
-    settings: dict[str, Any] = _masked(run_file.model_dump(mode="json"))
-    texts[RUN] = json.dumps(settings | {MASKED: {"files": sorted(hiding)}}, indent=1)
+    settings = run_file.model_dump(mode="json")
+    shown = {name: masked_all(value, name) for name, value in settings.items()}
+    texts[RUN] = json.dumps(shown | {MASKED: {"files": sorted(hiding)}}, indent=1)
     return texts, list(hiding.values())
-
-
-def _masked(value: Any, name: str = "") -> Any:
-    """Value by value, since the names of tables tell, too; in JSON's text an escaped quote would end a secret early."""
-    if isinstance(value, dict):
-        return {key: _masked(inner, str(key)) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_masked(inner, name) for inner in value]
-    if not isinstance(value, str):
-        return value
-    return MASK if value and SECRET_NAME.search(name) else masked(value)

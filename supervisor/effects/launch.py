@@ -25,7 +25,6 @@ from typing import IO, Literal
 
 from supervisor import shim
 from supervisor.effects import own_cgroup, ports, transient
-from supervisor.effects.strangers import without_secrets
 from supervisor.effects.survivors import (
     ATTEMPT_MARKER,
     RUN_MARKER,
@@ -39,6 +38,7 @@ from supervisor.effects.survivors import (
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.jobs.base import Component
 from supervisor.nanny import NANNY
+from supervisor.secrets import masked_list, remember_environment
 
 How = Literal["auto", "systemd", "fork"]
 COMPONENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -96,6 +96,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     """
     attempt_dir = attempt_dir.absolute()
     check(component)
+    remember_environment(component.env)  # what the job is given, it may print
     way = choose(how)
     attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
     forget_earlier(attempt_dir, component.name, run_id)
@@ -105,7 +106,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     spec: shim.Spec = {
         "name": component.name,
         "argv": list(component.argv),
-        "shown_argv": without_secrets(component.argv),
+        "shown_argv": masked_list(component.argv),
         "cwd": str(component.cwd),
         "env": {**component.env, **markers(attempt_dir, run_id)},
         "nofile": component.nofile,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor.effects.survivors import Identity, Process, look_at
-from supervisor.secrets import SECRET_NAME, masked
+from supervisor.secrets import masked_words
 
 LONGEST_COMMAND = 120
 DRIVER = Path("/dev/nvidiactl")
@@ -35,7 +35,7 @@ def command_of(pid: int) -> str:
             words = file.read(4096).decode(errors="replace").replace("\0", " ").split()
     except OSError:
         words = []
-    text = masked(" ".join(without_secrets(words)))
+    text = masked_words(words)
     return (f"{text[:LONGEST_COMMAND]}..." if len(text) > LONGEST_COMMAND else text) or name
 
 
@@ -75,21 +75,3 @@ def open_links(pid: int) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             found.append(os.readlink(f"{folder}/{number}"))  # noqa: PTH115
     return found
-
-
-def without_secrets(argv: Sequence[str]) -> list[str]:
-    """``argv`` for people. No command should hold a secret; a person's ``job.args`` may."""
-
-    def secret(name: str) -> bool:
-        return SECRET_NAME.search(name.replace("-", "_")) is not None
-
-    shown: list[str] = []
-    for before, word in zip(("", *argv), argv, strict=False):
-        key, equals, _ = word.partition("=")
-        if equals and secret(key):
-            shown.append(f"{key}=***")
-        elif before.startswith("-") and "=" not in before and secret(before) and not word.startswith("-"):
-            shown.append("***")
-        else:
-            shown.append(word)
-    return shown

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from supervisor.errors import ConfigError
 from supervisor.jobs.base import Change
-from supervisor.secrets import SECRET_NAME
+from supervisor.secret_shapes import SECRET_NAME
 
 ALLOWED = (
     # who and where

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
+from supervisor.secrets import masked
 from supervisor.sensors.base import Clock
 from supervisor.sensors.folder_events import FolderEvents
 from supervisor.sensors.follow import Follower, Position, ends
@@ -135,7 +136,12 @@ class LogSensor:
 
     def _parse(self, source: LogSource, line: bytes) -> Sequence[Fact]:
         if source.kind == "text":
-            return self._parser.parse_line(source.role, line.decode(errors="replace"))
+            text = line.decode(errors="replace")
+            facts = self._parser.parse_line(source.role, text)
+            # Only the few lines that say something are masked, and whole: a fact quotes the beginning of its line, and
+            # half a secret has no shape.
+            safe = masked(text) if facts else text
+            return facts if safe == text else self._parser.parse_line(source.role, safe) or facts
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.core.facts import ComponentExited, Fact, ProcessGone, ProcessSeen, Role
+from supervisor.secrets import masked_words, printable, remember_processes
 from supervisor.sensors.base import Clock
 
 Classify = Callable[[str, str], tuple[Role, bool] | None]
@@ -80,7 +81,9 @@ def read_title(pid: int) -> str:
             data = file.read(4096)
     except OSError:
         return ""
-    return " ".join(data.decode(errors="replace").replace("\0", " ").split())
+    # Masked before anything cuts it: half a secret has no shape.
+    words = data.decode(errors="replace").rstrip("\0").split("\0")
+    return " ".join(printable(masked_words(words)).split())
 
 
 @dataclass
@@ -293,6 +296,7 @@ class ProcessScanner:
         settled_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - SETTLED_S) * ticks_per_s
         again = [id for id in known.values() if read_all or id.start_ticks > settled_ticks]
         looks = [(id, read_stat(id.pid)) for id in again] + list(fresh)
+        remember_processes(id.pid for id, _ in fresh)  # what the job is given, it may print
         titles = {id: read_title(id.pid) for id, _ in looks}
         table = self._table
         with table.lock:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 
 from supervisor.effects.evidence.collecting import COLLECTOR_BYTES, FILE_BYTES, Collector, Part, Sink, gather, output_of
-from supervisor.effects.evidence.redaction import Redactor
 
 ENV = {"PATH": os.defpath}
 
@@ -20,7 +19,6 @@ def gathered(
     parts: list[Part] = []
     gather(
         collectors,
-        Redactor(),
         until=time.monotonic() + budget_s,
         cut=cut or threading.Event(),
         ready=parts.append,

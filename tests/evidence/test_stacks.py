@@ -11,7 +11,6 @@ import pytest
 
 from supervisor.effects.evidence import stacks
 from supervisor.effects.evidence.collecting import Sink
-from supervisor.effects.evidence.redaction import Redactor
 from supervisor.effects.survivors import look_at
 
 from .rig import SPINS, WAITS, running, scene
@@ -26,7 +25,7 @@ def stand_in(folder: Path, body: str) -> Path:
 
 
 def dumped(folder: Path, program: Path, *programs: str, each_s: float = 20) -> tuple[str, list[str]]:
-    sink = Sink(Redactor())
+    sink = Sink()
     with running(*(programs or (WAITS,))) as living:
         stacks.dump(scene(folder, living, stack_programs=[program]), living, sink, each_s=each_s)
         states = [now.state for one in living if (now := look_at(one.pid)) is not None]
@@ -92,7 +91,7 @@ def test_one_that_talks_without_end_is_ended(tmp_path: Path) -> None:
 
 
 def test_without_it_a_sentence_says_how_to_have_it(tmp_path: Path) -> None:
-    sink = Sink(Redactor())
+    sink = Sink()
     stacks.dump(scene(tmp_path), [], sink)
     assert b"py-spy is not installed" in sink.close()[0]["stacks.txt"]
 

@@ -39,7 +39,7 @@ MODULES = (
     "supervisor.checkpoints.claims",
     "supervisor.checkpoints.log_files",
     "supervisor.secrets",
-    "supervisor.effects.evidence.redaction",
+    "supervisor.secret_shapes",
 )
 OTHERS = (
     "KEY=value token: abcdefghijklmnop https://user:password@host/path?x=1&y=2 Bearer abcdefghijklmnop",

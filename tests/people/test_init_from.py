@@ -23,8 +23,8 @@ PARTS = {
 
 @pytest.fixture(autouse=True)
 def _no_secret_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_known", frozenset())
-    monkeypatch.setattr(secrets, "_pattern", None)
+    monkeypatch.setattr(secrets, "_known", secrets.NOTHING)
+    secrets._short.cache_clear()
 
 
 @pytest.fixture

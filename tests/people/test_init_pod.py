@@ -32,8 +32,8 @@ H100 = GpuFound(0, "NVIDIA H100 80GB HBM3", "GPU-1", 85_520_809_984)
 
 @pytest.fixture(autouse=True)
 def _no_secret_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_known", frozenset())
-    monkeypatch.setattr(secrets, "_pattern", None)
+    monkeypatch.setattr(secrets, "_known", secrets.NOTHING)
+    secrets._short.cache_clear()
 
 
 def pod_of(provider: str = "", *, container: bool = True, **site: object) -> Pod:

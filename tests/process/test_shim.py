@@ -15,8 +15,8 @@ import pytest
 from supervisor import shim
 from supervisor.effects import survivors
 from supervisor.effects.launch import launch, look
-from supervisor.effects.strangers import without_secrets
 from supervisor.errors import ConfigError, SupervisorError
+from supervisor.secrets import masked_list
 from tests.process.conftest import Attempt, gone, wait_for
 
 
@@ -195,7 +195,7 @@ def test_no_secret_is_left_on_disk_or_on_a_command_line(attempt: Attempt) -> Non
 
 
 def test_words_that_look_like_secrets_are_not_recorded() -> None:
-    shown = without_secrets(["rl", "@", "a.toml", "--wandb.api-key", "abc", "--hub-token=xyz", "--ckpt.interval", "10"])
+    shown = masked_list(["rl", "@", "a.toml", "--wandb.api-key", "abc", "--hub-token=xyz", "--ckpt.interval", "10"])
     assert shown == ["rl", "@", "a.toml", "--wandb.api-key", "***", "--hub-token=***", "--ckpt.interval", "10"]
 
 

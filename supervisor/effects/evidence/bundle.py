@@ -1,7 +1,7 @@
 """One bundle of evidence for an incident, taken at the moment of the verdict and before anything is killed.
 
 Bounded in time: the stop that follows waits for ``budget_s`` at most, whatever hangs. Bounded in size: each file, each
-part and the whole, and never more than an eighth of what is free on the disk. Without secrets (``redaction``).
+part and the whole, and never more than an eighth of what is free on the disk. Without secrets (``supervisor.secrets``).
 ``bundle.json`` in it says what was collected, how long each part took, and what failed and why.
 """
 
@@ -23,9 +23,9 @@ from supervisor import __version__
 from supervisor.effects.evidence import machine, processes, recorded, stacks
 from supervisor.effects.evidence.collecting import Collector, Part, Sink, begun, gather, within
 from supervisor.effects.evidence.ends import tail_of
-from supervisor.effects.evidence.redaction import Redactor, secrets_of
 from supervisor.effects.evidence.scene import Scene
 from supervisor.effects.survivors import Process
+from supervisor.secrets import masked_all, remember_processes
 
 FORMAT = "rl-supervisor-evidence"
 VERSION = 1
@@ -126,11 +126,10 @@ class _Work:
             lambda: dict(scene.logs()), None
         )  # beside the rest: the job's folders may be on a dead mount
         living = within(look_s, scene.living, nobody)
-        values = within(min(SECRETS_S, self.budget_s / 4), lambda: secrets_of(_readable(living)), None)
-        redactor = Redactor(values or ())
+        known = within(min(SECRETS_S, self.budget_s / 4), lambda: _remember(living), default=False)
         self.folder = self._made()
         self.left_bytes = self._room()
-        if values is None:
+        if not known:
             note = "the environments of the processes were not readable in time: masked is by name and shape alone"
             self.parts.append({"name": "secrets", "state": "late", "seconds": SECRETS_S, "files": {}, "notes": [note]})
         if (logs := logs_found(self.begun + look_s - time.monotonic())) is None:
@@ -138,8 +137,8 @@ class _Work:
             self.parts.append({"name": "logs", "state": "late", "seconds": look_s, "files": {}, "notes": [note]})
         until = self.begun + 0.9 * self.budget_s
         collectors = [*_collectors(scene, living, logs or {}, self.budget_s), *self.more]
-        gather(collectors, redactor, until=until, cut=self.cut, ready=self._keep)
-        self._finish(redactor, wall)
+        gather(collectors, until=until, cut=self.cut, ready=self._keep)
+        self._finish(wall)
 
     # ------------------------------------------------------------ the folder
 
@@ -197,7 +196,7 @@ class _Work:
                 return ""
         return ""
 
-    def _finish(self, redactor: Redactor, wall: float) -> None:
+    def _finish(self, wall: float) -> None:
         scene = self.scene
         manifest = {
             "format": FORMAT,
@@ -215,7 +214,7 @@ class _Work:
             "size_bytes": self.written,
             "parts": self.parts,
         }
-        text = json.dumps(redactor.value(manifest), indent=1).encode()
+        text = json.dumps(masked_all(manifest), indent=1).encode()
         assert self.folder is not None  # noqa: S101 - for the type checker
         if trouble := self._write(f"{MANIFEST}.new", text):
             self.trouble = trouble
@@ -243,8 +242,9 @@ def _mb(size_bytes: int) -> str:
     return f"{size_bytes >> 20} MB"
 
 
-def _readable(living: Sequence[Process]) -> list[int]:
-    return [process.pid for process in living if process.state != "D"]
+def _remember(living: Sequence[Process]) -> bool:
+    remember_processes(process.pid for process in living if process.state != "D")
+    return True
 
 
 def _collectors(scene: Scene, living: Sequence[Process], logs: Mapping[str, Path], budget_s: float) -> list[Collector]:
@@ -276,7 +276,7 @@ def _reason(scene: Scene, sink: Sink) -> None:
     )
     sink.put("reason.txt", f"{scene.reason}\n{later}")
     found: Mapping[str, Any] = scene.known.explain()
-    sink.put("explain.json", json.dumps(sink.redactor.value(dict(found)), indent=1, default=str))
+    sink.put("explain.json", json.dumps(masked_all(found), indent=1))
 
 
 def _log(role: str, path: Path, sink: Sink) -> None:

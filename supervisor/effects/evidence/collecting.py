@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from supervisor.effects.evidence.redaction import Redactor
+from supervisor.secrets import masked
 
 FILE_BYTES = 512 << 10  # of one file of a bundle
 COLLECTOR_BYTES = 2 << 20  # of all that one collector hands over
@@ -30,8 +30,7 @@ class Sink:
     What was put before stays: a collector that hangs at the third process has told of two.
     """
 
-    def __init__(self, redactor: Redactor) -> None:
-        self.redactor = redactor
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, bytes] = {}
         self._notes: list[str] = []
@@ -44,21 +43,21 @@ class Sink:
         return self._closed
 
     def put(self, name: str, text: str, *, limit_bytes: int = FILE_BYTES, end: bool = False) -> None:
-        """Keep ``text`` as the file ``name``, redacted; of what is too long the beginning, or with ``end`` the end."""
-        # Cut before the work as well as after it: nobody redacts gigabytes. A little more, since masks are short.
+        """Keep ``text`` as the file ``name``, masked; of what is too long the beginning, or with ``end`` the end."""
+        # Cut before the work as well as after it: masking takes long. A little more, since masks are short.
         around = limit_bytes + (64 << 10)
         cut = len(text) > around
         if cut:
             text = text[-around:].partition("\n")[2] if end else text[:around].rpartition("\n")[0]
-        data = self.redactor.text(text).encode("utf-8", "replace")
+        data = masked(text).encode("utf-8", "replace")
         if cut or len(data) > limit_bytes:
             note = CUT.format(limit_bytes).encode()
             data = note + data[-limit_bytes:] if end else data[:limit_bytes] + note
         self.keep(name, data)
 
     def add(self, name: str, text: str) -> None:
-        """Append ``text`` to the file ``name``, redacted, while it is not too long."""
-        data = self.redactor.text(text[:FILE_BYTES]).encode("utf-8", "replace")
+        """Append ``text`` to the file ``name``, masked, while it is not too long."""
+        data = masked(text[:FILE_BYTES]).encode("utf-8", "replace")
         with self._lock:
             before = self._files.get(name, b"")
         if len(before) + len(data) <= FILE_BYTES:
@@ -67,7 +66,7 @@ class Sink:
             self.keep(name, before + CUT.format(FILE_BYTES).encode())
 
     def keep(self, name: str, data: bytes) -> None:
-        """Keep bytes as they are: the caller has redacted them."""
+        """Keep bytes as they are: the caller has masked them."""
         with self._lock:
             if self._closed:
                 return
@@ -82,7 +81,7 @@ class Sink:
         """Say what could not be had, and why."""
         with self._lock:
             if not self._closed:
-                self._notes.append(self.redactor.text(sentence))
+                self._notes.append(masked(sentence))
 
     def close(self) -> tuple[dict[str, bytes], list[str]]:
         """No more; what was put until now."""
@@ -118,7 +117,6 @@ _behind_lock = threading.Lock()
 
 def gather(
     collectors: Sequence[Collector],
-    redactor: Redactor,
     *,
     until: float,
     cut: threading.Event,
@@ -131,7 +129,7 @@ def gather(
     """
     done: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     begun = clock()
-    sinks = [Sink(redactor) for _ in collectors]
+    sinks = [Sink() for _ in collectors]
     threads: dict[int, threading.Thread] = {}
     for number, one in enumerate(collectors):
         with _behind_lock:
@@ -174,9 +172,9 @@ def _run(number: int, one: Collector, sink: Sink, done: queue.SimpleQueue[tuple[
         one.collect(sink)
     except OSError as failure:
         name = f"{failure.filename}: " if failure.filename else ""
-        error = sink.redactor.text(f"{name}{failure.strerror or failure}")
+        error = masked(f"{name}{failure.strerror or failure}")
     except Exception as failure:  # one part that nobody foresaw must not cost the others
-        error = sink.redactor.text(f"{type(failure).__name__}: {failure}")
+        error = masked(f"{type(failure).__name__}: {failure}")
     done.put((number, error))
 
 

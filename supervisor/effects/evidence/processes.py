@@ -16,6 +16,7 @@ from pathlib import Path
 from supervisor.effects.evidence.collecting import Sink
 from supervisor.effects.evidence.scene import Scene, executable
 from supervisor.effects.survivors import Process
+from supervisor.secrets import masked_words
 
 BETWEEN_S = 0.3  # two looks at CPU times tell who works at this moment
 MOST_PROCESSES = 400
@@ -164,7 +165,7 @@ def commands(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
             continue
         words = [word.decode(errors="replace") for word in data.rstrip(b"\0").split(b"\0")]
         program = f"{executable(process.pid) or '-'}  in {_folder(process.pid)}"
-        sink.add("commands.txt", f"{process.pid} {sink.redactor.words(words)}\n        {program}\n")
+        sink.add("commands.txt", f"{process.pid} {masked_words(words)}\n        {program}\n")
 
 
 def _folder(pid: int) -> str:

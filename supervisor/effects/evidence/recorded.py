@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from supervisor.effects.evidence.collecting import COLLECTOR_BYTES, Sink
 from supervisor.effects.evidence.scene import Scene
 from supervisor.errors import SupervisorError
-from supervisor.trace import journal_lines
+from supervisor.trace import for_others, journal_lines
 
 TRACE = "trace.jsonl.gz"
 MOST_BYTES = 24 << 20  # of a trace, unpacked
@@ -37,9 +37,8 @@ def trace(scene: Scene, sink: Sink) -> None:
     for line in lines:
         if sink.closed:
             return
-        # As a value and not as text: what is masked must still be JSON.
-        packed.append(json.dumps(sink.redactor.value(json.loads(line)), separators=(",", ":")))
-    data = gzip.compress(("\n".join(packed) + "\n").encode(), compresslevel=6, mtime=0)
+        packed.append(for_others(line))
+    data = gzip.compress("".join(packed).encode(), compresslevel=6, mtime=0)
     if len(data) > COLLECTOR_BYTES // 2:
         sink.note(f"{TRACE} is left out, it has {len(data)} bytes: see reason.txt for how to get it")
         return
