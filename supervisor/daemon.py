@@ -64,6 +64,7 @@ Item = f.Fact | Callable[[], None]
 STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
 SWITCH_S = 0.0005  # the loop gets Python's lock after so long from a thread that parses; 5 ms each time, by default
 OWN_UMASK = 0o027  # whatever the caller's was: logs and evidence are for us and our group; job and hooks have 022
+ROOT_CAUSE_S = 10.0  # the end waits so long for a look at what failed
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
@@ -333,12 +334,30 @@ class Daemon:
             deadline = decision.deadline
             for action in decision.actions:
                 if isinstance(action, a.Exit):
+                    self._hear_root_cause()
                     return action.code
                 self._act(action)
             self._follow(before, fact)
             self.going.follow()
             self._show()
         return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
+
+    def _hear_root_cause(self) -> None:
+        """Before the end: what the look at the last evidence finds is what a person asks first. A signal is not kept
+        waiting for it.
+        """
+        until = self.clock.now() + ROOT_CAUSE_S
+        while not self._signals and self.clock.now() < until:
+            looks = self.effects.root_cause.looks  # before the inbox: its fact is posted first
+            try:
+                fact, source = self._inbox.get(0.1 if looks else 0.0)
+            except queue.Empty:
+                if not looks:
+                    return
+            else:
+                if isinstance(fact, f.RootSeen):
+                    self._decide(fact, source)
+            self._show()
 
     def _calm(self) -> bool:
         return not self._signals and not busy_with(self.state)

@@ -220,6 +220,17 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Root:
+    """What the logs of a failed attempt show as its root cause."""
+
+    attempt: int
+    name: str
+    role: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class Incident:
     """From the first suspicious observation to the first new step after recovery. Times in ``t`` and Unix time."""
 
@@ -237,6 +248,7 @@ class Incident:
     closed: float | None = None
     closed_wall: float | None = None
     closed_step: int | None = None
+    roots: tuple[Root, ...] = ()  # what began it and, where that differs, what its newest attempt failed of
 
 
 @dataclass(frozen=True)
