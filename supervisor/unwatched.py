@@ -71,9 +71,10 @@ def _journal(state_dir: Path) -> dict[str, Any]:
         action = json.loads(ended[1])
         found |= {"since": float(ended[0]), "ended": action.get("code")}
     # What it said of its end is not what its log ends with: records and claims come after that.
-    if ended and (why := incidents.last_word(state_dir)) is not None:
+    why = incidents.last_word(state_dir)
+    found["finished"] = why is not None and why[1] == "finished"
+    if why is not None and (ended or found["finished"]):
         found["last_words"] = {"wall": why[0], "sentence": why[2]}
-        found["finished"] = why[1] == "finished"
     return found
 
 
