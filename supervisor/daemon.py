@@ -35,6 +35,7 @@ from supervisor.core import facts as f
 from supervisor.core import leaving
 from supervisor.core.decide import Decision, decide
 from supervisor.core.journal_lost import go_on
+from supervisor.core.repeats import Said, once
 from supervisor.core.state import Mode, State
 from supervisor.core_settings import of_run_file
 from supervisor.effects import aside, attached
@@ -114,6 +115,8 @@ class Daemon:
         self.waits = self._inbox.waits
         self._first: deque[tuple[Item, str]] = deque()
         self._signals = 0
+        self._unwritten = 0  # turns that the journal could not take
+        self._repeats: dict[str, Said] = {}
         self._left = Orders()  # for a program that takes this place
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
@@ -396,8 +399,21 @@ class Daemon:
         known = {"attempt": self.state.attempt, "incident": self.state.incident.id if self.state.incident else None}
         for event in events:
             logs.say(event.level, event.event, event.sentence, **{**known, **event.fields})
-        if self.journal.failure:
-            logs.say("error", "journal", self.journal.failure)
+        self._tell_of_the_journal()
+
+    def _tell_of_the_journal(self) -> None:
+        """That it cannot be written no core can be told: what it consumed would be written nowhere."""
+        self._unwritten += bool(self.journal.failure)
+        if not (self.journal.failure or self._unwritten):
+            return
+        sentence = self.journal.failure or "The journal can be written again."
+        self._repeats, told = once(self._repeats, "journal", sentence, self.state.now)
+        if told and self.journal.failure:
+            logs.say("error", "journal", told)
+        elif told:
+            logs.say("warning", "journal", f"{told} Of {self._unwritten} turns of the loop it has no record.")
+        if not self.journal.failure:
+            self._unwritten = 0
 
     def _act(self, action: a.Action) -> None:
         match action:

@@ -152,6 +152,17 @@ def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
     return found, str(identity[0]) if identity else "", float(last[1])
 
 
+def _done(one: _Found, event: Mapping[str, Any]) -> str:
+    """What was done, without the words that the incident's own sentence begins with, and without a long command."""
+    sentence = str(event["sentence"])
+    if event["event"] == "launched":
+        return f"{sentence.partition(': ')[0]}."
+    parts = sentence.split(". ")
+    while len(parts) > 1 and parts[0] in one.sentence:
+        del parts[0]
+    return ". ".join(parts)
+
+
 def _fields(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
@@ -164,7 +175,7 @@ def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> di
     mine = [bundle for bundle in there if bundle.incident == one.id]
     # What was begun before it was noticed, the attempt that broke among it, was not done about it.
     since = one.opened if one.noticed is None else one.noticed
-    done = [str(event["sentence"]) for event in one.story if event["event"] in DONE and event["wall"] >= since]
+    done = [_done(one, event) for event in one.story if event["event"] in DONE and event["wall"] >= since]
     value = {
         "id": one.id,
         "open": one.closed is None,

@@ -56,7 +56,7 @@ def headline(state: State) -> str:
     if state.incident is not None:
         lasts = span(state.now - state.incident.opened)
         why = state.incident.sentence.rstrip(".")
-        known = cause == state.incident.cause or why in words
+        known = cause == state.incident.cause or any(why in word for word in words)
         words.append(f"incident {state.incident.id} open for {lasts}{'' if known else f': {why}'}")
         words += _roots(state.incident, "; ".join(words))
     elif state.incidents:

@@ -29,7 +29,8 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
 
     {since, ended (exit code, None where it said no farewell), finished, last_words {wall, sentence}, daemon_pid (it
     lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid: name}, step,
-    silent_since}, incident}. Times in Unix time; None for what is not known, or not there.
+    silent_since}, incident, worthless (why training is worth nothing)}. Times in Unix time; None for what is not known,
+    or not there.
     """
     holder, parent = run_lock.read(state_dir / "lock")
     found: dict[str, Any] = {
@@ -41,6 +42,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "parent_pid": parent[0] if parent is not None and alive(parent) else None,
         "job": _job(state_dir, run_id),
         "incident": None,
+        "worthless": None,
     }
     with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
         found |= _journal(state_dir)
@@ -64,9 +66,14 @@ def _journal(state_dir: Path) -> dict[str, Any]:
             (began[0] if began else 0,),
         ).fetchone()
         said = db.execute("SELECT wall, event, sentence FROM events ORDER BY id DESC LIMIT 1").fetchone()
+        worth = db.execute(
+            "SELECT level, sentence FROM events WHERE event = 'worth' ORDER BY id DESC LIMIT 1"
+        ).fetchone()
     found: dict[str, Any] = {"since": float(seen[0]) if seen else None}
     if said:
         found["last_words"] = {"wall": float(said[0]), "sentence": str(said[2])}
+    if worth and worth[0] != "info":
+        found["worthless"] = str(worth[1])
     if ended:
         action = json.loads(ended[1])
         found |= {"since": float(ended[0]), "ended": action.get("code")}

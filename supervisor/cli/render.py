@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import textwrap
 import time
@@ -329,10 +330,15 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         lasts = span(float(incident.get("down_s") or 0))
         open_ = bool(incident.get("open"))
         told += str((said or {}).get("sentence") or "")
-        lasts = f"open for {lasts}" if open_ else f"over after {lasts}{step}"
+        lasts = "not over" if open_ else f"over after {lasts}{step}"
         rows += [("incident" if open_ else "last incident", _incident(incident, now, lasts, told))]
         rows += _roots(incident, told)
-    rows.append(("its log", str((found.get("commands") or {}).get("log") or "")))
+        if open_:
+            paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or ()]
+            rows += [("its logs", f"rl-supervisor diagnose {path}") for path in paths[-1:]]
+    rows.append(("note", str(found.get("worthless") or "")))
+    if not found.get("finished"):
+        rows.append(("daemon's log", str((found.get("commands") or {}).get("log") or "")))
     return _rows(rows)
 
 
@@ -418,7 +424,7 @@ def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str
         lines += ["A start has, beside your own configuration:"]
         lines += [line for one in start for line in _wrapped(_change(one), "  ")]
     if history := answer.get("history"):
-        lines += ["Before:", *(f"  {safe(sentence)}" for sentence in history)]
+        lines += ["Before:", *(line for sentence in history for line in _wrapped(str(sentence), "  "))]
     return lines
 
 

@@ -7,7 +7,7 @@ the second one tells nothing that the first did not. While it goes on it is said
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.core.actions import Action, Say

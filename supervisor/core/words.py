@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+WHOSE = {"inference": "inference server", "env": "environment server"}
 LONGEST_LINE = 200  # of a job's own words in a sentence
 
 
@@ -37,7 +38,7 @@ def size(count: float) -> str:
 def root_line(name: str, role: str, text: str, told: str = "") -> str:
     """A root cause: signature, role and the job's own line, which is left out where ``told`` has it already."""
     what = "an error without a name" if name == "unknown" else name
-    where = f" in the {role}" if role else ""
+    where = f" in the {WHOSE.get(role, role)}" if role else ""
     line = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"root cause: {what}{where}" + (f': "{line}"' if line and text not in told else "")
 
