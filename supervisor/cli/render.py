@@ -286,7 +286,7 @@ def _incident(incident: Mapping[str, Any], now: float, lasts: str, told: str) ->
     """Its sentence only where the headline has not told it."""
     at = f" at {clock(incident['opened'], now)}" if incident.get("opened") is not None else ""
     sentence = str(incident.get("sentence") or incident.get("cause") or "").rstrip(".")
-    said = "" if sentence in told else f": {sentence}"
+    said = "" if sentence.split(". ")[0] in told else f": {sentence}"
     return f"#{incident.get('id')}{at}, {lasts}{said} (supervisorctl incidents {incident.get('id')})"
 
 
@@ -311,33 +311,33 @@ def unwatched(found: Mapping[str, Any], commands: Mapping[str, str], now: float 
     job = "The job lives on without it. " if found.get("job") else ""
     if (parent := found.get("parent_pid")) is not None:
         return f"No daemon{since}: {why}. {job}Its parent (process {parent}) starts it again: nothing to type."
-    return f"No daemon{since}: {why}. {job}Start it: {commands['start']}"
+    first = {93: "Mend the cause, then start it", 94: "This pod is unfit: take another, or start it"}.get(
+        ended, "Start it"
+    )
+    return f"No daemon{since}: {why}. {job}{first}: {commands['start']}"
 
 
 def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[str]:
-    """The lines below it."""
+    """The lines below it, those first that a person needs first."""
     now = time.time() if now is None else now
-    told = str(found.get("sentence") or "")
-    rows = []
+    told, said, incident = str(found.get("sentence") or ""), found.get("last_words") or {}, found.get("incident") or {}
+    is_over, finished = not incident.get("open"), found.get("finished")
+    rows = _roots(incident, told)
     if job := found.get("job"):
         rows.append(("job", _living_job(job, now)))
-    elif not found.get("finished"):
+    elif not finished:
         rows.append(("job", "nothing of it runs"))
-    if (said := found.get("last_words")) and str(said["sentence"]) not in told:
+    if said and str(said["sentence"]) not in told:
         rows.append(("last words", f"{clock(said['wall'], now)} {said['sentence']}"))
-    if incident := found.get("incident"):
+        told += str(said["sentence"])
+    if incident:
         step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
-        lasts = span(float(incident.get("down_s") or 0))
-        open_ = bool(incident.get("open"))
-        told += str((said or {}).get("sentence") or "")
-        lasts = "not over" if open_ else f"over after {lasts}{step}"
-        rows += [("incident" if open_ else "last incident", _incident(incident, now, lasts, told))]
-        rows += _roots(incident, told)
-        if open_:
-            paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or ()]
-            rows += [("its logs", f"rl-supervisor diagnose {path}") for path in paths[-1:]]
+        lasts = f"over after {span(float(incident.get('down_s') or 0))}{step}" if is_over else "not over"
+        rows.append(("last incident" if is_over else "incident", _incident(incident, now, lasts, told)))
     rows.append(("note", str(found.get("worthless") or "")))
-    if not found.get("finished"):
+    if not finished:
+        paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or () if not is_over]
+        rows += [("job's logs", f"rl-supervisor diagnose {path}") for path in paths[-1:]]
         rows.append(("daemon's log", str((found.get("commands") or {}).get("log") or "")))
     return _rows(rows)
 

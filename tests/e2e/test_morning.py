@@ -56,7 +56,7 @@ def test_a_run_that_was_given_up_names_the_root_cause_though_its_daemon_has_ende
     assert code == 3
     assert "practice NOT RUNNING No daemon since" in said, said
     assert "it ended with exit code 93" in said, said
-    assert f"Start it: rl-supervisor run {pod.run_file}" in said, said
+    assert f"Mend the cause, then start it: rl-supervisor run {pod.run_file}" in said, said
     assert "root cause config-invalid in the launcher" in said, said
     assert "max_steps" in said, said
     assert "nothing of it runs" in said, said
