@@ -311,9 +311,8 @@ def unwatched(found: Mapping[str, Any], commands: Mapping[str, str], now: float 
     job = "The job lives on without it. " if found.get("job") else ""
     if (parent := found.get("parent_pid")) is not None:
         return f"No daemon{since}: {why}. {job}Its parent (process {parent}) starts it again: nothing to type."
-    first = {93: "Mend the cause, then start it", 94: "This pod is unfit: take another, or start it"}.get(
-        ended, "Start it"
-    )
+    first = "Mend the cause, then start it" if ended == 93 else "Start it"
+    first = "This pod is unfit: take another one, or start it" if ended == 94 else first
     return f"No daemon{since}: {why}. {job}{first}: {commands['start']}"
 
 

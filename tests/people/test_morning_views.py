@@ -133,7 +133,8 @@ def test_a_daemon_that_ended_says_with_which_code_and_why(tmp_path: Path) -> Non
     found = unwatched.look(tmp_path, "r1")
     assert (found["ended"], found["job"]) == (93, None)
     assert "A restart cannot cure this" in found["last_words"]["sentence"]
-    assert "it ended with exit code 93. Mend the cause, then start it: bash /x/onstart.sh practice" in render.unwatched(found, COMMANDS)
+    said = render.unwatched(found, COMMANDS)
+    assert said.endswith("it ended with exit code 93. Mend the cause, then start it: bash /x/onstart.sh practice")
 
 
 def test_a_daemon_that_was_killed_is_told_by_the_last_line_of_its_log(tmp_path: Path) -> None:
