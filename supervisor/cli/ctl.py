@@ -191,8 +191,8 @@ def _print_status(answers: list[dict[str, Any]]) -> None:
         print("\n".join(render.fold(render.headline(status, name, paint, width), "  ")))
     if len(answers) == 1 and "attempt" in answers[0]:
         print("\n".join(render.status_block(answers[0])))
-    elif len(answers) == 1 and "commands" in answers[0]:
-        print("\n".join(render.unwatched_block(answers[0])))
+    elif len(answers) == 1 and "commands" in answers[0] and (block := render.unwatched_block(answers[0])):
+        print("\n".join(block))
 
 
 # ---------------------------------------------------------------- orders

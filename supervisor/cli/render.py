@@ -321,7 +321,7 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     now = time.time() if now is None else now
     told, said, incident = str(found.get("sentence") or ""), found.get("last_words") or {}, found.get("incident") or {}
     is_over, finished = not incident.get("open"), found.get("finished")
-    rows = _roots(incident, told)
+    rows = [] if is_over else _roots(incident, told)
     if job := found.get("job"):
         rows.append(("job", _living_job(job, now)))
     elif not finished:
@@ -333,6 +333,7 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
         lasts = f"over after {span(float(incident.get('down_s') or 0))}{step}" if is_over else "not over"
         rows.append(("last incident" if is_over else "incident", _incident(incident, now, lasts, told)))
+        rows += _roots(incident, told) if is_over else []
     rows.append(("note", str(found.get("worthless") or "")))
     if not finished:
         paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or () if not is_over]
