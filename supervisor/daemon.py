@@ -35,6 +35,7 @@ from supervisor.core import facts as f
 from supervisor.core import leaving
 from supervisor.core.decide import Decision, decide
 from supervisor.core.journal_lost import go_on
+from supervisor.core.repeats import Said, once
 from supervisor.core.state import Mode, State
 from supervisor.core_settings import of_run_file
 from supervisor.effects import aside, attached
@@ -65,6 +66,7 @@ Item = f.Fact | Callable[[], None]
 STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
 SWITCH_S = 0.0005  # the loop gets Python's lock after so long from a thread that parses; 5 ms each time, by default
 OWN_UMASK = 0o027  # whatever the caller's was: logs and evidence are for us and our group; job and hooks have 022
+ROOT_CAUSE_S = 10.0  # the end waits so long for a look at what failed
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
@@ -114,6 +116,8 @@ class Daemon:
         self.waits = self._inbox.waits
         self._first: deque[tuple[Item, str]] = deque()
         self._signals = 0
+        self._unwritten = 0  # turns that the journal could not take
+        self._repeats: dict[str, Said] = {}
         self._left = Orders()  # for a program that takes this place
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
@@ -334,12 +338,30 @@ class Daemon:
             deadline = decision.deadline
             for action in decision.actions:
                 if isinstance(action, a.Exit):
+                    self._hear_root_cause()
                     return action.code
                 self._act(action)
             self._follow(before, fact)
             self.going.follow()
             self._show()
         return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
+
+    def _hear_root_cause(self) -> None:
+        """Before the end: what the look at the last evidence finds is what a person asks first. A signal is not kept
+        waiting for it.
+        """
+        until = self.clock.now() + ROOT_CAUSE_S
+        while not self._signals and self.clock.now() < until:
+            looks = self.effects.root_cause.looks  # before the inbox: its fact is posted first
+            try:
+                fact, source = self._inbox.get(0.1 if looks else 0.0)
+            except queue.Empty:
+                if not looks:
+                    return
+            else:
+                if isinstance(fact, f.RootSeen):
+                    self._decide(fact, source)
+            self._show()
 
     def _calm(self) -> bool:
         return not self._signals and not busy_with(self.state)
@@ -380,8 +402,21 @@ class Daemon:
         known = {"attempt": self.state.attempt, "incident": self.state.incident.id if self.state.incident else None}
         for event in events:
             logs.say(event.level, event.event, event.sentence, **{**known, **event.fields})
-        if self.journal.failure:
-            logs.say("error", "journal", self.journal.failure)
+        self._tell_of_the_journal()
+
+    def _tell_of_the_journal(self) -> None:
+        """That it cannot be written no core can be told: what it consumed would be written nowhere."""
+        self._unwritten += bool(self.journal.failure)
+        if not (self.journal.failure or self._unwritten):
+            return
+        sentence = self.journal.failure or "The journal can be written again."
+        self._repeats, told = once(self._repeats, "journal", sentence, self.state.now)
+        if told and self.journal.failure:
+            logs.say("error", "journal", told)
+        elif told:
+            logs.say("warning", "journal", f"{told} Of {self._unwritten} turns of the loop it has no record.")
+        if not self.journal.failure:
+            self._unwritten = 0
 
     def _act(self, action: a.Action) -> None:
         match action:

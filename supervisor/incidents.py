@@ -27,6 +27,7 @@ DONE = frozenset(
 )  # fmt: skip
 """Events that say what was done about it."""
 MOST_STORY = 300
+ROOT = ("name", "role", "text", "remedy")
 MOST_NUMBER = 1 << 53
 EXPLAIN_BYTES = 1 << 20
 AFTER_S = 2.0  # what is said in the moment of the end still belongs to it
@@ -45,13 +46,14 @@ class _Found:
     step: int | None = None  # with which it was over
     noticed: float | None = None  # when the verdict was given
     story: list[dict[str, Any]] = field(default_factory=list)
+    roots: list[dict[str, Any]] = field(default_factory=list)
 
 
 def last_word(state_dir: Path) -> tuple[float, str, str] | None:
     """(Unix time, event, sentence) of the last thing of note that the run's daemon wrote into its journal: why it
     ended, as a rule. None where nothing can be read.
     """
-    quiet = (*QUIET, "stopped-job", "evidence")
+    quiet = (*QUIET, "stopped-job", "evidence", "root-cause")
     marks = ",".join("?" * len(quiet))
     try:
         db = open_read_only(state_dir / "journal.db")
@@ -70,9 +72,10 @@ def last_word(state_dir: Path) -> tuple[float, str, str] | None:
 def told(state_dir: Path, number: int | None = None, *, only_open: bool = False) -> list[dict[str, Any]]:
     """Incidents as JSON values, newest first; the one that is named with its whole story. Times in Unix time.
 
-    {id, open, opened, noticed, closed, down_s, attempt, cause, sentence, signals [sentence], done [sentence],
-    recovered_step, bundles [{path, attempt, collected, seconds, size_bytes, parts [{name, state, seconds, files,
-    notes}]}], story [{wall, level, event, sentence}]}; ``story`` only of one that is named.
+    {id, open, opened, noticed, closed, down_s, attempt, cause, sentence, roots [{attempt, name, role, text, remedy}],
+    signals [sentence], done [sentence], recovered_step, bundles [{path, attempt, collected, seconds, size_bytes, parts
+    [{name, state, seconds, files, notes}]}], story [{wall, level, event, sentence}]}; ``story`` only of one that is
+    named.
 
     Raises SupervisorError when there is no journal, it cannot be read, or it knows no incident of that number.
     """
@@ -132,6 +135,8 @@ def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
         if one is not None and event == "verdict" and one.noticed is None:
             one.noticed = wall
             one.opened = min(one.opened, wall)  # the clock may have been set meanwhile
+        if one is not None and event == "root-cause":
+            one.roots.append({name: more.get(name) for name in ("attempt", *ROOT)})
         if one is not None and event == "incident-closed":
             one.closed = wall
             one.step = more["step"] if isinstance(more.get("step"), int) else None
@@ -147,6 +152,17 @@ def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
     return found, str(identity[0]) if identity else "", float(last[1])
 
 
+def _done(one: _Found, event: Mapping[str, Any]) -> str:
+    """What was done, without the words that the incident's own sentence begins with, and without a long command."""
+    sentence = str(event["sentence"])
+    if event["event"] == "launched":
+        return f"{sentence.partition(': ')[0]}."
+    parts = sentence.split(". ")
+    while len(parts) > 1 and parts[0] in one.sentence:
+        del parts[0]
+    return ". ".join(parts)
+
+
 def _fields(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
@@ -159,7 +175,7 @@ def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> di
     mine = [bundle for bundle in there if bundle.incident == one.id]
     # What was begun before it was noticed, the attempt that broke among it, was not done about it.
     since = one.opened if one.noticed is None else one.noticed
-    done = [str(event["sentence"]) for event in one.story if event["event"] in DONE and event["wall"] >= since]
+    done = [_done(one, event) for event in one.story if event["event"] in DONE and event["wall"] >= since]
     value = {
         "id": one.id,
         "open": one.closed is None,
@@ -170,6 +186,7 @@ def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> di
         "attempt": one.attempt,
         "cause": one.cause,
         "sentence": one.sentence,
+        "roots": one.roots,
         "signals": _signals(mine),
         "done": list(dict.fromkeys(done)),
         "recovered_step": one.step,

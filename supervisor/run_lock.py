@@ -45,7 +45,7 @@ def take(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[str]:
         ) from error
     nanny = nanny_of(environ)
     if not _try(handle):
-        holder, its_nanny = _read(path)
+        holder, its_nanny = read(path)
         if nanny is None or holder is None or its_nanny is None or alive(its_nanny) or not alive(holder):
             who = f"pid {holder[0]} holds {path}" if holder is not None and alive(holder) else f"{path} is held"
             raise TryAgainError(
@@ -114,7 +114,7 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
             wanted.write_text(f"{os.getpid()}-{shim.start_ticks(os.getpid()) or 0}\n")
             given = True
         while alive(holder) or not _try(handle):
-            if not alive(holder) and _read(path)[0] not in (None, holder):
+            if not alive(holder) and read(path)[0] not in (None, holder):
                 raise TryAgainError(f"Another daemon took over run {run_id}. See it with: supervisorctl status")
             time.sleep(LOOK_S)
     finally:
@@ -150,7 +150,7 @@ def _write(handle: IO[str], nanny: Identity | None) -> None:
         logs.say("warning", "lock", "The lock's file takes no line: a daemon that finds it held cannot say by whom.")
 
 
-def _read(path: Path) -> tuple[Identity | None, Identity | None]:
+def read(path: Path) -> tuple[Identity | None, Identity | None]:
     """The holder and its nanny, as far as the file says. A line of another boot or container names nobody alive."""
     try:
         words = path.read_text(errors="replace").split()

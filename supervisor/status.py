@@ -15,7 +15,7 @@ from supervisor.core.phases import STEP
 from supervisor.core.retention import held, next_to_publish
 from supervisor.core.state import Incident, State
 from supervisor.core.verdicts import judge, progress_sentence
-from supervisor.core.words import span
+from supervisor.core.words import root_line, span
 
 _STATES = {
     "new": "surveying",
@@ -56,13 +56,19 @@ def headline(state: State) -> str:
     if state.incident is not None:
         lasts = span(state.now - state.incident.opened)
         why = state.incident.sentence.rstrip(".")
-        known = cause == state.incident.cause or why in words
+        known = cause == state.incident.cause or any(why in word for word in words)
         words.append(f"incident {state.incident.id} open for {lasts}{'' if known else f': {why}'}")
+        words += _roots(state.incident, "; ".join(words))
     elif state.incidents:
         last = state.incidents[-1]
         lasted = span((last.closed or last.opened) - last.opened)
         words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
+        words += _roots(last, words[-1])
     return "; ".join(words)
+
+
+def _roots(one: Incident, told: str) -> list[str]:
+    return [root_line(root.name, root.role, root.text, told) for root in one.roots]
 
 
 def status(state: State) -> dict[str, Any]:
@@ -178,6 +184,7 @@ def incident(one: Incident | None, state: State) -> dict[str, Any] | None:
         "step": one.step,
         "resume_step": one.resume_step,
         "recovered_step": one.closed_step,
+        "roots": [asdict(root) for root in one.roots],
         "decided_after": since_open(one.decided),
         "stopped_after": since_open(one.stopped),
         "relaunched_after": since_open(one.relaunched),

@@ -161,7 +161,7 @@ def _ask_status(run: Here) -> tuple[dict[str, Any], int]:
     try:
         status = run.client.get("/v1/status")
     except NotThereError as error:
-        return {"run": name, "state": "not-running", "sentence": _after_its_end(run, str(error))}, LSB_NOT_RUNNING
+        return _without_daemon(run, str(error)), LSB_NOT_RUNNING
     except (UnclearError, RefusedError) as error:
         return {"run": name, "state": "unknown", "sentence": str(error)}, LSB_UNKNOWN
     state = status.get("state")
@@ -170,16 +170,17 @@ def _ask_status(run: Here) -> tuple[dict[str, Any], int]:
     return status, LSB_NOT_RUNNING if state in render.NOT_RUNNING else LSB_UNKNOWN
 
 
-def _after_its_end(run: Here, sentence: str) -> str:
-    """What is said of a run without a daemon: why that ended, as its journal has it."""
-    if run.state_dir is None:
-        return sentence
-    from supervisor.incidents import last_word  # late: beside a daemon it is not needed, and takes a while to load
+def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:
+    """The status of a run that no daemon watches: why, what lives of its job, and what to type."""
+    status: dict[str, Any] = {"run": run.id or str(run.socket), "state": "not-running", "sentence": sentence}
+    if run.state_dir is None or not (run.state_dir / "journal.db").exists():
+        return status
+    from supervisor.unwatched import look  # late: beside a daemon it is not needed, and takes a while to load
 
-    wall, event, said = last_word(run.state_dir) or (0.0, "", "")
-    if event == "finished":
-        return f"{said} That was at {render.clock(wall)}, and its daemon has ended."
-    return f"{sentence} The last of note, at {render.clock(wall)}: {said}" if said else sentence
+    found = look(run.state_dir, run.id, run.log_files())
+    word = "unwatched" if found["job"] else "not-running"
+    commands = {"start": run.start_command(), "log": run.log_command()}
+    return {**status, **found, "state": word, "commands": commands, "sentence": render.unwatched(found, commands)}
 
 
 def _print_status(answers: list[dict[str, Any]]) -> None:
@@ -187,9 +188,11 @@ def _print_status(answers: list[dict[str, Any]]) -> None:
     names = [render.safe(status.get("run") or "") for status in answers]
     width = max(map(len, names))
     for name, status in zip(names, answers, strict=True):
-        print(render.headline(status, name, paint, width))
+        print("\n".join(render.fold(render.headline(status, name, paint, width), "  ")))
     if len(answers) == 1 and "attempt" in answers[0]:
         print("\n".join(render.status_block(answers[0])))
+    elif len(answers) == 1 and "commands" in answers[0] and (block := render.unwatched_block(answers[0])):
+        print("\n".join(block))
 
 
 # ---------------------------------------------------------------- orders

@@ -15,7 +15,7 @@ from typing import Any
 
 from supervisor.cli import render, which
 from supervisor.cli.client import NotThereError, RefusedError
-from supervisor.core.words import size, span
+from supervisor.core.words import root_line, size, span
 from supervisor.errors import UsageError
 
 SHOWN_STEPS = 3  # of what was done, in the list
@@ -88,13 +88,13 @@ def listed(found: Sequence[Mapping[str, Any]], *, only_open: bool) -> list[str]:
 
 def _paragraph(item: Mapping[str, Any]) -> list[str]:
     head = f"#{item['id']}  {_when(item['opened'])}  {_word(item)}  [{render.safe(item['cause'])}]"
-    lines = [head, *_lines(str(item["sentence"]))]
+    lines = [*render.fold(head, "    "), *_lines(str(item["sentence"])), *_roots(item)]
     done = [str(sentence) for sentence in item.get("done") or ()]
     shown = done[:SHOWN_STEPS] if len(done) <= SHOWN_STEPS else [*done[: SHOWN_STEPS - 1], done[-1]]
     for sentence in shown:
         lines += _lines(sentence, "    - ")
     if paths := [str(bundle["path"]) for bundle in item.get("bundles") or ()]:
-        lines.append(f"    evidence: {render.safe(paths[0])}" + (f" and {len(paths) - 1} more" if paths[1:] else ""))
+        lines += _lines(f"evidence: {paths[0]}" + (f" and {len(paths) - 1} more" if paths[1:] else ""))
     return lines
 
 
@@ -104,6 +104,7 @@ def one(item: Mapping[str, Any]) -> list[str]:
         f"Incident {item['id']} of attempt {item['attempt']}: {_word(item)}.",
         *_lines(str(item["sentence"]), "  "),
     ]
+    lines += _roots(item, "  ")
     if signals := item.get("signals"):
         lines.append("What convicted:")
         for sentence in signals:
@@ -117,6 +118,16 @@ def one(item: Mapping[str, Any]) -> list[str]:
         lines.append("There is no evidence of it on this machine any more, or none was collected.")
     for bundle in item.get("bundles") or ():
         lines += _evidence(bundle)
+    return lines
+
+
+def _roots(item: Mapping[str, Any], indent: str = "    ") -> list[str]:
+    """What the logs show as the root cause, and what helps."""
+    lines: list[str] = []
+    for root in item.get("roots") or ():
+        line = root_line(str(root["name"]), str(root["role"]), str(root["text"]), str(item["sentence"]))
+        lines += _lines(f"{line[0].upper()}{line[1:]}", indent)
+        lines += _lines(f"Remedy: {root['remedy']}", indent) if root.get("remedy") else []
     return lines
 
 
@@ -159,7 +170,7 @@ def _lines(text: str, indent: str = "    ") -> list[str]:
     hang = " " * (len(indent) + 2)
     return textwrap.wrap(
         render.safe(text),
-        render.WIDTH,
+        render.width(),
         initial_indent=indent,
         subsequent_indent=hang,
         break_long_words=False,

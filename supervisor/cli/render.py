@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import textwrap
 import time
@@ -12,10 +13,12 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.core.goodput import WORDS
-from supervisor.core.words import size, span
+from supervisor.core.words import root_line, size, span
 from supervisor.secrets import printable
 
 WIDTH = 100
+LEAST_WIDTH = 40
+MOST_PIDS = 4
 RUNNING = ("setting-up", "surveying", "restoring", "starting", "running", "recovering", "stopping", "publishing")
 NOT_RUNNING = ("stopped", "finished", "gave-up", "unfit")
 
@@ -24,6 +27,7 @@ _COLOURS = {
     "finished": "32",
     "publishing": "32",
     "recovering": "33",
+    "unwatched": "33",
     "gave-up": "31;1",
     "unfit": "31;1",
     "warning": "33",
@@ -49,6 +53,38 @@ class Paint:
 
 
 PLAIN = Paint(False)
+
+
+def columns() -> int:
+    """How wide the terminal is; 0 for a file or a pipe, whose lines stay whole for grep."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and int(told) > 0:
+        return max(LEAST_WIDTH, int(told))
+    return max(LEAST_WIDTH, os.get_terminal_size(sys.stdout.fileno()).columns) if _on_terminal() else 0
+
+
+def _on_terminal() -> bool:
+    try:
+        return os.isatty(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def width() -> int:
+    """Of text that is always broken into lines."""
+    return min(WIDTH, columns() or WIDTH)
+
+
+def fold(line: str, hang: str) -> list[str]:
+    """A line as the terminal can show it: broken between words, what follows further in."""
+    width = columns()
+    if not width or len(line) <= width:
+        return [line]
+    head = len(line) - len(line.lstrip())
+    return textwrap.wrap(
+        line[head:].replace("\t", " "), width, initial_indent=line[:head], subsequent_indent=hang,
+        break_long_words=False, break_on_hyphens=False, replace_whitespace=False, drop_whitespace=True,
+    )  # fmt: skip
 
 
 def safe(text: object) -> str:
@@ -92,12 +128,13 @@ def headline(
     word = state.upper().replace("-", " ") + (" (PAUSED)" if status.get("paused") else "")
     word += " (OBSERVED)" if status.get("mode") == "observe" else ""
     sentence = safe(status.get("sentence") or progress(status))
-    for incident in (status.get("incident"), status.get("last_incident")):
-        # The core knows no clock; people want to know when it was.
-        told = safe((incident or {}).get("sentence") or "").rstrip(".")
-        opened = (incident or {}).get("opened")
-        if told and opened is not None and f"{told} at " not in sentence:
-            sentence = sentence.replace(told, f"{told} at {clock(opened, now)}", 1)
+    for incident, words in (
+        (status.get("incident"), "incident {id}"),
+        (status.get("last_incident"), "last incident"),
+    ):
+        if incident and incident.get("opened") is not None:  # the core knows no clock; people want to know when it was
+            said = words.format(**incident)
+            sentence = sentence.replace(said, f"{said} at {clock(incident['opened'], now)}", 1)
     return f"{name.ljust(width)}  {paint(word, state)}  {sentence}".rstrip()
 
 
@@ -131,13 +168,14 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
     rows.extend(_gpus(status))
     if engine := status.get("engine"):
         rows.append(("engine", _engine(engine)))
+    told = str(status.get("sentence") or "")
     if incident := status.get("incident"):
-        lasts = f", open for {span(incident.get('seconds') or 0)}"
-        rows.append(("incident", f"{_incident(incident, now)}{lasts}"))
+        lasts = f"open for {span(incident.get('seconds') or 0)}"
+        rows += [("incident", _incident(incident, now, lasts, told)), *_roots(incident, told)]
     if last := status.get("last_incident"):
         step = f" with step {last['recovered_step']}" if last.get("recovered_step") is not None else ""
-        lasts = span(last.get("seconds") or 0)
-        rows.append(("last incident", f"{_incident(last, now)}; over after {lasts}{step}"))
+        lasts = f"over after {span(last.get('seconds') or 0)}{step}"
+        rows += [("last incident", _incident(last, now, lasts, told)), *_roots(last, told)]
     for one in status.get("would") or ():
         rows.append(("not done", _would(one, now)))
     for path in status.get("config_changed") or ():
@@ -146,7 +184,11 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
     rows.extend(("note", str(note)) for note in status.get("notes") or ())
     if status.get("exit_code") is not None:
         rows.append(("exit code", str(status["exit_code"])))
-    return [f"  {label:<13} {safe(text)}" for label, text in rows if text]
+    return _rows(rows)
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> list[str]:
+    return [line for label, text in rows if text for line in fold(f"  {label:<13} {safe(text)}", " " * 16)]
 
 
 def _remaining(status: Mapping[str, Any]) -> str:
@@ -243,9 +285,74 @@ def _engine(engine: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _incident(incident: Mapping[str, Any], now: float) -> str:
+def _incident(incident: Mapping[str, Any], now: float, lasts: str, told: str) -> str:
+    """Its sentence only where the headline has not told it."""
     at = f" at {clock(incident['opened'], now)}" if incident.get("opened") is not None else ""
-    return f"#{incident.get('id')}{at}: {str(incident.get('sentence') or incident.get('cause')).rstrip('.')}"
+    sentence = str(incident.get("sentence") or incident.get("cause") or "").rstrip(".")
+    said = "" if sentence.split(". ")[0] in told else f": {sentence}"
+    return f"#{incident.get('id')}{at}, {lasts}{said} (supervisorctl incidents {incident.get('id')})"
+
+
+def _roots(incident: Mapping[str, Any], told: str) -> list[tuple[str, str]]:
+    """What the logs show as the root cause, where the headline has not told it, and what helps against the newest."""
+    roots = incident.get("roots") or ()
+    lines = [root_line(str(one["name"]), str(one["role"]), str(one["text"]), told) for one in roots]
+    rows = [("root cause", line.removeprefix("root cause: ")) for line in lines if line not in told]
+    return rows + [("remedy", str(one["remedy"])) for one in roots[-1:] if one.get("remedy")]
+
+
+def unwatched(found: Mapping[str, Any], commands: Mapping[str, str], now: float | None = None) -> str:
+    """The headline of a run without a daemon: since when and why, whether its job lives, and what to type."""
+    said = found.get("last_words") or {}
+    if found.get("finished"):
+        return f"{said['sentence']} That was at {clock(said['wall'], now)}, and its daemon has ended."
+    if (pid := found.get("daemon_pid")) is not None:
+        return f"Its daemon (process {pid}) lives, and does not answer: it is starting or ending, or it hangs."
+    since = f" since {clock(found['since'], now)}" if found.get("since") is not None else ""
+    ended = found.get("ended")
+    why = f"it ended with exit code {ended}" if ended is not None else "it was killed, or it crashed"
+    job = "The job lives on without it. " if found.get("job") else ""
+    if (parent := found.get("parent_pid")) is not None:
+        return f"No daemon{since}: {why}. {job}Its parent (process {parent}) starts it again: nothing to type."
+    first = "Mend the cause, then start it" if ended == 93 else "Start it"
+    first = "This pod is unfit: take another one, or start it" if ended == 94 else first
+    return f"No daemon{since}: {why}. {job}{first}: {commands['start']}"
+
+
+def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[str]:
+    """The lines below it, those first that a person needs first."""
+    now = time.time() if now is None else now
+    told, said, incident = str(found.get("sentence") or ""), found.get("last_words") or {}, found.get("incident") or {}
+    is_over, finished = not incident.get("open"), found.get("finished")
+    rows = [] if is_over else _roots(incident, told)
+    if job := found.get("job"):
+        rows.append(("job", _living_job(job, now)))
+    elif not finished:
+        rows.append(("job", "nothing of it runs"))
+    if said and str(said["sentence"]) not in told:
+        rows.append(("last words", f"{clock(said['wall'], now)} {said['sentence']}"))
+        told += str(said["sentence"])
+    if incident:
+        step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
+        lasts = f"over after {span(float(incident.get('down_s') or 0))}{step}" if is_over else "not over"
+        rows.append(("last incident" if is_over else "incident", _incident(incident, now, lasts, told)))
+        rows += _roots(incident, told) if is_over else []
+    rows.append(("note", str(found.get("worthless") or "")))
+    if not finished:
+        paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or () if not is_over]
+        rows += [("job's logs", f"rl-supervisor diagnose {path}") for path in paths[-1:]]
+        rows.append(("daemon's log", str((found.get("commands") or {}).get("log") or "")))
+    return _rows(rows)
+
+
+def _living_job(job: Mapping[str, Any], now: float) -> str:
+    """``attempt 2 lives: step 41; 4 processes: 4768 (rl), 4801 (python3); its logs last grew 3 s ago``."""
+    pids = [f"{pid} ({name})" for pid, name in job["pids"].items()]
+    more = f" and {len(pids) - MOST_PIDS} more" if len(pids) > MOST_PIDS else ""
+    step = f"last step {job['step']}; " if job.get("step") is not None else ""
+    grew = f"; its logs last grew {span(now - job['silent_since'])} ago" if job.get("silent_since") else ""
+    are = f"{len(pids)} process{'es' if len(pids) != 1 else ''}"
+    return f"attempt {job['attempt']} lives: {step}{are}: {', '.join(pids[:MOST_PIDS])}{more}{grew}"
 
 
 def _job(status: Mapping[str, Any]) -> str:
@@ -320,7 +427,7 @@ def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str
         lines += ["A start has, beside your own configuration:"]
         lines += [line for one in start for line in _wrapped(_change(one), "  ")]
     if history := answer.get("history"):
-        lines += ["Before:", *(f"  {safe(sentence)}" for sentence in history)]
+        lines += ["Before:", *(line for sentence in history for line in _wrapped(str(sentence), "  "))]
     return lines
 
 
@@ -368,13 +475,13 @@ def _would(one: Mapping[str, Any], now: float | None = None) -> str:
 
 
 def _wrapped(text: str, indent: str, *, hang: str | None = None, keep: bool = False) -> list[str]:
-    """``text`` in lines of at most WIDTH columns, those after the first a little further in."""
+    """``text`` in lines of at most so many columns as the terminal has, those after the first a little further in."""
     hang = f"{indent}  " if hang is None else hang
     text = safe(text)
-    if keep and len(indent) + len(text) <= WIDTH:
+    if keep and len(indent) + len(text) <= width():
         return [indent + text]  # columns keep their blanks
     wrapped = textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+        text, width(), initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
     )
     return wrapped or [indent]
 

@@ -140,5 +140,8 @@ def events(options: argparse.Namespace, client: Client) -> int:
 
 def _print_events(options: argparse.Namespace, found: list[dict[str, Any]], paint: render.Paint) -> None:
     for item in found:
-        print(json.dumps(item, ensure_ascii=False) if options.json else render.event(item, paint))
+        if options.json:
+            print(json.dumps(item, ensure_ascii=False))
+        else:
+            print("\n".join(render.fold(render.event(item, paint), " " * 21)))
     sys.stdout.flush()

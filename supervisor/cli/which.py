@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -22,9 +23,12 @@ from supervisor.unix_socket import remove_if_dead
 
 LOOK_S = 3.0
 NO_RUN = (
-    "No daemon runs on this machine. Start one with `rl-supervisor run RUN.toml`, or under systemd with "
-    "`systemctl start rl-supervisor@NAME`; write a run file with `rl-supervisor init`."
+    "No daemon runs on this machine. Start one with `rl-supervisor run RUN.toml`, under systemd with "
+    "`systemctl start rl-supervisor@NAME`, in a container with `onstart.sh NAME`; write a run file with "
+    "`rl-supervisor init`."
 )
+BOOTED = Path("/run/systemd/system")  # sd_booted(3)
+ONSTART = Path(__file__).parents[1] / "units/onstart.sh"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -65,18 +69,39 @@ class Here:
         return self.state_dir
 
     def how_to_start(self) -> str:
-        """The next step where no daemon runs: the unit's instance is called as the run file is."""
-        by_hand = f"`rl-supervisor run {shlex.quote(str(self.file)) if self.file else 'RUN.toml'}`"
+        """The next step where no daemon runs, as a sentence."""
+        return f"Start it with `{self.start_command()}`."
+
+    def start_command(self) -> str:
+        """What to type on this machine: the unit's instance, or ``onstart.sh``'s word, is called as the run file is."""
         own = homes.config_home()
         if self.file is None:
             user = os.geteuid() != 0 and self.state_dir is not None and homes.SYSTEM_STATE not in self.state_dir.parents
-            unit = self.id or "NAME"
         elif self.file.parent == homes.SYSTEM_CONFIG or (own and self.file.parent == own / "rl-supervisor"):
-            user, unit = self.file.parent != homes.SYSTEM_CONFIG, self.file.stem
-        else:
-            return f"Start it with {by_hand}."
-        manager = "systemctl --user" if user else "systemctl"
-        return f"Start it with `{manager} start rl-supervisor@{unit}`, or without systemd with {by_hand}."
+            user = self.file.parent != homes.SYSTEM_CONFIG
+        elif BOOTED.is_dir() or self.file.parent not in homes.run_file_dirs():
+            return f"rl-supervisor run {shlex.quote(str(self.file))}"
+        if BOOTED.is_dir():
+            return f"{'systemctl --user' if user else 'systemctl'} start rl-supervisor@{self.unit}"
+        return f"{shutil.which('rl-supervisor-onstart') or f'bash {shlex.quote(str(ONSTART))}'} {self.unit}"
+
+    def log_command(self) -> str:
+        """What to type to read the daemon's own log."""
+        if BOOTED.is_dir():
+            return f"journalctl -u rl-supervisor@{self.unit} -n 50"
+        there = [path for path in self.log_files() if path.exists()]
+        return f"tail -n 50 {shlex.quote(str(there[0]))}" if there else ""
+
+    def log_files(self) -> tuple[Path, ...]:
+        """Where the daemon's log is without systemd: of ``onstart.sh``, and its own."""
+        folder = Path("/var/log/rl-supervisor") if os.geteuid() == 0 else homes.state_home() / "rl-supervisor"
+        started = Path(os.environ.get("RL_SUPERVISOR_LOG") or folder / f"{self.unit}.log")
+        return (started, *([self.state_dir / "daemon.jsonl"] if self.state_dir else []))
+
+    @property
+    def unit(self) -> str:
+        """The instance's name: the run file's, which need not be the run's."""
+        return self.file.stem if self.file else self.id or "NAME"
 
 
 @dataclass

@@ -11,10 +11,11 @@ from supervisor.core.account import account
 from supervisor.core.actions import Action, Say
 from supervisor.core.calm import only_goes_on, only_reacted_to
 from supervisor.core.evolve import settle
-from supervisor.core.facts import Fact, Observation
+from supervisor.core.facts import Command, DaemonStarted, Fact, Observation
 from supervisor.core.observe import observe
 from supervisor.core.policy import advance
 from supervisor.core.reactions import react
+from supervisor.core.repeats import without_repeats
 from supervisor.core.state import State
 from supervisor.core.upkeep import keep_records
 from supervisor.core.watch import Watch
@@ -48,6 +49,11 @@ def decide(state: State, observation: Observation) -> Decision:
     seen, kept = keep_records(seen, watch)
     actions = (*acts, *kept, *more)  # the daemon ends at ``Exit``, which comes last
     acted = seen.mode != state.mode or any(not isinstance(action, Say) for action in actions)
+    if isinstance(fact, DaemonStarted):
+        settle(seen, said={})  # who looks at the log of this daemon has not heard it
+    if not isinstance(fact, Command) and any(isinstance(action, Say) for action in actions):
+        said, actions = without_repeats(seen.said, actions, seen.attempt, seen.now)
+        settle(seen, said=said)
     deadline = _deadline(seen, watch, acted=acted)
     until = deadline if seen.live and not acted and not seen.suspicion and not seen.leave.asked else 0.0
     settle(seen, calm_until=until)

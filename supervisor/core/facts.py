@@ -577,6 +577,18 @@ class Remark(Fact):
 
 
 @dataclass(frozen=True)
+class RootSeen(Fact):
+    """What `diagnose` names as the root cause of a failed attempt, from the incident's evidence."""
+
+    incident: int
+    attempt: int
+    name: str  # of the signature; "unknown" where the error is none that is known by name
+    role: str
+    text: str  # the job's own line
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class EffectCrashed(Fact):
     """A defect: an effect let an exception escape. Its slot is free again, and what it did is asked for anew."""
 

@@ -228,7 +228,7 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
         acts.append(say("policy", reason, cause=verdict.cause, does=row.do))
     match row.do:
         case "give-up" if row.history in ("no progress", "nothing new"):
-            asks = "A person has to look at the evidence and run supervisorctl start."
+            asks = "A person has to look at the evidence, then start the run again."
             if row.history == "nothing new":
                 asks += " If this run's start needs longer, raise deadlines.startup first."
             return with_all(acts, stop(state, "give-up", f"{sentence} {asks}"))
@@ -393,13 +393,13 @@ def _publishing(state: State) -> tuple[State, Actions]:
     if state.store_permanent and state.now - state.since > 60:
         sentence = (
             f"Training is finished, and its last step {step} is not in the store: {state.store_reason} "
-            "It is kept on this disk; mend the store and run supervisorctl start."
+            "It is kept on this disk; mend the store, then start the run again."
         )
         return end(state, "gave-up", EXIT_PERSON, sentence)
     if state.publish_failures >= 5 and state.now < state.publish_after and state.publish_after - state.now > 300:
         sentence = (
             f"Training is finished, and its last step {step} is not in the store: {state.publish_reason} "
-            "It is kept on this disk; mend the store and run supervisorctl start."
+            "It is kept on this disk; mend the store, then start the run again."
         )
         return end(state, "gave-up", EXIT_PERSON, sentence)
     return state, []

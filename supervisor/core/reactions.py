@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from supervisor.core import actions as a
 from supervisor.core import adoption, fencing, journal_lost, keeping, leaving, observed, recurring
 from supervisor.core import facts as f
@@ -31,11 +33,11 @@ from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.pace import with_step
 from supervisor.core.phases import RESUME, STEP, learn
 from supervisor.core.reminders import pods_without_progress
-from supervisor.core.state import BEING_LISTED, ENDED, Mode, State
+from supervisor.core.state import BEING_LISTED, ENDED, Mode, Root, State
 from supervisor.core.unsaved import unsaved
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
-from supervisor.core.words import size, span
+from supervisor.core.words import root_line, size, span
 from supervisor.core.worth import judged
 
 WENT_ON_S = 60.0
@@ -124,6 +126,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return state, [say("restored", sentence, step=fact.step, bytes=fact.size_bytes)]
         case f.Remark():
             return state, [say(fact.event, fact.sentence, fact.level)]
+        case f.RootSeen():
+            return _root_seen(state, fact)
         case f.EffectCrashed():
             return _effect_crashed(before, state, fact)
         case f.RestoreFailed():
@@ -353,6 +357,23 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions
     state = replace(state, backoff_until=state.now + 30, backoff_outside=True)
     sentence = f"Restoring step {fact.step} failed, next try in 30 s: {fact.reason}"
     return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]
+
+
+def _root_seen(state: State, fact: f.RootSeen) -> tuple[State, Actions]:
+    """Keep a root cause with its incident, which may be over by now; the same one in each attempt is said once."""
+    of_it = [one for one in (*state.incidents, state.incident) if one is not None and one.id == fact.incident]
+    root = Root(fact.attempt, fact.name, fact.role, fact.text, fact.remedy)
+    if of_it:
+        (one,) = of_it
+        if any((known.name, known.role) == (root.name, root.role) for known in one.roots):
+            return state, []
+        after = replace(one, roots=(*one.roots[:1], root))
+        incidents = tuple(after if known is one else known for known in state.incidents)
+        state = replace(state, incidents=incidents, incident=after if state.incident is one else state.incident)
+    line = root_line(root.name, root.role, root.text)
+    sentence = f"{line[0].upper()}{line[1:]} (incident {fact.incident}, attempt {fact.attempt}). Remedy: {fact.remedy}"
+    told = say("root-cause", sentence.removesuffix(" Remedy: "), "error", incident=fact.incident, **asdict(root))
+    return state, [told]
 
 
 def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:

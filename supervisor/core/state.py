@@ -9,6 +9,7 @@ from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, PublishM
 from supervisor.core.goodput import Ledger
 from supervisor.core.pace import Pace
 from supervisor.core.records import Happened, Hold, Learned
+from supervisor.core.repeats import Said
 from supervisor.core.worth import Worth
 
 Mode = Literal[
@@ -220,6 +221,17 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Root:
+    """What the logs of a failed attempt show as its root cause."""
+
+    attempt: int
+    name: str
+    role: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class Incident:
     """From the first suspicious observation to the first new step after recovery. Times in ``t`` and Unix time."""
 
@@ -237,6 +249,7 @@ class Incident:
     closed: float | None = None
     closed_wall: float | None = None
     closed_step: int | None = None
+    roots: tuple[Root, ...] = ()  # what began it and, where that differs, what its newest attempt failed of
 
 
 @dataclass(frozen=True)
@@ -450,6 +463,7 @@ class State:
     backoff_until: float = 0.0
     backoff_outside: bool = False  # it waits for the network, the store or room, not after crashes of the job
     draws: int = 0  # random numbers drawn so far
+    said: dict[str, Said] = field(default_factory=dict)  # what must not be said again word for word (``repeats``)
     incident: Incident | None = None
     incidents: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most
     incident_count: int = 0

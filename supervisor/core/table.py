@@ -42,7 +42,7 @@ TABLE = (
     # causes, place, history -> what follows, and why
     Row(("gpu-lost",), "any", "any", "unfit", "A lost GPU comes back with another pod, not with a restart."),
     Row(("*",), "any", "same gpu", "unfit", "{gpu}: another pod goes on."),
-    Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then run supervisorctl start."),
+    Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then start the run again."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
     Row(HUNG, "start", "nothing new", "give-up", "{fruitless} of starts showed nothing new."),

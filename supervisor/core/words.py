@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+WHOSE = {"inference": "inference server", "env": "environment server"}
+LONGEST_LINE = 200  # of a job's own words in a sentence
+
 
 def span(seconds: float) -> str:
     """A duration for people: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
@@ -30,6 +33,14 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit in ("B", "KiB") or abs(count) >= 100 else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.2f} TiB"
+
+
+def root_line(name: str, role: str, text: str, told: str = "") -> str:
+    """A root cause: signature, role and the job's own line, which is left out where ``told`` has it already."""
+    what = "an error without a name" if name == "unknown" else name
+    where = f" in the {WHOSE.get(role, role)}" if role else ""
+    line = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
+    return f"root cause: {what}{where}" + (f': "{line}"' if line and text not in told else "")
 
 
 def numbers(steps: Iterable[int], most: int = 10) -> str:

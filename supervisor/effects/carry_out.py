@@ -28,6 +28,7 @@ from supervisor.effects.lanes import Lanes
 from supervisor.effects.launch import launch, look
 from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
+from supervisor.effects.root_cause import RootCause
 from supervisor.effects.stop import stop_attempt
 from supervisor.effects.store_work import StoreWork
 from supervisor.effects.survivors import Belongings, Identity, Process, look_at, records
@@ -122,6 +123,8 @@ class Effects:
             hurry=self._hurry,
         )
 
+        self.root_cause = RootCause(post, self._environ)
+
     # ------------------------------------------------------------ dispatch
 
     def do(self, action: a.Action) -> None:
@@ -152,7 +155,9 @@ class Effects:
                 self._unwanted.set()
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
-                self._lanes.put("job", self.evidence.ordered(action))
+                collect = self.evidence.ordered(action)
+                self.root_cause.expect()
+                self._lanes.put("job", lambda: self._evidence(action, collect))
             case a.Claim():
                 self.store.claim(action)
             case a.Release():
@@ -203,6 +208,7 @@ class Effects:
         """
         self.store.close(within_s)
         self.logs.close()
+        self.root_cause.close()
         self._lanes.close(timeout_s=2.0 if within_s is None else 0.0)
 
     def _crashed(self, lane: str, error: BaseException) -> None:
@@ -337,6 +343,10 @@ class Effects:
             brief=brief,
         )
         return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free, report.gpu_holders)
+
+    def _evidence(self, action: a.CollectEvidence, collect: Callable[[], Path | None]) -> None:
+        folder = collect()
+        self._lanes.put("root-cause", lambda: self.root_cause.look(action, folder, self._log_files))
 
     def _evidence_of(self, attempt: int) -> list[Process]:
         """The attempt's living processes, and those of an inference server of our own."""

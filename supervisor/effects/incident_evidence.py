@@ -59,8 +59,11 @@ class IncidentEvidence:
         self._ready = threading.Event()
         self._ready.set()
 
-    def ordered(self, action: a.CollectEvidence) -> Callable[[], None]:
-        """Take down what is known at the verdict; what is returned does the rest and is a lane's work."""
+    def ordered(self, action: a.CollectEvidence) -> Callable[[], Path | None]:
+        """Take down what is known at the verdict; what is returned does the rest and is a lane's work.
+
+        It returns the bundle's folder, None where there is none.
+        """
         known = self._known()
         self._ready.clear()
         return lambda: self._collect(action, known)
@@ -69,7 +72,8 @@ class IncidentEvidence:
         """Until no evidence is being collected: what comes next destroys some. Never longer than the budget."""
         self._ready.wait(self._run_file().evidence.budget_s)
 
-    def _collect(self, action: a.CollectEvidence, known: Known) -> None:
+    def _collect(self, action: a.CollectEvidence, known: Known) -> Path | None:
+        folder = None
         try:
             about = self._run_file().evidence
             found = bundle.collect(
@@ -80,12 +84,13 @@ class IncidentEvidence:
                 made_room=lambda: self._forget(0, 0, action.incident, known.journal),
                 kept=lambda: self._forget(about.keep, int(about.max_mb * 1e6), action.incident, known.journal),
             )
-            sentence = found.sentence
+            folder, sentence = found.folder, found.sentence
         except OSError as error:  # whatever it was: the stop that is behind it must come
             sentence = f"The evidence of incident {action.incident} could not be collected: {error}."
         finally:
             self._ready.set()
         self._post(f.Remark("evidence", sentence))
+        return folder
 
     def _forget(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
         keeping.forget(self._parent, keep, max_bytes, incident, journal)

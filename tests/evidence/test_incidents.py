@@ -88,7 +88,7 @@ def test_the_attempt_that_broke_is_nothing_that_was_done_about_it(state: Path) -
     (one,) = incidents.told(state, 1)
     assert "Attempt 1 is launched, from the start" in [event["sentence"] for event in one["story"]]
     assert [sentence for sentence in one["done"] if "is launched" in sentence] == [
-        "Attempt 2 is launched, resuming at step 10: rl @ rl.toml"
+        "Attempt 2 is launched, resuming at step 10."
     ]
 
 

@@ -25,7 +25,7 @@ class FakeDesk:
             "state": "running",
             "paused": False,
             "sentence": "step 412 of 1000, 212 s a step, reward 0.41; published step 410; "
-            f"{vllm.rstrip('.')}; back after 3 min 41 s",
+            f"last incident: {vllm.rstrip('.')}; back after 3 min 41 s",
             "since": opened + 221,
             "step": 412,
             "max_steps": 1000,

@@ -17,7 +17,7 @@ import pytest
 
 from supervisor import __version__
 from supervisor.api import Api
-from supervisor.cli import render
+from supervisor.cli import render, which
 from tests.people.desk import GIB, FakeDesk, until
 
 Serve = Callable[..., Api]
@@ -56,10 +56,10 @@ def test_the_first_line_tells_the_morning_what_the_night_was(serve: Serve) -> No
     at = datetime.fromtimestamp(desk.now["last_incident"]["opened"]).astimezone().strftime("%H:%M")
     lines = answer.stdout.splitlines()
     assert lines[0] == (
-        "bs4-qwen3  RUNNING  step 412 of 1000, 212 s a step, reward 0.41; published step 410; vLLM died silently: "
-        f"process 4711 is gone and GPU 0 fell to 0 MiB at {at}; back after 3 min 41 s"
+        "bs4-qwen3  RUNNING  step 412 of 1000, 212 s a step, reward 0.41; published step 410; "
+        f"last incident at {at}: vLLM died silently: process 4711 is gone and GPU 0 fell to 0 MiB; "
+        "back after 3 min 41 s"
     )
-    vllm = "vLLM died silently: process 4711 is gone and GPU 0 fell to 0 MiB"
     us = "rl-supervisor 0.1.0 (process 4000, up 2 h)"
     back = datetime.fromtimestamp(desk.now["since"]).astimezone().strftime("%H:%M")
     assert lines[1:] == [
@@ -70,7 +70,7 @@ def test_the_first_line_tells_the_morning_what_the_night_was(serve: Serve) -> No
         "  disk          /workspace 60% used, 80.0 GiB of 200 GiB free",
         "  gpu 0         inference 70.0 GiB of 80.0 GiB used",
         "  engine        /health ok, 12 running, 0 waiting",
-        f"  last incident #1 at {at}: {vllm}; over after 3 min 41 s with step 401",
+        f"  last incident #1 at {at}, over after 3 min 41 s with step 401 (supervisorctl incidents 1)",
         f"  job           prime-rl, as of 2026-06-22 (v0.6); W&B run abcd1234; {us}",
     ]
     assert (answer.returncode, answer.stderr) == (0, "")
@@ -116,7 +116,7 @@ def test_trouble_is_shown_where_it_is() -> None:
         "is unclear: the key is not valid",
         "unknown: the driver hangs",
         "/w unknown: statvfs hangs",
-        "vLLM is gone, open for 12 s",
+        ", open for 12 s: vLLM is gone (supervisorctl incidents 2)",
         "/w/rl.toml differs from what runs; take it with: supervisorctl restart --new-config",
         "no W&B id in this era",
         "publishing    step 420, sending 12.0 GiB of 31.0 GiB (38 %) at 240 MiB/s, about 81 s to go",
@@ -180,9 +180,9 @@ def test_no_daemon_here_says_what_to_do(sockets: Path, tmp_path: Path) -> None:
     (tmp_path / "rl-supervisor" / "known").mkdir(parents=True)
     gone = ctl("status", "known", XDG_STATE_HOME=str(tmp_path))
     assert gone.returncode == 3
-    assert (
-        "NOT RUNNING  No daemon watches known now. Start it with `systemctl start rl-supervisor@known`" in gone.stdout
-    )
+    start = which.Here("known", state_dir=tmp_path).start_command()
+    assert start.endswith("known")
+    assert f"NOT RUNNING  No daemon watches known now. Start it with `{start}`" in gone.stdout
     order = ctl("stop", "known", XDG_STATE_HOME=str(tmp_path))
     assert order.returncode == 1
     assert order.stderr.startswith("known: No daemon watches known now.")

@@ -112,7 +112,7 @@ def test_a_user_without_a_home_finds_what_his_run_left(ground: Path) -> None:
         os.chown(parent, STRANGER, STRANGER)
     both_tell(ground, {})
     code, said = as_stranger(ground, {}, "status", "mine")
-    assert (code, "mine  NOT RUNNING  No daemon watches mine now." in said) == (3, True), said
+    assert (code, "mine  NOT RUNNING  No daemon since " in said) == (3, True), said
 
 
 def test_a_home_that_cannot_be_written_hides_nothing(ground: Path) -> None:
@@ -195,14 +195,17 @@ def test_a_daemon_that_is_gone_is_started_as_its_run_file_is_called(
 ) -> None:
     """The instance is the run file's name, which need not be run.id; one that lies elsewhere is no instance at all."""
     monkeypatch.setattr(homes, "SYSTEM_CONFIG", sockets / "etc")
+    monkeypatch.setattr(which, "BOOTED", sockets)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(sockets / "s"))
     file = run_file(sockets / "etc/gpu-box.toml", "practice", more=f'[api]\nsocket = "{sockets}/s"')
     for words in (("status", "practice"), ("--socket", str(sockets / "s"), "stop"), ("explain", str(file))):
         code, said = typed(capsys, *words)
         assert code in (1, 3)
-        assert f"No daemon answers for practice ({sockets}/s). Start it with `systemctl start" in said, said
-        assert f"rl-supervisor@gpu-box`, or without systemd with `rl-supervisor run {file}`." in said, said
+        assert (
+            f"No daemon answers for practice ({sockets}/s). Start it with `systemctl start rl-supervisor@gpu-box`."
+            in said
+        )
     other = run_file(sockets / "home/w.toml", "w", f'state_dir = "{sockets}/w"')
     assert which.of_file(other).how_to_start() == f"Start it with `rl-supervisor run {other}`."
     monkeypatch.setenv("XDG_CONFIG_HOME", str(sockets / "config"))
@@ -211,6 +214,17 @@ def test_a_daemon_that_is_gone_is_started_as_its_run_file_is_called(
     nobody = typed(capsys, "--socket", str(sockets / "none"), "stop")
     assert nobody[1].startswith(
         f"No daemon answers at {sockets}/none. Start it with `systemctl start rl-supervisor@NAME`"
+    )
+    monkeypatch.setattr(which, "BOOTED", sockets / "nothing")
+    container = f"Start it with `bash {which.ONSTART} gpu-box`."
+    assert which.ONSTART.is_file(), "a container without systemd has the script that came with the program"
+    assert container in typed(capsys, "status", "practice")[1]
+    assert which.of_file(other).how_to_start() == f"Start it with `rl-supervisor run {other}`."
+    (sockets / "rl-supervisor-onstart").write_text("#!/bin/sh\n")
+    (sockets / "rl-supervisor-onstart").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sockets}:{os.environ['PATH']}")
+    assert which.of_file(file).start_command() == f"{sockets}/rl-supervisor-onstart gpu-box", (
+        "an image has it as a word"
     )
 
 
@@ -237,8 +251,12 @@ def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
     left_a_run(sockets / "state/rl-supervisor/one", os.geteuid())
     code, said = typed(capsys)
     assert code == 3
-    assert said.startswith("one  NOT RUNNING  No daemon watches one now. Start it with `systemctl start"), said
-    assert re.search(r" The last of note, at .*\d\d:\d\d: Attempt 2 is launched, ", said), said
+    assert re.match(
+        r"one  NOT RUNNING  No daemon since .*\d\d:\d\d: it was killed, or it crashed\. Start it: ", said
+    ), said
+    assert "  job           nothing of it runs\n" in said
+    assert re.search(r"  last words    .*\d\d:\d\d Attempt 2 is launched, ", said), said
+    assert re.search(r"  incident      #1 at .*CUDA error \(supervisorctl incidents 1\)\n", said), said
     with sqlite3.connect(sockets / "state/rl-supervisor/one/journal.db") as db:
         db.execute(
             "UPDATE events SET event = 'finished', sentence = 'The run is finished.' WHERE id IN "

@@ -1,0 +1,178 @@
+"""The views on an 80-column terminal: whole words, nothing twice, and what to type."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor import incidents, run_lock, shim, unwatched
+from supervisor.cli import render
+from supervisor.cli.incidents import listed
+from supervisor.core import facts as f
+from supervisor.core.decide import decide
+from supervisor.core.state import State
+from supervisor.journal import Journal
+from tests.core.world import World
+
+WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
+COMMANDS = {"start": "bash /x/onstart.sh practice", "log": "tail -n 50 /x/daemon.jsonl"}
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def recorded(folder: Path, world: World) -> None:
+    """A journal of what the world has seen."""
+    journal = Journal(folder)
+    state = State()
+    for observation in world.log:
+        decision = decide(state, observation)
+        journal.record(observation, state, decision.state, decision.actions)
+        state = decision.state
+    journal.close()
+
+
+def failed() -> World:
+    world = World()
+    world.running_at(12)
+    world.see(f.ErrorSeen("launcher", "component-failed", "Error: Trainer failed with exit code 1"))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    return world
+
+
+@pytest.mark.usefixtures("narrow")
+def test_each_view_breaks_between_words_on_a_narrow_terminal() -> None:
+    status = {"state": "running", "sentence": WORDS, "notes": [WORDS], "disk": {"reason": WORDS}}
+    lines = [
+        *render.fold(render.headline(status, "practice"), "  "),
+        *render.status_block(status),
+        *render.explanation({"sentence": WORDS, "history": [WORDS]}),
+        *listed([{"id": 1, "opened": 0, "open": True, "down_s": 3, "cause": "x", "sentence": WORDS}], only_open=False),
+    ]
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()).count("its process 4711 has been gone") == 3 * 6
+
+
+def test_a_pipe_gets_whole_lines_for_grep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", f"from supervisor.cli import render; print(len(render.fold({WORDS!r}, '')))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+    )
+    assert done.stdout == "1\n"
+
+
+def test_what_was_done_repeats_neither_the_incident_nor_a_long_command(tmp_path: Path) -> None:
+    world = failed()
+    world.see(f.RootSeen(1, 1, "cuda-oom", "trainer", "torch.OutOfMemoryError: CUDA out of memory.", "Smaller."))
+    recorded(tmp_path, world)
+    (one,) = incidents.told(tmp_path)
+    assert one["roots"] == [
+        {
+            "attempt": 1,
+            "name": "cuda-oom",
+            "role": "trainer",
+            "text": "torch.OutOfMemoryError: CUDA out of memory.",
+            "remedy": "Smaller.",
+        }
+    ]
+    assert "Attempt 2 is launched, resuming at step 10." in one["done"]
+    text = " ".join(" ".join(listed([one], only_open=False)).split())
+    assert 'Root cause: cuda-oom in the trainer: "torch.OutOfMemoryError' in text
+    assert "Remedy: Smaller." in text
+    assert text.count("Trainer failed with exit code 1") == 1, text
+
+
+def test_a_reason_to_give_up_is_told_without_what_the_incident_says_already(tmp_path: Path) -> None:
+    world = World()
+    world.boot()
+    world.job_up()
+    world.see(f.ErrorSeen("launcher", "config-invalid", "ValidationError: 1 error for RLConfig", deterministic=True))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(60)
+    assert world.said("gave-up")
+    recorded(tmp_path, world)
+    (one,) = incidents.told(tmp_path)
+    assert any(sentence.startswith("A restart cannot cure this: mend it") for sentence in one["done"]), one["done"]
+
+
+def test_training_that_is_worth_nothing_is_told_though_the_run_is_finished(tmp_path: Path) -> None:
+    """ "Finished", and nothing else, would be the opposite of what happened."""
+    world = World()
+    world.running_at(12)
+    for number in (13, 14, 15):
+        world.step(number, loss=float("nan"))
+    (said,) = world.said("worth")
+    recorded(tmp_path, world)
+    assert unwatched.look(tmp_path, "r1")["worthless"] == said
+    block = render.unwatched_block({"worthless": said, "finished": True, "sentence": "The run is finished."})
+    assert block == [f"  note          {said}"]
+
+
+def test_a_daemon_that_ended_says_with_which_code_and_why(tmp_path: Path) -> None:
+    world = World()
+    world.boot()
+    world.job_up()
+    world.see(f.ErrorSeen("launcher", "config-invalid", "ValidationError: 1 error for RLConfig", deterministic=True))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(60)
+    recorded(tmp_path, world)
+    found = unwatched.look(tmp_path, "r1")
+    assert (found["ended"], found["job"]) == (93, None)
+    assert "A restart cannot cure this" in found["last_words"]["sentence"]
+    said = render.unwatched(found, COMMANDS)
+    assert said.endswith("it ended with exit code 93. Mend the cause, then start it: bash /x/onstart.sh practice")
+
+
+def test_a_daemon_that_was_killed_is_told_by_the_last_line_of_its_log(tmp_path: Path) -> None:
+    """Its journal's disk was full, so the newest sentence is in the log alone; or its parent's script wrote it."""
+    world = World()
+    world.running_at(12)
+    recorded(tmp_path, world)
+    assert unwatched.look(tmp_path, "r1")["last_words"]["sentence"].startswith("step 12 of 1000")
+    log = tmp_path / "practice.log"
+    log.write_text(json.dumps({"sentence": "vLLM's process 7 is gone."}) + "\nSegmentation fault (core dumped)\n\n")
+    found = unwatched.look(tmp_path, "r1", (log,))
+    assert found["last_words"]["sentence"] == "Segmentation fault (core dumped)"
+    assert found["ended"] is None
+    said = render.unwatched(found, COMMANDS)
+    assert "it was killed, or it crashed. Start it: bash /x/onstart.sh practice" in said
+    assert "Segmentation fault" in "\n".join(render.unwatched_block({**found, "sentence": said}))
+
+
+def test_a_parent_that_starts_the_daemon_again_is_waited_for(tmp_path: Path) -> None:
+    world = World()
+    world.running_at(12)
+    recorded(tmp_path, world)
+    me = f"{os.getpid()}-{shim.start_ticks(os.getpid())}"
+    (tmp_path / "lock").write_text(f"1-1 {me}\n")
+    assert run_lock.read(tmp_path / "lock")[1] == (os.getpid(), shim.start_ticks(os.getpid()))
+    said = render.unwatched(unwatched.look(tmp_path, "r1"), COMMANDS)
+    assert f"Its parent (process {os.getpid()}) starts it again: nothing to type." in said
+    (tmp_path / "lock").write_text(f"{me}\n")
+    said = render.unwatched(unwatched.look(tmp_path, "r1"), COMMANDS)
+    assert f"Its daemon (process {os.getpid()}) lives, and does not answer" in said
+
+
+def test_a_folder_that_no_daemon_ever_wrote_to_or_that_is_damaged_is_no_crash(tmp_path: Path) -> None:
+    assert unwatched.look(tmp_path, "r1")["last_words"] is None
+    (tmp_path / "journal.db").write_bytes(b"no database" * 1000)
+    assert unwatched.look(tmp_path, "r1")["incident"] is None
+    (tmp_path / "journal.db").unlink()
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db:
+        db.execute("CREATE TABLE meta (key TEXT)")
+    found = unwatched.look(tmp_path, "r1")
+    assert render.unwatched(found, COMMANDS).endswith(f"Start it: {shlex.join(shlex.split(COMMANDS['start']))}")
