@@ -65,8 +65,8 @@ def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | 
     if asked:
         shown = masked(" ".join(words for _, words in asked))
         finder.found.told.append(
-            f"#{asked[0][0]} {shown} is left out: rl-supervisor asks no scheduler for time or machines. [run] max_steps "
-            "bounds a run; [leaving] says how it hears that the pod is about to go."
+            f"#{asked[0][0]} {shown} is left out: rl-supervisor asks no scheduler for time or machines. [run] "
+            "max_steps bounds a run; [leaving] says how it hears that the pod is about to go."
         )
     if finder.found.launches and _LOOP.search(text):
         finder.found.told.append("The loop is left out: the supervisor itself starts what ended again.")

@@ -802,7 +802,7 @@ def test_variables_that_double_themselves_have_an_end(checkout: Path) -> None:
     assert len(taken.text) < 100_000
 
 
-# ---------------------------------------------------------------- what only this machine has, or only a call of the script
+# ---------------------------------------------------------------- what only this machine has, or only a call
 
 SEARCHED = {**ENVIRON, "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "OMP_NUM_THREADS": "1"}
 
