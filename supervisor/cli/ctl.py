@@ -40,9 +40,10 @@ def _main(argv: Sequence[str]) -> int:
     return verb(options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
+    """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
-        "supervisorctl",
+        program,
         parents=[_which(None, False)],
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
