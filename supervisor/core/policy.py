@@ -107,8 +107,9 @@ def _held_back(state: State, verdict: Verdict, full: str) -> Verdict:
     if full and state.paused and not verdict.act:
         free = size(state.disk_free or 0)
         sentence = (
-            f"Paused, so the job is not stopped although {full[0].lower()}{full[1:]}: {free} free, no local step is safe "
-            "to delete, and the next checkpoint may crash the job. Make room, or let it be stopped: supervisorctl resume"
+            f"Paused, so the job is not stopped although {full[0].lower()}{full[1:]}: {free} free, no local step is "
+            "safe to delete, and the next checkpoint may crash the job. Make room, or let it be stopped: "
+            "supervisorctl resume"
         )
         return replace(verdict, kind="suspect", cause="disk-full", sentence=sentence)
     if verdict.act and state.paused:
@@ -125,8 +126,8 @@ def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:
     full = _full(state, watch)
     if full and not state.paused and not state.spared:
         sentence = (
-            f"{full} ({size(state.disk_free or 0)} free) and no local step is safe to delete: the job is stopped before "
-            f"it crashes. {state.publish_reason or 'It goes on once there is room.'}"
+            f"{full} ({size(state.disk_free or 0)} free) and no local step is safe to delete: the job is stopped "
+            f"before it crashes. {state.publish_reason or 'It goes on once there is room.'}"
         )
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
         state = replace(state, suspect_since=None)  # whatever else is under suspicion is not when this began
