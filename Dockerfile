@@ -93,6 +93,7 @@ FROM trainer-${TRAINER} AS pod
 COPY --link --from=supervisor /opt/rl-supervisor /opt/rl-supervisor
 # The commands' names in /usr/local/bin. PATH stays as it is: this environment's python is none of the job's business.
 COPY --link --from=supervisor /opt/names/ /usr/local/bin/
+COPY --link --from=supervisor /opt/share/ /usr/local/share/
 
 ARG TRAINER
 LABEL org.opencontainers.image.title="rl-supervisor" \

@@ -22,7 +22,7 @@ from supervisor.core.retention import safe_locally
 from supervisor.core.state import State
 from supervisor.core.words import numbers, size
 from supervisor.effects import aside
-from supervisor.effects.claiming import STALL_S, beat_time, claim_once
+from supervisor.effects.claiming import STALL_S, beat_time, claim_once, not_given_back
 from supervisor.effects.transfers import Transfers, request
 from supervisor.errors import SupervisorError, TryAgainError
 from supervisor.jobs.base import Job
@@ -287,8 +287,18 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
         with _beating(run_file, signed):
             yield signed
     finally:
-        with suppress(StoreError):  # then the next pod waits until it is sure
-            Transfers(os.environ, run_file.store.stall_s).run(request(run_file, "release", **signed))
+        _give_back(run_file, signed)
+
+
+def _give_back(run_file: RunFile, signed: Mapping[str, Any]) -> None:
+    """Once other pods would go on by themselves, no release is of use any more: for so long it is tried."""
+    patience_s = run_file.store.take_over_after
+    transfers = PatientTransfers(os.environ, run_file.store.stall_s, patience_s=patience_s)
+    try:
+        transfers.run(request(run_file, "release", **signed))
+    except StoreError as error:
+        if error.kind != "fenced":  # else it is another pod's already
+            on_stderr(not_given_back(patience_s, str(error)))
 
 
 @contextmanager

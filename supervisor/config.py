@@ -88,7 +88,8 @@ class Job(Section):
     args: list[str] = []
     """Further words for the launcher's command line. Resume, clean and keep flags are refused here."""
     env: dict[str, str] = {}
-    """Environment variables for the job. Secrets are refused here; see `pass_env`."""
+    """Environment variables for the job. A value may hold its own name, `PATH = "/x:$PATH"`: the daemon's goes in.
+    Secrets are refused here; see `pass_env`."""
     pass_env: list[str] = ["WANDB_*", "HF_*", "HUGGING_FACE_HUB_TOKEN", "PRIME_API_KEY", "OPENAI_API_KEY"]
     """Names (globs) of the daemon's own environment variables that the job may see. The store's keys never pass."""
     nofile: Annotated[int, Field(ge=1024)] = 65536

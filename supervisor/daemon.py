@@ -503,6 +503,7 @@ class Daemon:
             self._signals += 1
         if self._signals > 1:
             self.effects.hurry()
+            self.effects.store.claiming.ended.set()  # who asks twice does not wait for a store that is away
         self._inbox.put((self.going.told_by(number), "signal"))
 
     def _hand_over(self) -> None:
@@ -529,7 +530,8 @@ class Daemon:
             self.notifier.stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
         self.housekeeping.stop()
-        self.effects.close(self.going.left_s(self.clock.now()))
+        now = self.clock.now()
+        self.effects.close(self.going.left_s(now), self.going.release_s(now))
         self.going.close()
         self.attending.close()
         if self.effects.store.claiming.unreturned:

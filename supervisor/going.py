@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from supervisor.config import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
+from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
 from supervisor.secrets import withheld_from_commands
 from supervisor.sensors.base import Looker, Sensor
@@ -15,6 +16,8 @@ from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageS
 
 ASK_S = 5.0  # Amazon's own advice for its page
 MOVES_S = 0.5
+RELEASE_S = 60.0  # of a daemon that ends by itself: what comes next is not kept waiting for longer
+LEAST_RELEASE_S = 10.0
 LAST_S = 0.3  # of the time that is left: the journal, the interpreter
 
 
@@ -89,6 +92,11 @@ class Going:
         """Seconds in which the daemon has to end; None: as long as that takes. ``now`` is the core's clock."""
         until = self._state().leave.until
         return None if until is None else max(0.0, until - now - LAST_S)
+
+    def release_s(self, now: float) -> float:
+        """Seconds for giving the run back where nobody said when the pod goes: until what sent SIGTERM kills."""
+        leave = self._state().leave
+        return max(LEAST_RELEASE_S, leave.since + ENDED_WITHIN_S - now) if leave.asked else RELEASE_S
 
     def close(self) -> None:
         """Ask nothing any more."""

@@ -25,6 +25,12 @@ def home(env: Mapping[str, str] = os.environ) -> Path | None:
         return None
 
 
+def data_home(env: Mapping[str, str] = os.environ) -> Path | None:
+    """A user's `share` folder: $XDG_DATA_HOME, else ~/.local/share; None without a home."""
+    told, found = env.get("XDG_DATA_HOME", ""), home(env)
+    return Path(told) if told.startswith("/") else found / ".local/share" if found else None
+
+
 def state_home(env: Mapping[str, str] = os.environ) -> Path:
     """Folder above ``rl-supervisor/ID``, for a user who is not root: $XDG_STATE_HOME, else ~/.local/state.
 

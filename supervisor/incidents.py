@@ -53,7 +53,7 @@ def last_word(state_dir: Path) -> tuple[float, str, str] | None:
     """(Unix time, event, sentence) of the last thing of note that the run's daemon wrote into its journal: why it
     ended, as a rule. None where nothing can be read.
     """
-    quiet = (*QUIET, "stopped-job", "evidence", "root-cause")
+    quiet = (*QUIET, "stopped-job", "evidence", "root-cause", "leave-marked")
     marks = ",".join("?" * len(quiet))
     try:
         db = open_read_only(state_dir / "journal.db")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import difflib
 import os
 import pwd
+import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from supervisor.errors import ConfigError, SupervisorError
 from supervisor.storage import keys
 from supervisor.unit_files import CREDENTIALS_SINCE, SERVICE, SLICE, UNITS, Place, marked, text_of, unit_texts, whose
 
+MANUALS_MARK = "Written by `rl-supervisor install`, which replaces it"
+"""The last line of each man page and completion says it."""
 START_TIMEOUT_S = 240.0  # above the unit's TimeoutStartSec
 
 ENVIRONMENT = """\
@@ -76,8 +79,16 @@ def why_not(where: Place) -> str:
     )
 
 
-def plan_install(where: Place, program: Path, run_file: Path | None = None, *, now: bool = False) -> Plan:
-    """What is missing of an installation; with ``now`` the run is enabled and started, too.
+def plan_install(
+    where: Place,
+    program: Path,
+    run_file: Path | None = None,
+    *,
+    now: bool = False,
+    manuals: Mapping[str, str] | None = None,
+) -> Plan:
+    """What is missing of an installation; with ``now`` the run is enabled and started, too. ``manuals``: man pages and
+    completion, by their places below ``where.share``.
 
     Raises ConfigError, before anything is done, when a file is in the way that is not ours, the run file is wrong, or
     a run is to be started that has no key for its store.
@@ -90,6 +101,7 @@ def plan_install(where: Place, program: Path, run_file: Path | None = None, *, n
     reload = False
     for name, text in unit_texts(where, program, version).items():
         reload |= _plan_unit(plan, where, name, text)
+    _plan_manuals(plan, where, program, manuals or {})
     if version is not None and version < CREDENTIALS_SINCE and not where.user:
         plan.kept.append(
             f"systemd {version} is older than {CREDENTIALS_SINCE}: the unit is written without LoadCredential=, so "
@@ -125,9 +137,11 @@ def plan_install(where: Place, program: Path, run_file: Path | None = None, *, n
     return plan
 
 
-def plan_uninstall(where: Place) -> Plan:
-    """What is left of an installation. Raises ConfigError while a daemon runs, which would lose its unit, and
-    SupervisorError when systemd does not say whether one does.
+def plan_uninstall(where: Place, manuals: Iterable[str] = ()) -> Plan:
+    """What is left of an installation; ``manuals``: places below ``where.share``.
+
+    Raises ConfigError while a daemon runs, which would lose its unit, and SupervisorError when systemd does not say
+    whether one does.
     """
     plan = Plan()
     if not where.prefix and (running := _running()):
@@ -148,6 +162,9 @@ def plan_uninstall(where: Place) -> Plan:
         plan.steps.append(Step(f"remove {path}", path.unlink))
     if removed and not where.prefix:
         plan.steps.append(Step(f"{_words(where, 'systemctl')} daemon-reload", lambda: _systemctl("daemon-reload")))
+    for path in (where.at(where.share / name) for name in manuals):
+        if MANUALS_MARK in (text_of(path) or ""):
+            plan.steps.append(Step(f"remove {path}", path.unlink))
     going = set()
     config = where.at(where.config)
     for file in sorted(config.glob("*.env")) if os.access(config, os.R_OK) else ():
@@ -229,6 +246,30 @@ def _plan_unit(plan: Plan, where: Place, name: str, text: str) -> bool:
         )
     plan.steps.append(Step(about, lambda: _write(path, new, 0o644, replace=True), _diff(path, old, new)))
     return True
+
+
+def _plan_manuals(plan: Plan, where: Place, program: Path, manuals: Mapping[str, str]) -> None:
+    """Man pages and completion, as one step. What is another's is left: `supervisorctl` may be supervisord's here."""
+    new: dict[Path, str] = {}
+    for name, text in manuals.items():
+        path, command = where.at(where.share / name), Path(name).stem.removeprefix("_")
+        theirs = None if where.prefix else shutil.which(command)
+        if theirs and Path(theirs).resolve() != program.with_name(command).resolve():
+            plan.kept.append(f"{path} is not written: {command} is {theirs} here")
+        elif (there := text_of(path)) is not None and MANUALS_MARK not in there:
+            plan.kept.append(f"{path} is left: it is not from `rl-supervisor install`")
+        elif there != text:
+            new[path] = text
+
+    def write() -> None:
+        for path, text in new.items():
+            _write(path, text, 0o644, replace=True)
+
+    folder = where.at(where.share)
+    if new:
+        plan.steps.append(Step(f"write man pages, and completion for bash and zsh, below {folder}", write))
+    elif manuals:
+        plan.kept.append(f"man pages and completion below {folder} are up to date")
 
 
 def _plan_run_file(plan: Plan, where: Place, file: Path, run: RunFile) -> str:

@@ -33,15 +33,23 @@ def on_stderr(sentence: str) -> None:
 
 
 class PatientTransfers(Transfers):
-    """As ``Transfers``; a request that fails because the store is away is made again, up to PATIENCE_S later."""
+    """As ``Transfers``; a request that fails because the store is away is made again, up to its patience later."""
 
-    def __init__(self, environ: Mapping[str, str], stall_s: float, tell: Callable[[str], None] = on_stderr) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        stall_s: float,
+        tell: Callable[[str], None] = on_stderr,
+        patience_s: float | None = None,
+    ) -> None:
+        """``patience_s``: another patience than PATIENCE_S."""
         super().__init__(environ, stall_s)
         self._tell = tell
+        self._patience_s = PATIENCE_S if patience_s is None else patience_s
 
     def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
         """As ``Transfers.run``. Raises StoreAwayError when the patience is over."""
-        outage = _Outage(self._tell, lambda: self.moved_t)
+        outage = _Outage(self._tell, lambda: self.moved_t, self._patience_s)
 
         def attempt() -> dict[str, Any]:
             try:
@@ -60,8 +68,9 @@ class PatientTransfers(Transfers):
 class _Outage:
     """One request's waiting: since when, and when a person heard of it."""
 
-    def __init__(self, tell: Callable[[str], None], moved: Callable[[], float]) -> None:
+    def __init__(self, tell: Callable[[str], None], moved: Callable[[], float], patience_s: float) -> None:
         self.reason = ""
+        self._patience_s = patience_s
         self._tell, self._moved = tell, moved
         self._since: float | None = None
         self._told = float("-inf")
@@ -71,14 +80,14 @@ class _Outage:
         now = time.monotonic()
         self._since = now if self._since is None else max(self._since, self._moved())
         away_s = now - self._since
-        if away_s + seconds > PATIENCE_S:
+        if away_s + seconds > self._patience_s:
             raise StoreAwayError(
                 f"The store was away for {span(away_s)}, and nothing more is tried ({self.reason}). Run the same "
                 "command again later: it goes on where it was"
             )
         if now - self._told >= TELL_EVERY_S:
             self._told = now
-            left = span(PATIENCE_S - away_s)
+            left = span(self._patience_s - away_s)
             reason = self.reason[:1].upper() + self.reason[1:]
             self._tell(f"{reason}. It is tried again for up to {left} (Ctrl-C ends that; nothing is lost).")
         time.sleep(seconds)

@@ -49,6 +49,8 @@ class Place:
     config: Path
     state: Path
     user: bool
+    share: Path
+    """Man pages, and completion for bash and zsh, lie below it, where man and the shells look."""
     prefix: Path | None = None
     """Another root, as in an image or a test: files go below it, and no systemd is spoken to."""
 
@@ -69,14 +71,15 @@ def place(prefix: Path | None = None, user: bool | None = None) -> Place:
     """
     prefix = prefix.absolute() if prefix else None
     if not (os.geteuid() != 0 if user is None else user):
-        return Place(Path("/etc/systemd/system"), Path(SHIPPED_CONFIG), Path("/var/lib/rl-supervisor"), False, prefix)
-    config, state = homes.config_home(), homes.state_home()
-    if config is None:
+        config, state, share = Path(SHIPPED_CONFIG), Path("/var/lib/rl-supervisor"), Path("/usr/local/share")
+        return Place(Path("/etc/systemd/system"), config, state, False, share, prefix)
+    own, data = homes.config_home(), homes.data_home()
+    if own is None or data is None:
         raise ConfigError(
             "There is no home folder to install a user's unit in: set HOME, or XDG_CONFIG_HOME, to a folder that this "
             "user may write, or install as root."
         )
-    return Place(config / "systemd/user", config / "rl-supervisor", state / "rl-supervisor", True, prefix)
+    return Place(own / "systemd/user", own / "rl-supervisor", homes.state_home() / "rl-supervisor", True, data, prefix)
 
 
 def program() -> Path:

@@ -31,6 +31,7 @@ from typing import Any, NoReturn, Protocol
 from supervisor import __version__, next_pod
 from supervisor.config import RunFile
 from supervisor.core import facts as f
+from supervisor.core import leaving
 from supervisor.core.codec import decode, encode
 from supervisor.core.evolve import replace
 from supervisor.core.state import ENDED, State
@@ -290,10 +291,10 @@ def busy_with(state: State) -> str:
     patience of a stop would begin anew.
     """
     settings, waits = state.settings, state.settings.take_over and state.fence.asked
+    if ending := leaving.word(state):
+        return ending
     if state.mode in (*ENDED, "leaving"):
         return "the daemon is about to end"
-    if state.leave.asked:
-        return "this pod is about to go"
     if state.setup_pending:
         return "[setup] is under way"
     if state.busy.start is not None or state.own.asked == "start":

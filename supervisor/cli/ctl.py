@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
-from supervisor.cli import incidents, render, said, which
+from supervisor.cli import familiar, incidents, render, said, which
 from supervisor.cli.client import NotThereError, RefusedError, UnclearError
 from supervisor.cli.terminal import reply, run_cli
 from supervisor.cli.which import Here
@@ -33,14 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
+    if argv and (instead := familiar.INSTEAD.get(argv[0])):
+        raise UsageError(instead)
     options = _parser().parse_args(list(argv) or ["status"])
     verb: Verb = options.verb
     return verb(options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
+    """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
-        "supervisorctl",
+        program,
         parents=[_which(None, False)],
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -92,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     of_run(verb("checkpoints", "every step, here and in the store", _checkpoints))
     incidents.add_arguments(verb("incidents", "what went wrong, what was done, where its evidence is", incidents.main))
     of_run(verb("explain", "why the supervisor thinks what it thinks", _explain))
+    of_run(verb("pid", "pid of the daemon; with a NAME, or `all`, of the job", _pid), "name of the run, or `all`")
+    verb("avail", "the runs of this machine, also those without a daemon", _avail)
+    of_run(verb("reread", "which configuration files differ from what runs; none is taken", _changes))
+    of_run(verb("update", "the same; ends with 1 where one differs", _changes))
+    verb("help", "what a command does", _help).add_argument("about", nargs="?", metavar="COMMAND")
     of_run(verb("version", "versions of this command and of the daemons", _version))
     return parser
 
@@ -200,10 +208,7 @@ def _print_status(answers: list[dict[str, Any]]) -> None:
 
 def _order(options: argparse.Namespace) -> int:
     args = [f"--{word.replace('_', '-')}" for word in ("new_config", "take_over") if getattr(options, word, False)]
-    everyone = _named(options) == "all"
-    runs = which.watched() if everyone else [_meant(options)]
-    if not runs:
-        raise NotThereError(which.no_run())
+    runs = _runs(options) if _named(options) == "all" else [_meant(options)]
     return max(_tell(options, run, args) for run in runs)
 
 
@@ -244,6 +249,32 @@ def _show(options: argparse.Namespace, page: str, text: Callable[[dict[str, Any]
     answer = _meant(options).client.get(page)
     print(json.dumps(answer, indent=2, ensure_ascii=False) if options.json else "\n".join(text(answer)))
     return 0
+
+
+def _runs(options: argparse.Namespace) -> list[Here]:
+    """Those that are named; all that have a daemon where none is. Raises NotThereError where there is none."""
+    one = options.socket is not None or _named(options) not in (None, "all")
+    runs = [_meant(options)] if one else which.watched()
+    if not runs:
+        raise NotThereError(which.no_run())
+    return runs
+
+
+def _pid(options: argparse.Namespace) -> int:
+    return familiar.pid(_runs(options), of_job=_named(options) is not None, as_json=options.json)
+
+
+def _help(options: argparse.Namespace) -> int:
+    return _main([options.about, "--help"] if options.about else ["--help"])
+
+
+def _avail(options: argparse.Namespace) -> int:
+    return familiar.avail(as_json=options.json)
+
+
+def _changes(options: argparse.Namespace) -> int:
+    differs = familiar.changes(_runs(options), as_json=options.json)
+    return 1 if differs and options.command == "update" else 0
 
 
 def _version(options: argparse.Namespace) -> int:

@@ -29,7 +29,6 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     places = _wanted(paths)
     left_out = [place.left_out for place in places if place.left_out]
     logs: list[Log] = []
-    remember_environment()
     progress = Progress(itertools.chain.from_iterable(places))
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer  # None: it was closed before the start
     for source in itertools.chain.from_iterable(places):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from supervisor import installing, unit_files
+from supervisor.cli import manuals
 from supervisor.cli.check import problems
 from supervisor.cli.render import safe
 from supervisor.config import load
@@ -24,7 +25,7 @@ def install(run_file: Path | None, *, now: bool, dry_run: bool, prefix: Path | N
         return 1
     if run_file and prefix is None:
         _refuse_what_check_refuses(run_file)
-    plan = installing.plan_install(where, unit_files.program(), run_file, now=now)
+    plan = installing.plan_install(where, unit_files.program(), run_file, now=now, manuals=manuals.texts())
     _do(plan, dry_run=dry_run, nothing="Nothing to do: it is installed.")
     return 0
 
@@ -35,7 +36,11 @@ def uninstall(*, dry_run: bool, prefix: Path | None) -> int:
     if reason := installing.why_not(where):
         print(reason, file=sys.stderr)
         return 1
-    _do(installing.plan_uninstall(where), dry_run=dry_run, nothing="Nothing to do: nothing of install is here.")
+    _do(
+        installing.plan_uninstall(where, manuals.texts()),
+        dry_run=dry_run,
+        nothing="Nothing to do: nothing of install is here.",
+    )
     return 0
 
 

@@ -45,6 +45,8 @@ DEEPEST = 6  # a script that starts a script that starts tmux ...
 LARGEST = 1 << 20
 
 _LOOP = re.compile(r"(?m)(?:^|[;&]) *(?:while|until)\b[^\n;]*[;\n]\s*do\b")
+_ASKED = re.compile(r"(?m)^#(SBATCH|PBS|BSUB)[ \t]+(\S.*?)[ \t]*(?:#.*)?$")
+"""What a script asks of Slurm, PBS or LSF stands in comments."""
 _HERE = r'\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)'
 
 
@@ -56,6 +58,16 @@ def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | 
     finder = _Finder(environ, folder, script)
     finder.text(text, script is not None)
     finder.say_others()
+    if assumed := finder.scope.assumed:
+        values = ", ".join(f"{name} is {masked(value) or 'nothing'}" for name, value in assumed.items())
+        finder.found.told.append(f"The text is taken as called without words: {values}.")
+    asked = _ASKED.findall(text)
+    if asked:
+        shown = masked(" ".join(words for _, words in asked))
+        finder.found.told.append(
+            f"#{asked[0][0]} {shown} is left out: rl-supervisor asks no scheduler for time or machines. [run] "
+            "max_steps bounds a run; [leaving] says how it hears that the pod is about to go."
+        )
     if finder.found.launches and _LOOP.search(text):
         finder.found.told.append("The loop is left out: the supervisor itself starts what ended again.")
     return finder.found

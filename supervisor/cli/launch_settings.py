@@ -133,7 +133,8 @@ class _Drawer:
 
     def _environment(self) -> None:
         out = self.out
-        for name, value in self.launch.env.items():
+        for name, given in self.launch.env.items():
+            value = _beside_the_pods(name, given, self.environ.get(name))
             if name in _SHELLS_OWN or (name not in _WANDB_NAMES and FIXED_ENVIRONMENT.get(name) == value.text):
                 continue
             if (SECRET_NAME.search(name) and not _POINTER.search(name)) or (
@@ -155,6 +156,10 @@ class _Drawer:
                 )
             elif "\0" not in value.text and (name != "PATH" or value.text != self.environ.get("PATH")):
                 out.env[name] = value.text
+                if f"${name}" in value.text:
+                    out.kept.append(
+                        f"{name}={masked(value.text)} is in [job.env]: ${name} there is what the daemon has on each pod"
+                    )
         unasked = [name for name in out.secrets if not any(fnmatchcase(name, glob) for glob in (*PASSED, *NEVER))]
         if unasked:
             out.settings["job.pass_env"] = [*PASSED, *unasked]
@@ -433,3 +438,13 @@ class _Drawer:
             if value and not value.startswith("-"):
                 self.out.settings["job.output_dir"] = self._path(value, self.folder)
                 self.out.kept.append(f"the output folder {value} is [job] output_dir, too")
+
+
+def _beside_the_pods(name: str, given: Word, here: str | None) -> Word:
+    """``PATH=/x:$PATH`` as it was written: what this machine has there is no other pod's."""
+    if given.unknown:
+        own = set(given.unknown) == {f"${name}"} and given.text != f"${name}"
+        return Word(given.text) if own else given
+    if not here or given.text == here:
+        return given
+    return Word(f":{given.text}:".replace(f":{here}:", f":${name}:")[1:-1])

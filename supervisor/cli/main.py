@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
         "rl-supervisor",
         description="Keeps one long-running RL job alive on this pod: notices silent vLLM death, publishes "

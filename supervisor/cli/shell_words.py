@@ -29,15 +29,17 @@ class Scope:
 
     environ: Mapping[str, str]
     own: dict[str, tuple[Word, ...]] = field(default_factory=dict)
-    places: tuple[Word, ...] = ()
-    """``$1`` and so on, of a script."""
+    places: tuple[Word, ...] | None = None
+    """``$1`` and so on, of a script; None where nobody here knows with which words it is called."""
+    assumed: dict[str, str] = field(default_factory=dict)
+    """What ``$@``, and ``$1`` with a default, were taken for where the words of the call are not known."""
     known: Callable[[str], str | None] = lambda text: None
     """The value of a ``$(...)`` that can be told without executing it."""
 
     def assign(self, given: Assignment) -> Word:
         """Remember it; for a list, the answer is its words with blanks between."""
         words = [word for raw in given.values for word in self.expand(raw, split=given.array)]
-        before = self.own.get(given.name, ()) if given.append else ()
+        before = self.own.get(given.name, self._of_the_environment(given)) if given.append else ()
         if not given.array:
             parts = [*before, *(words or [Word("")])]
             words = [Word("".join(part.text for part in parts), tuple(what for part in parts for what in part.unknown))]
@@ -46,6 +48,10 @@ class Scope:
             words = [Word(f"${given.name}", (f"${given.name}",))]
         self.own[given.name] = (*before, *words)
         return joined(self.own[given.name])
+
+    def _of_the_environment(self, given: Assignment) -> tuple[Word, ...]:
+        value = "" if given.array or SECRET_NAME.search(given.name) else self.environ.get(given.name, "")
+        return (Word(value),) if value and masked(value) == value else ()
 
     def expand(self, raw: Raw, *, split: bool = True) -> list[Word]:
         """The words that one word becomes: none, one, or several where a list or an unquoted variable stands in it."""
@@ -75,10 +81,13 @@ class Scope:
             return [Word(shown, (shown,))]
         if piece.kind == "list":
             return list(self.own.get(piece.text, (Word(shown, (shown,)),)))
+        places, of_the_call = self.places or (), piece.text in ("@", "*") or piece.text.isdigit()
         if piece.text in ("@", "*"):
-            return list(self.places)
-        if piece.text.isdigit() and 0 < int(piece.text) <= len(self.places):
-            return [self.places[int(piece.text) - 1]]
+            if self.places is None:
+                self.assumed[shown] = ""
+            return list(places)
+        if piece.text.isdigit() and 0 < int(piece.text) <= len(places):
+            return [places[int(piece.text) - 1]]
         found = self.own.get(piece.text)
         if found is not None and (found[0].text if found else ""):
             return [found[0]]
@@ -86,7 +95,13 @@ class Scope:
         if value and masked(value) == value:
             return [Word(value)]
         if piece.default is not None and not value:
-            return [joined([word for part in piece.default for word in self._values(part)], "")]
+            default = joined([word for part in piece.default for word in self._values(part)], "")
+            known = found is not None or value == "" or (of_the_call and self.places is not None)
+            if not default.text and not known:
+                return [Word(shown, (shown,))]  # "${1:-}": what may be given is no empty text
+            if of_the_call and self.places is None:
+                self.assumed[shown] = default.text
+            return [default]
         if value == "":
             return [Word("")]
         return [found[0]] if found else [Word(shown, (shown,))]

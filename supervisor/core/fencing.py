@@ -41,6 +41,13 @@ def expected(state: State) -> bool:
     return unanswered(state) or state.fence.own_stands_s is not None
 
 
+def refused_for_now(state: State) -> bool:
+    """Was the store asked for the run, and away? It is asked again and again."""
+    fence = state.fence
+    asked = state.settings.fencing and fence.asked and fence.generation is None and not fence.by
+    return asked and fence.reason != "" and not fence.permanent
+
+
 def held_back(state: State) -> Choice | None:
     """Why nothing is started here although it may be known where to resume; None when nothing is in the way."""
     fence = state.fence

@@ -94,6 +94,7 @@ def once_published(state: State, reason: str) -> tuple[State, Actions]:
         store_permanent=False,
         fence=fence,
         publish_failures=0,
+        publish_permanent=False,
         publish_after=state.now,
     )
     return state, [a.Survey()]
@@ -230,6 +231,13 @@ def over(state: State, watch: Watch) -> bool:
 def note(state: State) -> str:
     """For ``status``; "" while this pod stays."""
     return _when(state) if state.leave.asked and state.leave.why else ""
+
+
+def word(state: State) -> str:
+    """A clause. A daemon that is told to end knows nothing of its pod; "" while it goes on."""
+    if not state.leave.asked:
+        return ""
+    return "this pod is about to go" if state.leave.why else "the daemon is about to end"
 
 
 def _when(state: State) -> str:

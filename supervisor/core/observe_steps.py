@@ -150,6 +150,7 @@ def _published(state: State, fact: f.Published) -> State:
         damaged={step: why for step, why in state.damaged.items() if step != str(fact.step)},
         busy=replace(state.busy, publish=None),
         publish_failures=0,
+        publish_permanent=False,
         publish_reason="",
         publish_held="",
         publish_took_s=fact.seconds if fact.sent_bytes else state.publish_took_s,
@@ -169,6 +170,7 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
         state,
         busy=replace(state.busy, publish=None),
         publish_failures=failures,
+        publish_permanent=fact.permanent,
         publish_reason="" if fact.step_changed else fact.reason,
         publish_held=state.publish_held if fact.step_changed else fact.reason,
         # A step that changed is not listed anew at once, and until then the same one would be chosen again.

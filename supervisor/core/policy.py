@@ -85,7 +85,7 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.leave.asked:
         return leaving.live(state, watch)
     state = put_back(state, watch)
-    verdict = _held_back(state, judge(state, watch))
+    verdict = _held_back(state, judge(state, watch), _full(state, watch))
     if verdict.kind == "finished":
         told = say("verdict", verdict.sentence, verdict=verdict.kind)
         return with_first(told, stop(state, "finish", verdict.sentence))
@@ -102,8 +102,16 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     return with_all(told_first, _while_there_is_room(state, watch))
 
 
-def _held_back(state: State, verdict: Verdict) -> Verdict:
-    """What a pause, or observing, makes of a verdict: a suspicion."""
+def _held_back(state: State, verdict: Verdict, full: str) -> Verdict:
+    """What a pause, or observing, makes of a verdict, or of a disk that is ``full``: a suspicion."""
+    if full and state.paused and not verdict.act:
+        free = size(state.disk_free or 0)
+        sentence = (
+            f"Paused, so the job is not stopped although {full[0].lower()}{full[1:]}: {free} free, no local step is "
+            "safe to delete, and the next checkpoint may crash the job. Make room, or let it be stopped: "
+            "supervisorctl resume"
+        )
+        return replace(verdict, kind="suspect", cause="disk-full", sentence=sentence)
     if verdict.act and state.paused:
         why = "Paused, so nothing is done about it"
     elif verdict.act and state.spared == verdict.cause and verdict.kind not in ("finished", "exited"):
@@ -115,19 +123,25 @@ def _held_back(state: State, verdict: Verdict) -> Verdict:
 
 def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:
     """Stop a job that would crash in its next save. An observer, who stops nothing, is told once a step at most."""
-    full = disk_critical(state) or _save_will_fail(state)
-    if full and not state.paused and not state.spared and not can_free(state, watch):
-        free = size(state.disk_free or 0)
-        too_large = _TOO_LARGE.format(size(next_save_bytes(state)), size(state.settings.stop_below_bytes))
-        what = "The disk is full" if disk_critical(state) else too_large
+    full = _full(state, watch)
+    if full and not state.paused and not state.spared:
         sentence = (
-            f"{what} ({free} free) and no local step is safe to delete: the job is stopped before it crashes. "
-            f"{state.publish_reason or 'It goes on once there is room.'}"
+            f"{full} ({size(state.disk_free or 0)} free) and no local step is safe to delete: the job is stopped "
+            f"before it crashes. {state.publish_reason or 'It goes on once there is room.'}"
         )
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
         state = replace(state, suspect_since=None)  # whatever else is under suspicion is not when this began
         return with_all(acts, incident_stop(state, "disk-full", "disk-full", sentence))
     return state, []
+
+
+def _full(state: State, watch: Watch) -> str:
+    """That the disk has no room for the next save and nothing can be deleted, a clause; "" otherwise."""
+    if not (disk_critical(state) or _save_will_fail(state)) or can_free(state, watch):
+        return ""
+    if disk_critical(state):
+        return "The disk is full"
+    return _TOO_LARGE.format(size(next_save_bytes(state)), size(state.settings.stop_below_bytes))
 
 
 def _worthless(state: State) -> tuple[State, Actions] | None:

@@ -434,6 +434,7 @@ class State:
     lineage_after: float = 0.0
     publish_after: float = 0.0
     publish_failures: int = 0
+    publish_permanent: bool = False  # the last failure needs a person
     publish_reason: str = ""
     publish_held: str = ""  # why a step could not be published since the last one that was
     publish_took_s: float | None = None  # the last one that had something to send

@@ -170,10 +170,8 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
         or (
             state.busy.publish is None
             and next_to_publish(state) is not None
-            and state.publish_failures == 0
             and leaving.time_to_publish(state)
-            and (fencing.may_write(state) or fencing.expected(state))
-            and state.store_reason in ("", *UNANSWERED)
+            and _may_still_publish(state)
         )
     )
     publishing = publishing and state.settings.has_store and state.now < _publish_until(state)
@@ -182,6 +180,19 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     if publishing or engine:
         return state, []
     return _exit(state, state.exit_code, state.why)
+
+
+def _may_still_publish(state: State) -> bool:
+    """Does the store take the last step, or may it before this pod's time is over?
+
+    A daemon that was told to end waits for a store that is away: what ends it by force comes later, and is known. One
+    that gives up by itself does not.
+    """
+    if state.mode == "leaving":
+        holds = fencing.may_write(state) or fencing.expected(state) or fencing.refused_for_now(state)
+        return holds and not (state.publish_permanent or (state.store_reason and state.store_permanent))
+    holds = fencing.may_write(state) or fencing.expected(state)
+    return holds and state.publish_failures == 0 and state.store_reason in ("", *UNANSWERED)
 
 
 def _listing(state: State) -> bool:

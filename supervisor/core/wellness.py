@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from supervisor.core import fencing
+from supervisor.core import fencing, leaving
 from supervisor.core.deadlines import step_began, step_limits
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes
 from supervisor.core.state import State
@@ -40,7 +40,7 @@ def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tup
     """
     found = [
         _loop(state, now),
-        _going(state),
+        leaving.word(state),
         _training(state, now),
         _paused(state, now),
         _holding(state),
@@ -74,10 +74,6 @@ def _paused(state: State, now: float) -> str:
     if not state.paused or now - state.paused_t <= PAUSED_S:
         return ""
     return f"the supervisor has been paused for {span(now - state.paused_t)}"
-
-
-def _going(state: State) -> str:
-    return "this pod is about to go" if state.leave.asked else ""
 
 
 def _holding(state: State) -> str:

@@ -30,7 +30,7 @@ from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.root_cause import RootCause
 from supervisor.effects.stop import stop_attempt
-from supervisor.effects.store_work import StoreWork
+from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.effects.survivors import Belongings, Identity, Process, look_at, records
 from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest
@@ -201,12 +201,12 @@ class Effects:
         """A second request to stop: no more patience."""
         self._hurry.set()
 
-    def close(self, within_s: float | None = None) -> None:
+    def close(self, within_s: float | None = None, release_s: float = LAST_RECORDS_S) -> None:
         """End transfers (they resume where they were) and let each lane finish what it does.
 
-        ``within_s``: so many seconds are left for all of it.
+        ``within_s``: so many seconds are left for all of it; ``release_s``: and for giving the run back.
         """
-        self.store.close(within_s)
+        self.store.close(within_s, release_s)
         self.logs.close()
         self.root_cause.close()
         self._lanes.close(timeout_s=2.0 if within_s is None else 0.0)

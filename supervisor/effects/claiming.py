@@ -18,6 +18,7 @@ from supervisor.checkpoints.claims import FencedError, host_of, same_journal, se
 from supervisor.core import facts as f
 from supervisor.core.words import span
 from supervisor.storage.base import StoreError
+from supervisor.storage.retry import Retry
 
 STALL_S = 120.0
 LONGEST_BEAT_S = 60.0
@@ -31,6 +32,8 @@ LEAVING_PATIENCE_S = 30.0
 """For so long the heartbeat of a holder whose pod is about to go may stand still: three requests that each hang for
 LEAVING_STALL_S. Should it take longer, and that holder still write, then it is fenced like any other."""
 
+RELEASE = Retry(base_s=0.5, cap_s=5.0)
+"""How long to wait between two tries to give the run back."""
 OWN_BEATS = 3
 """Beat periods for which a claim of this very journal is watched: a living original, of whose disk this is a copy,
 beats meanwhile, and a machine that was started anew waits no longer than that."""
@@ -48,6 +51,12 @@ def beat_time(patience_s: float) -> float:
 def watch_time(patience_s: float) -> float:
     """How long a claim of this very journal is watched where nothing proves that it was made on this pod (seconds)."""
     return min(patience_s, OWN_BEATS * beat_time(patience_s))
+
+
+def not_given_back(patience_s: float, reason: str) -> str:
+    """What it costs, a sentence."""
+    waits = f"another pod waits {patience_s:.0f} s for its heartbeat before it goes on with the run"
+    return f"The run could not be given back in the store, so {waits}: {reason.rstrip('.')}."
 
 
 def claim_once(
@@ -119,6 +128,7 @@ class Claiming:
         self.journal = "0" * 16
         self.place = ""  # as ``supervisor.pod_identity`` tells it
         self.generation: int | None = None
+        self.ended = threading.Event()  # nothing is waited for any more
         self.unreturned = ""  # why the run could not be given back, a sentence
 
     @property
@@ -186,22 +196,28 @@ class Claiming:
         self._cancel()
 
     def give_back(self) -> None:
-        """Give the run back, if it is ours; blocks for one request. ``unreturned`` says why that came to nothing."""
+        """Give the run back, if it is ours. A store that is away is asked again until ``ended`` is set.
+
+        ``unreturned`` says why nothing came of it.
+        """
         with self._lock:
             generation, self.generation, self._wanted = self.generation, None, False
         if generation is None:
             return
         self.unreturned = self._cost("the daemon ended before the store had answered")
-        try:
-            self._run("release", {"generation": generation, "writer": self.writer})
-            self.unreturned = ""
-        except StoreError as error:
-            self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
+        failures, over = 0, False
+        while not over:
+            try:
+                self._run("release", {"generation": generation, "writer": self.writer})
+                self.unreturned = ""
+                return
+            except StoreError as error:
+                self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
+                failures += 1
+                over = error.kind != "transient" or self.ended.wait(RELEASE.pause(failures, error.retry_after_s))
 
     def _cost(self, reason: str) -> str:
-        patience_s = self._patience(leaving=self._marked)
-        waits = f"another pod waits {patience_s:.0f} s for its heartbeat before it goes on with the run"
-        return f"The run could not be given back in the store, so {waits}: {reason.rstrip('.')}."
+        return not_given_back(self._patience(leaving=self._marked), reason)
 
     def fenced(self, error: StoreError, signed: int | None = None) -> None:
         """An effect was told that another pod holds the run. ``signed``: the generation that its request named."""
@@ -286,8 +302,8 @@ class Claiming:
             if generation is not None and leaving and not self._marked:
                 self._run("leave", {"generation": generation, "writer": self.writer, **more})
                 self._marked = True
-                told = "The store knows that this pod is about to go: another pod need not wait long after that."
-                self._post(f.Remark("preempted", told))
+                told = "The store knows that the run ends on this pod: another pod need not wait long after that."
+                self._post(f.Remark("leave-marked", told))
             elif generation is not None:
                 self._run("beat", {"generation": generation, "writer": self.writer, "count": self._count, **more})
         except StoreError as error:

@@ -102,13 +102,15 @@ class StoreWork:
         )
         self.claiming.place = pod_identity.place(environ, self._state_dir)
 
-    def close(self, within_s: float | None = None) -> None:
-        """Wait a little for what tells other pods how it ended, then end transfers (they resume where they were).
+    def close(self, within_s: float | None = None, release_s: float = LAST_RECORDS_S) -> None:
+        """Wait for what tells other pods how it ended, then end transfers (they resume where they were).
 
-        ``within_s``: so many seconds are left for all of it.
+        ``within_s``: so many seconds are left for all of it; ``release_s``: and for giving the run back.
         """
         until = float("inf") if within_s is None else time.monotonic() + within_s
-        for done in (self._given_back, self._kept, self._logged):  # in the order of their worth
+        self._given_back.wait(release_s if within_s is None else within_s)
+        self.claiming.ended.set()
+        for done in (self._kept, self._logged):
             done.wait(min(LAST_RECORDS_S, max(0.0, until - time.monotonic())))
         self.transfers.close()
 

@@ -6,6 +6,7 @@ systemd tells the daemon alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
@@ -111,7 +112,16 @@ def job_environment(
             )
         if fixed.get(name, value) != value:
             raise ConfigError(f"[job] env sets {name}={value}, but the supervisor needs {fixed[name]!r}: take it out.")
-    return {**passed, **own, **fixed}
+    return {**with_own(passed, own), **fixed}
+
+
+def with_own(environ: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """``own`` ([job] env) over ``environ``. In the value of PATH, ``$PATH`` is the one below; so in any other's."""
+    return {**environ, **{name: _filled(name, value, environ.get(name, "")) for name, value in own.items()}}
+
+
+def _filled(name: str, value: str, below: str) -> str:
+    return re.sub(rf"\${re.escape(name)}\b|\${{{re.escape(name)}}}", lambda _: below, value) if "$" in value else value
 
 
 def _any(name: str, globs: Iterable[str]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from supervisor.config import RunFile
 from supervisor.jobs.base import Change, StartRequest
-from supervisor.jobs.environment import open_files, set_variables
+from supervisor.jobs.environment import open_files, set_variables, with_own
 from supervisor.primerl import command, inference
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.dialect import Dialect
@@ -34,7 +34,7 @@ def changes(
             shlex.join([*inference.words(run), "@", str(run.job.inference_config)]),
             'recovery.inference = "own-role": each half is restarted without the other where that is safe',
         )
-    own = {**environ, **run.job.env}
+    own = with_own(environ, run.job.env)
     fixed = command.environment(run, dialect, request, sft=sft)
     yield from set_variables(fixed, own)
     path = command.activated(run, own).get("PATH")

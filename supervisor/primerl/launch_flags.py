@@ -142,6 +142,8 @@ class _Translator:
         elif word.endswith((".toml", ".json")):
             self.out.changed.append(f"{masked(word)} stood there without `@ ` before it: it is taken as one.")
             self.out.config.append(self._path(word, unknown.get(at, "")))
+        elif at in unknown:
+            self.out.changed.append(f"{masked(word)} is left out: what it stands for is not known here.")
         else:
             self.out.changed.append(f"{masked(word)!r} is left out: {self.shown} takes no such word.")
         return at + 1

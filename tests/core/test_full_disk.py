@@ -167,3 +167,36 @@ def test_a_run_that_ends_while_its_pod_is_about_to_go_is_over_for_the_next_daemo
     world.after(30)
     assert not world.asked(a.Start)
     assert world.state.mode == "finished"
+
+
+def test_a_paused_run_is_told_once_that_the_pause_prevents_the_stop_of_a_full_disk() -> None:
+    world = unpublished()
+    world.see(f.Command("pause", "root"))
+    for free in (GIB, GIB + 1, GIB // 2):
+        world.see(f.DiskLook("/ckpt", 100 * GIB, free))
+        world.after(10.0)
+    assert not is_stopped(world)
+    (said,) = world.said("suspect")
+    assert said == (
+        "Paused, so the job is not stopped although the disk is full: 1.0 GiB free, no local step is safe to delete, "
+        "and the next checkpoint may crash the job. Make room, or let it be stopped: supervisorctl resume"
+    )
+    assert world.state.suspicion == said, "status shows it while it lasts"
+    world.see(f.Command("resume", "root"))
+    world.see(FULL)
+    world.after(LOOK_S)
+    assert is_stopped(world)
+
+
+def test_room_while_paused_ends_the_warning_and_a_dead_job_is_named_before_a_full_disk() -> None:
+    world = unpublished()
+    world.see(f.Command("pause", "root"))
+    world.see(FULL)
+    world.after(LOOK_S)
+    world.see(ROOM)
+    world.after(LOOK_S)
+    assert not world.state.suspicion and world.said("cleared")
+    world.see(FULL)
+    world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+    world.after(LOOK_S)
+    assert world.state.suspicion.startswith("Paused, so nothing is done about it: ")

@@ -132,6 +132,9 @@ def test_a_pod_that_lost_the_run_or_is_about_to_go_is_not() -> None:
     one = running()
     one.see(f.LeaveSoon(120.0, "SIGTERM"))
     assert "this pod is about to go" in told(one)
+    stopped = running()
+    stopped.see(f.Command("shutdown", "SIGTERM"))
+    assert "the daemon is about to end" in told(stopped), "nothing is known of the pod"
     lost = running()
     lost.state = replace(lost.state, settings=replace(lost.state.settings, fencing=True))
     lost.see(f.Claimed(1))

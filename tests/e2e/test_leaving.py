@@ -43,7 +43,7 @@ def publishing(pod: Pod, done: float) -> int:
 
 
 def says_that_it_goes(pod: Pod) -> bool:
-    return bool(pod.sentences("preempted"))
+    return bool(pod.sentences("leave-marked"))
 
 
 def terminate(pod: Pod, number: int = signal.SIGTERM) -> float:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
 
 from tests.b2server import B2Server
 
@@ -77,6 +80,23 @@ def test_a_daemon_that_is_told_to_end_before_it_listens_ends_the_job_all_the_sam
     assert pod.wait_exit(90) == 0, pod.story()
     assert not pod.practice.alive()
     assert max(pod.stored()) == newest_complete(pod)
+
+
+@pytest.mark.soak
+def test_a_store_that_is_away_for_fifteen_seconds_at_a_stop_still_gets_the_last_step_and_the_run_back(
+    tmp_path: Path, pods: list[Pod], b2: B2Server
+) -> None:
+    pod = first_pod(tmp_path / "one", "v0.6", max_steps=400, step_s=0.3, **over_b2(b2))
+    pods.append(pod)
+    unpublished(pod, b2)
+    b2.fail(".*", times=100_000, status=503, code="service_unavailable")
+    terminate(pod)
+    back = threading.Timer(15.0, b2.state.faults.clear)
+    back.start()
+    assert pod.wait_exit(120) == 0, pod.story()
+    back.join()
+    assert max(in_bucket(b2)) == newest_complete(pod), pod.story()
+    assert not pod.sentences("unpublished") and not pod.sentences("release-failed"), pod.story()
 
 
 def test_with_the_store_away_the_last_sentence_and_status_name_the_step_and_its_command_publishes_it(

@@ -66,3 +66,9 @@ def test_the_persons_own_goes_over_the_daemons_but_not_over_what_must_be() -> No
         ConfigError, match="env sets CUDA_DEVICE_ORDER=FASTEST_FIRST, but the supervisor needs 'PCI_BUS_ID'"
     ):
         job_environment({}, [], {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+
+
+def test_a_variable_can_be_put_in_front_of_what_each_pod_has() -> None:
+    own = {"PATH": "/x:$PATH", "LD_LIBRARY_PATH": "${LD_LIBRARY_PATH}:/cuda", "OTHER": "$PATH $OTHERS", "B": "$B/x"}
+    env = job_environment({"PATH": "/usr/bin", "B": "never asked for"}, [], own, {})
+    assert env == {"PATH": "/x:/usr/bin", "LD_LIBRARY_PATH": ":/cuda", "OTHER": "$PATH $OTHERS", "B": "/x"}

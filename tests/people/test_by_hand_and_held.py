@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor import byhand, pod_identity
 from supervisor.checkpoints import claims
 from supervisor.config import RunFile, load
+from supervisor.effects.transfers import Transfers
 from supervisor.errors import SupervisorError
 from supervisor.journal import Journal
 from supervisor.storage import open_store
-from supervisor.storage.base import Store
+from supervisor.storage.base import Store, StoreError
 
 RUN = "r1"
 OTHER = "pod-b/bbbbbbbbbbbbbbbb/0001"
@@ -68,3 +71,54 @@ def test_a_pod_that_died_with_the_run_prunes_by_hand(run_file: RunFile, store: S
     assert "is safe to delete" in byhand.prune(run_file, dry_run=True)[1][0], "while a daemon has its journal open"
     journal.close()
     assert "is safe to delete" in byhand.prune(run_file, dry_run=False)[1][0]
+
+
+class Refusing:
+    """A store that refuses the first ``times`` releases."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, error: StoreError) -> None:
+        self.left, self.tries, real = times, 0, Transfers.run
+
+        def run(transfers: Transfers, asked: Mapping[str, Any], *more: Any, **named: Any) -> dict[str, Any]:
+            if asked["do"] == "release":
+                self.tries += 1
+                if self.tries <= self.left:
+                    raise error
+            return real(transfers, asked, *more, **named)
+
+        monkeypatch.setattr(Transfers, "run", run)
+
+
+def test_one_503_at_the_end_of_a_publish_by_hand_still_gives_the_run_back(
+    run_file: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusing = Refusing(monkeypatch, 1, StoreError("transient", "503 service_unavailable"))
+    with pytest.raises(KeyboardInterrupt), byhand.held(run_file):
+        raise KeyboardInterrupt
+    assert refusing.tries == 2
+    assert claims.look(store, RUN).released
+    assert "It is tried again for up to 10 min" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["transient", "permanent"])
+def test_a_run_that_could_not_be_given_back_by_hand_says_what_that_costs(
+    run_file: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: Any
+) -> None:
+    short = run_file.store.model_copy(update={"take_over_after": 2.0})
+    run_file = run_file.model_copy(update={"store": short})
+    Refusing(monkeypatch, 1000, StoreError(kind, "the key was deleted"))
+    with byhand.held(run_file):
+        pass
+    told = capsys.readouterr().err
+    assert "The run could not be given back in the store, so another pod waits 2 s for its heartbeat before it" in told
+    assert "the key was deleted" in told
+    assert not claims.look(store, RUN).released
+
+
+def test_a_run_that_another_pod_took_meanwhile_is_given_back_without_a_word(
+    run_file: RunFile, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with byhand.held(run_file) as signed:
+        assert claims.claim(store, RUN, OTHER, 0.0, take_over=True).generation == signed["generation"] + 1
+    assert "could not be given back" not in capsys.readouterr().err
+    assert not claims.look(store, RUN).released

@@ -10,6 +10,7 @@ import pytest
 
 from supervisor import secrets
 from supervisor.errors import ConfigError
+from supervisor.jobs.environment import job_environment
 from supervisor.primerl.command import refused_args
 from tests.people.launches import ENVIRON, Taken, take
 
@@ -80,7 +81,7 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
             "gpus.trainer": [6, 7],
             "job.args": ["--inference.parallel.dp", "6"],
             "job.output_dir": "outputs/dakota-v12-1000steps",
-            "job.env.PATH": "/root/.local/bin:/usr/local/bin:/usr/bin:/bin",
+            "job.env.PATH": "/root/.local/bin:$PATH",
         },
     ),
     "checkpoints of both parts": (
@@ -304,7 +305,7 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "the environment's folder on the path": (
         'UV_FROZEN=1 PATH="$(pwd)/.venv/bin:$PATH" .venv/bin/rl @ ../x.toml',
         {
-            "job.env.PATH": "{DIR}/.venv/bin:/usr/local/bin:/usr/bin:/bin",
+            "job.env.PATH": "{DIR}/.venv/bin:$PATH",
             "job.config": "../x.toml",
             "job.launcher": None,
         },
@@ -799,3 +800,72 @@ def test_odd_text_gives_a_run_file_or_a_sentence_and_nothing_else(checkout: Path
 def test_variables_that_double_themselves_have_an_end(checkout: Path) -> None:
     taken = take("A=xxxxxxxx\n" + "A=$A$A\n" * 60 + "uv run rl @ a.toml --x $A", checkout)
     assert len(taken.text) < 100_000
+
+
+# ---------------------------------------------------------------- what only this machine has, or only a call
+
+SEARCHED = {**ENVIRON, "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("export PATH=/x:$PATH", "PATH", "/x:$PATH"),
+        ('export PATH="${PATH}:/x"', "PATH", "$PATH:/x"),
+        ("export PATH=/x:$PATH\nexport PATH=/y:$PATH", "PATH", "/y:/x:$PATH"),
+        ("OLD=$PATH; export PATH=/x:$OLD", "PATH", "/x:$PATH"),
+        ("export LD_LIBRARY_PATH=/cuda/lib64:$LD_LIBRARY_PATH", "LD_LIBRARY_PATH", "/cuda/lib64:$LD_LIBRARY_PATH"),
+        ("export PYTHONPATH=/x/src:$PYTHONPATH", "PYTHONPATH", "/x/src:$PYTHONPATH"),
+        ("export PYTHONPATH=/x/src:${PYTHONPATH:-}", "PYTHONPATH", "/x/src:$PYTHONPATH"),
+        ("export PATH+=:/x", "PATH", "$PATH:/x"),
+        ("export OMP_NUM_THREADS=12", "OMP_NUM_THREADS", "12"),
+        ("export PATH=/only/this", "PATH", "/only/this"),
+    ],
+)
+def test_a_path_in_front_of_this_machines_is_no_copy_of_this_machines(
+    checkout: Path, line: str, name: str, value: str
+) -> None:
+    taken = take(f"{line}\nuv run rl @ a.toml", checkout, environ=SEARCHED)
+    assert taken.get(f"job.env.{name}") == value, taken.said
+    if "$" in value:
+        assert f"{name}={value} is in [job.env]: ${name} there is what the daemon has on each pod" in taken.said
+    there = {"PATH": "/another/pod", "LD_LIBRARY_PATH": "/its/lib"}
+    job = job_environment(there, [], taken.run.job.env, {})
+    assert job[name] == value.replace(f"${name}", there.get(name, ""))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ('--wandb.name "${1:-}"', "--wandb.name $1 is left out: what $1 stands for is not known here."),
+        ('"${1:-}"', "$1 is left out: what it stands for is not known here."),
+        ('--wandb.name "${TAG:-}"', "--wandb.name $TAG is left out: what $TAG stands for is not known here."),
+        ('"$@"', "The text is taken as called without words: $@ is nothing."),
+        ("$*", "The text is taken as called without words: $* is nothing."),
+        ('--max-steps ${1:-100} "$@"', "The text is taken as called without words: $1 is 100, $@ is nothing."),
+        ("$EXTRA", "$EXTRA is left out: what it stands for is not known here."),
+    ],
+)
+def test_a_word_that_only_a_call_of_the_script_would_give_is_named(checkout: Path, words: str, said: str) -> None:
+    taken = take(f"uv run rl @ a.toml {words}", checkout)
+    assert said in taken.said
+    assert taken.get("job.args") is None
+
+
+def test_the_words_of_a_script_that_another_calls_are_known(checkout: Path) -> None:
+    (checkout / "inner.sh").write_text('uv run rl @ a.toml --seed "${1:-7}" --wandb.name ${2:-x}\n')
+    taken = take("bash inner.sh 3", checkout)
+    assert taken.get("job.args") == ["--seed", "3", "--wandb.name", "x"]
+    assert "taken as called" not in taken.said
+
+
+@pytest.mark.parametrize("mark", ["SBATCH", "PBS", "BSUB"])
+def test_what_a_script_asks_of_a_scheduler_is_named(checkout: Path, mark: str) -> None:
+    text = (
+        f"#!/bin/bash\n#{mark} --time=04:00:00   # four hours\n#{mark} --gpus=8\n## {mark} --no\nuv run rl @ a.toml\n"
+    )
+    taken = take(text, checkout)
+    assert (
+        f"#{mark} --time=04:00:00 --gpus=8 is left out: rl-supervisor asks no scheduler for time or machines. "
+        "[run] max_steps bounds a run; [leaving] says how it hears that the pod is about to go."
+    ) in taken.said

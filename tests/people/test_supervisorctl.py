@@ -340,3 +340,85 @@ def test_wrong_words_are_usage_and_a_closed_pipe_is_no_error(serve: Serve) -> No
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     assert (piped.returncode, piped.stderr) == (0, "")
+
+
+# ---------------------------------------------------------------- the words of supervisord's users
+
+
+def test_help_names_the_commands_and_explains_one(serve: Serve) -> None:
+    answer = ctl("help")
+    assert (answer.returncode, answer.stdout) == (0, ctl("--help").stdout)
+    answer = ctl("help", "restart")
+    assert (answer.returncode, answer.stdout) == (0, ctl("restart", "--help").stdout)
+    assert "kill -s SIGNAL" in ctl("help", "signal").stderr
+    wrong = ctl("help", "explode")
+    assert wrong.returncode == 2
+    assert "explode" in wrong.stderr
+
+
+def test_pid_is_the_daemons_and_with_a_name_the_jobs(serve: Serve, sockets: Path) -> None:
+    serve(FakeDesk())
+    assert (ctl("pid").stdout, ctl("pid", "bs4-qwen3").stdout) == ("4000\n", "5001\n")
+    assert json.loads(ctl("pid", "--json").stdout) == [{"run": "bs4-qwen3", "daemon_pid": 4000, "pid": 5001}]
+    serve(FakeDesk("second", pid=None, daemon_pid=4001))
+    several = ctl("pid")
+    assert (several.returncode, several.stdout) == (0, "4000\n4001\n"), "one a line, as the runs are listed"
+    every = ctl("pid", "all")
+    assert (every.returncode, every.stdout) == (0, "5001\n0\n")
+    stopped = ctl("pid", "second")
+    assert (stopped.returncode, stopped.stdout) == (1, "0\n"), "no job runs"
+    assert ctl("pid", "nowhere").returncode != 0
+
+
+def test_avail_lists_the_runs_of_this_machine_also_those_without_a_daemon(serve: Serve, sockets: Path) -> None:
+    left = sockets / "state" / "rl-supervisor" / "last-week"
+    left.mkdir(parents=True)
+    serve(FakeDesk())
+    answer = ctl("avail")
+    lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in answer.stdout.splitlines()}
+    assert answer.returncode == 0
+    assert lines["bs4-qwen3"].startswith("in use")
+    assert lines["last-week"].split() == ["avail", str(left)]
+
+
+@pytest.mark.parametrize("word", ["reread", "update"])
+def test_changed_configuration_is_named_and_never_taken_by_a_word_of_habit(serve: Serve, word: str) -> None:
+    desk = FakeDesk()
+    serve(desk)
+    answer = ctl(word)
+    assert (answer.returncode, answer.stdout) == (0, "bs4-qwen3: no configuration file has changed\n")
+    desk.now["config_changed"] = ["/w/rl.toml"]
+    answer = ctl(word, "bs4-qwen3")
+    assert answer.stdout == (
+        "bs4-qwen3: changed: /w/rl.toml; the job runs on without the change. Stop it and start it with the change: "
+        "supervisorctl restart bs4-qwen3 --new-config\n"
+    )
+    assert answer.returncode == (1 if word == "update" else 0), "an update was asked for, and none was done"
+    assert desk.orders == []
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (["signal", "HUP", "bs4-qwen3"], "kill -s SIGNAL $(supervisorctl pid NAME)"),
+        (["add", "x"], "rl-supervisor install --run RUN.toml"),
+        (["remove", "x"], "supervisorctl shutdown NAME"),
+        (["reload"], "supervisorctl upgrade NAME"),
+        (["maintail", "-f"], "supervisorctl events -f"),
+        (["fg", "x"], "supervisorctl tail -f NAME ROLE"),
+        (["clear", "all"], "[logs] max_mb"),
+        (["open", "unix:///x"], "supervisorctl --socket PATH"),
+        (["quit"], "supervisorctl status"),
+        (["exit"], "supervisorctl status"),
+    ],
+)
+def test_a_word_that_does_nothing_here_says_in_one_line_what_to_type(
+    serve: Serve, words: list[str], instead: str
+) -> None:
+    desk = FakeDesk()
+    serve(desk)
+    answer = ctl(*words)
+    assert answer.returncode == 2
+    assert instead in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert desk.orders == []

@@ -259,6 +259,12 @@ def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
     assert re.search(r"  incident      #1 at .*CUDA error \(supervisorctl incidents 1\)\n", said), said
     with sqlite3.connect(sockets / "state/rl-supervisor/one/journal.db") as db:
         db.execute(
+            "INSERT INTO events (wall, level, event, sentence, fields) VALUES (1, 'info', 'leave-marked', 'x', '{}')"
+        )
+    assert ": Attempt 2 is launched, " in typed(capsys)[1], "what the store was told at a stop is no reason of it"
+    with sqlite3.connect(sockets / "state/rl-supervisor/one/journal.db") as db:
+        db.execute("DELETE FROM events WHERE event = 'leave-marked'")
+        db.execute(
             "UPDATE events SET event = 'finished', sentence = 'The run is finished.' WHERE id IN "
             "(SELECT max(id) FROM events)"
         )

@@ -127,11 +127,38 @@ def test_a_run_that_cannot_be_given_back_says_what_that_costs() -> None:
     desk = Desk()
     desk.claiming.want(take_over=False)
     desk.problem = StoreError("transient", "time-out.")
+    desk.claiming.ended.set()
     desk.claiming.give_back()
     assert desk.claiming.unreturned == (
         "The run could not be given back in the store, so another pod waits 600 s for its heartbeat before it goes on "
         "with the run: time-out."
     )
+
+
+def test_one_503_at_a_stop_costs_the_next_pod_no_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem, waited = StoreError("transient", "503 service_unavailable"), []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        assert "another pod waits 600 s" in desk.claiming.unreturned, "should the daemon end meanwhile"
+        desk.problem = None if len(waited) == 3 else desk.problem
+        return False
+
+    monkeypatch.setattr(desk.claiming.ended, "wait", wait)
+    desk.claiming.give_back()
+    assert [do for do, _ in desk.asked] == ["claim", *["release"] * 4]
+    assert not desk.claiming.unreturned and max(waited) <= 5.0
+    assert desk.claiming.generation is None, "and nothing is signed meanwhile"
+
+
+def test_what_waiting_cannot_cure_is_not_asked_again_for_a_release() -> None:
+    desk = Desk()
+    desk.claiming.want(take_over=False)
+    desk.problem = StoreError("permanent", "the key was deleted.")
+    desk.claiming.give_back()
+    assert [do for do, _ in desk.asked] == ["claim", "release"] and "the key was deleted" in desk.claiming.unreturned
 
 
 def test_a_run_that_another_pod_has_meanwhile_needs_no_giving_back() -> None:
@@ -165,6 +192,7 @@ def test_a_pod_that_is_about_to_go_says_so_at_once_and_beats_each_three_seconds_
     desk.claiming.leave()
     assert [do for do, _ in desk.asked] == ["claim", "leave"]
     assert isinstance(desk.told[-1], f.Remark)
+    assert "about to go" not in desk.told[-1].sentence, "a plain stop says nothing of the pod"
     for _ in range(60):
         desk.now += 0.5
         desk.claiming.tick()
@@ -182,6 +210,7 @@ def test_a_mark_that_does_not_get_through_is_tried_again_and_one_that_did_shorte
     assert desk.until(f.Remark, 3.0) <= 3.0
     assert [do for do, _ in desk.asked] == ["claim", "leave", "leave"]
     desk.problem = StoreError("transient", "time-out.")
+    desk.claiming.ended.set()
     desk.claiming.give_back()
     assert "so another pod waits 30 s for its heartbeat" in desk.claiming.unreturned
 

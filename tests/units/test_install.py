@@ -377,7 +377,7 @@ def test_a_run_without_the_key_of_its_store_is_not_started(
 def test_a_credential_of_systemd_is_a_key_as_well(
     user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = Place(tmp_path / "units", tmp_path / "etc", tmp_path / "var", user=False)
+    where = Place(tmp_path / "units", tmp_path / "etc", tmp_path / "var", user=False, share=tmp_path / "share")
     credstore = tmp_path / "credstore"
     credstore.mkdir()
     monkeypatch.setattr(secrets, "CREDSTORES", (credstore,))
@@ -523,3 +523,46 @@ def test_pip_installs_a_checkout_as_the_page_says_and_an_upgrade_is_the_same_aga
     ):
         done = subprocess.run([place / "bin" / words[0], *words[1:]], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+@as_user
+def test_man_pages_and_completion_are_put_where_man_and_shells_look_and_removed_again(
+    at: Callable[[bool], Machine], user: bool
+) -> None:
+    machine = at(user)
+    text = machine.install()
+    share = machine.where.at(machine.where.share)
+    assert f"done: write man pages, and completion for bash and zsh, below {share}" in text
+    assert machine.where.share == Path("/home/somebody/.local/share" if user else "/usr/local/share")
+    for name in (
+        "man/man1/rl-supervisor.1",
+        "bash-completion/completions/supervisorctl",
+        "zsh/site-functions/_rl-supervisor",
+    ):
+        assert (share / name).stat().st_mode & 0o777 == 0o644
+    assert f"as it was: man pages and completion below {share} are up to date" in machine.install()
+    (share / "man/man1/rl-supervisor.1").write_text(
+        "a page of before\nWritten by `rl-supervisor install`, which replaces it\n"
+    )
+    (share / "man/man1/supervisorctl.1").write_text("supervisord's")
+    again = machine.install()
+    assert f"as it was: {share}/man/man1/supervisorctl.1 is left: it is not from `rl-supervisor install`" in again
+    assert "a page of before" not in (share / "man/man1/rl-supervisor.1").read_text()
+    machine.call("uninstall")
+    assert [path.name for path in share.rglob("*") if path.is_file()] == ["supervisorctl.1"]
+
+
+def test_supervisords_own_supervisorctl_keeps_its_man_page_and_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = tmp_path / "bin/supervisorctl", tmp_path / "opt/rl-supervisor"
+    theirs.parent.mkdir()
+    theirs.touch(0o755)
+    monkeypatch.setenv("PATH", str(theirs.parent))
+    monkeypatch.setattr(installing, "_version", lambda: 252)
+    share = tmp_path / "share"
+    where = Place(tmp_path / "units", tmp_path / "etc", tmp_path / "var", user=False, share=share)
+    texts = {"man/man1/supervisorctl.1": "ours", "zsh/site-functions/_rl-supervisorctl": "ours"}
+    plan = installing.plan_install(where, ours, manuals=texts)
+    assert f"{share}/man/man1/supervisorctl.1 is not written: supervisorctl is {theirs} here" in plan.kept
+    assert not [step for step in plan.steps if "supervisorctl.1" in step.about]

@@ -1,0 +1,115 @@
+"""Man pages, and completion for bash and zsh, made from the parsers: `install` and the image put them in place.
+
+python -m supervisor.cli.manuals DIR    write them below DIR (/usr/local/share, ~/.local/share)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import shtab
+
+from supervisor import __version__
+from supervisor.cli import ctl, main
+from supervisor.cli.terminal import run_cli
+from supervisor.installing import MANUALS_MARK
+
+_RUNS = {
+    "bash": '_rl_supervisor_runs() {{ compgen -W "$({prog} avail 2>/dev/null | cut -d" " -f1)" -- "$1"; }}',
+    "zsh": '_rl_supervisor_runs() {{ compadd -- ${{(f)"$({prog} avail 2>/dev/null | cut -d" " -f1)"}} }}',
+}
+"""How a shell lists the runs of this machine."""
+
+
+def texts() -> dict[str, str]:
+    """Each file by its place below a `share` folder."""
+    found = {}
+    for parser in (main._parser(), ctl._parser(), ctl._parser("rl-supervisorctl")):
+        _say_what_completes(parser)
+        name = parser.prog
+        found[f"man/man1/{name}.1"] = f'{_page(parser)}.\\" {MANUALS_MARK}\n'
+        for shell, path in (("bash", f"bash-completion/completions/{name}"), ("zsh", f"zsh/site-functions/_{name}")):
+            found[path] = (
+                f"{shtab.complete(parser, shell, preamble=_RUNS[shell].format(prog=name))}\n# {MANUALS_MARK}\n"
+            )
+    return found
+
+
+# ---------------------------------------------------------------- what the parsers say
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """argparse has no public way to ask for them; shtab asks the same."""
+    subs = next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
+    return dict(subs.choices) if subs is not None else {}
+
+
+def _words(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Options and positional words, without the commands."""
+    return [one for one in parser._actions if not isinstance(one, argparse._SubParsersAction)]
+
+
+def _say_what_completes(parser: argparse.ArgumentParser) -> None:
+    """shtab reads an attribute of each word: a file, a folder, or a run of this machine."""
+    for sub in (parser, *_commands(parser).values()):
+        for one in _words(sub):
+            if one.type is Path or "RUN.toml" in str(one.metavar):
+                folder = one.metavar in ("DIR", "ROOT")
+                one.complete = shtab.DIRECTORY if folder else shtab.FILE  # type: ignore[attr-defined]
+            elif one.metavar == "NAME" and one.dest in ("name", "run"):
+                one.complete = dict.fromkeys(_RUNS, "_rl_supervisor_runs")  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- man pages
+
+
+def _page(parser: argparse.ArgumentParser) -> str:
+    about = parser.description or ""
+    lines = [
+        f'.TH "{parser.prog.upper()}" 1 "" "rl-supervisor {__version__}" "rl-supervisor"',
+        *(".SH NAME", f"{_roff(parser.prog)} \\- {_roff(about)}"),
+        *(".SH SYNOPSIS", _roff(_usage(parser))),
+        *(".SH OPTIONS", *_described(parser)),
+        ".SH COMMANDS",
+    ]
+    for name, sub in _commands(parser).items():
+        lines += [f".SS {_roff(name)}", _roff(_usage(sub)), ".PP", _roff(sub.description or ""), *_described(sub)]
+    lines += [".SH NOTES", ".nf", _roff(parser.epilog or ""), ".fi", ""]
+    return "\n".join(lines)
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    return " ".join(parser.format_usage().removeprefix("usage: ").split())
+
+
+def _described(parser: argparse.ArgumentParser) -> Iterator[str]:
+    formatter = parser._get_formatter()
+    for one in _words(parser):
+        if one.help is not argparse.SUPPRESS and one.dest != "help":
+            yield ".TP"
+            yield f"\\fB{_roff(formatter._format_action_invocation(one))}\\fR"
+            yield _roff(formatter._expand_help(one)) if one.help else ""
+
+
+def _roff(text: str) -> str:
+    """Plain text: no line of it is a request, and a hyphen stays the one that can be typed."""
+    return re.sub(r"(?m)^(?=[.'])", r"\\&", text.replace("\\", "\\e").replace("-", "\\-"))
+
+
+# ---------------------------------------------------------------- the image's own call
+
+
+def _write(folder: Path) -> int:
+    for name, text in texts().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_cli(lambda: _write(Path(sys.argv[1])), "manuals"))
