@@ -21,11 +21,13 @@ from supervisor.core.deadlines import (
     unsaid,
     updating,
 )
+from supervisor.core.launcher import stopping, who
 from supervisor.core.proof import (
     APART_S,
     CULPRIT_S,
     DRAIN_LIMIT_S,
     Verdict,
+    ended_by_launcher,
     ending,
     engine_missing,
     exited,
@@ -131,6 +133,9 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if len(signals) < 2:
         return None
     kinds = {s.kind for s in signals}
+    stop, fell = stopping(state, watch), [state.engine.bad_since, *(m.fallen_since for m in state.gpus.values())]
+    if stop is not None and stop.part != "inference" and any(t is not None and t > stop.t for t in fell):
+        return ended_by_launcher(state, stop, _both(signals), tuple(signals))
     memory = "memory" in kinds
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
         holds = [m.gpu for m in state.gpus.values() if m.gpu.role == "trainer" and m.gpu.used_bytes > 1 << 30]
@@ -287,8 +292,9 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
         return None
     fresh = [g for g in state.gone if not watch.over(g.t, grace(state, g))]
     if fresh:
-        whose = "vLLM" if fresh[0].role == "inference" else f"The {fresh[0].role}"
-        return Verdict("suspect", f"{fresh[0].role}-gone", f"{whose}'s process {fresh[0].pid} is gone.")
+        said = f" {stop.sentence}." if (stop := stopping(state, watch)) is not None else ""
+        sentence = f"{who(fresh[0].role)}'s process {fresh[0].pid} is gone.{said}"
+        return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
     if state.scratch and state.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.scratch}")
     if not state.settings.has_engine:

@@ -65,9 +65,12 @@ _BARRIER = (
     r"|Pausing dispatcher to prevent |Holding batch \d{1,12} until the trainer publishes"
 )
 _BARRIER_OVER = r"Orchestrator resumed: checkpoint \d|Resuming dispatcher"
+# Said at the levels of warnings and errors, just before it ends its parts one by one (entrypoints/rl.py, sft.py).
+_STOPPING = r"(?:Received (?:SIGTERM|interrupt signal), t|T)erminating all processes\.\.\.|Error occurred: "
 _UPDATED = r"Updated weights to step \d|All inference engines resumed"
 _PHASE_LINES: tuple[tuple[tuple[Role, ...], str, str], ...] = (
     (("launcher", "trainer"), "download", r"Pre-downloading "),
+    (("launcher",), "stopping", _STOPPING),
     (("trainer",), "startup", r"Starting (?:RL|SFT) trainer\b|Initializing model "),
     (("trainer", "orchestrator"), "startup", rf"Resuming (?:training|orchestrator) from checkpoint step {STEP}"),
     (("orchestrator",), "startup", r"Starting orchestrator(?:$| \()"),
@@ -115,7 +118,7 @@ def parse_line(role: Role, line: str) -> list[Fact]:
         # No logger's line: a traceback's last line may stand here, and nothing else that we believe.
         return _errors(role, message)
     facts: list[Fact] = []
-    if level in ("INFO", "SUCCESS", "DEBUG", "WARNING"):
+    if level in ("INFO", "SUCCESS", "DEBUG", "WARNING") or role == "launcher":
         facts += _progress(role, message, text)
     if level in ("WARNING", "ERROR", "CRITICAL"):
         facts += _errors(role, message)
