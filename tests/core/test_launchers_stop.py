@@ -119,7 +119,8 @@ def test_whatever_comes_first_the_environment_server_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Received SIGTERM, terminating all processes...", "Received interrupt signal, terminating all processes..."]
+    "text",
+    ["Received SIGTERM, terminating all processes...", "Received interrupt signal, terminating all processes..."],
 )
 def test_a_launcher_that_was_told_to_end_is_no_death_of_the_engine(world: World, text: str) -> None:
     world.see(f.PhaseSeen("launcher", "stopping", None, text))
@@ -127,7 +128,9 @@ def test_a_launcher_that_was_told_to_end_is_no_death_of_the_engine(world: World,
     assert not world.said("verdict")
     world.engine_process_dies()
     world.after(5)
-    assert world.said("verdict")[0].startswith(f"The launcher ends the job: {text[:-3]}; vLLM's process 111 has been gone")
+    assert world.said("verdict")[0].startswith(
+        f"The launcher ends the job: {text[:-3]}; vLLM's process 111 has been gone"
+    )
     assert world.state.failures[-1].signature == "ended-from-outside"
 
 
