@@ -102,6 +102,7 @@ _LOOKS: dict[type, Callable[[State, State, Any], bool]] = {
     f.PhaseSeen: _phase,
     f.ProcessSeen: _always,
     f.GpuLook: _gpus,
+    f.EffortLook: _always,  # it says who is stuck, not whether
     f.EngineLook: _engine,
     f.WorkSeen: _work,
     f.DiskLook: _disk,

@@ -59,9 +59,11 @@ STEP = r"`?(?P<step>\d{1,12})`?"
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _UPDATE = "Updating weights to (?:weight checkpoint|step)"
-# From September 2025 to HEAD, always at level "info" but for the first two: the orchestrator waits for the trainer.
+# From September 2025 to HEAD, at level "info": the orchestrator waits for the trainer. Of the first (November 2025 to
+# January 2026, orchestrator/scheduler.py at d70a00f6e) the end is told at "debug" only: its number shows whether it is.
 _BARRIER = (
-    r"Hit async barrier because |Waiting for weight checkpoint \d|Orchestrator paused: waiting for trainer"
+    r"Hit async barrier because (?:we are >\d{1,6} step\(s\) async\. Waiting for checkpoint (?P<barrier>\d{1,12}))?"
+    r"|Waiting for weight checkpoint \d|Orchestrator paused: waiting for trainer"
     r"|Pausing dispatcher to prevent |Holding batch \d{1,12} until the trainer publishes"
 )
 _BARRIER_OVER = r"Orchestrator resumed: checkpoint \d|Resuming dispatcher"
@@ -179,7 +181,7 @@ def _progress(role: Role, message: str, text: str) -> list[Fact]:
     for roles, phase, pattern in _PHASES:
         if role in roles and (found := pattern.match(message)):
             groups = found.groupdict()
-            step_text = groups.get("step") or groups.get("version")
+            step_text = groups.get("step") or groups.get("version") or groups.get("barrier")
             return [PhaseSeen(role, phase, int(step_text) if step_text else None, text)]
     return []
 
