@@ -1,8 +1,8 @@
 """All stand still: whom they wait for. It names the guilty part, and decides neither whether nor when to act.
 
 The trainer tells of its phases at log level "debug" only. That the orchestrator waits for the trainer's next policy is
-told at "info" in all versions, so one that is heard and does not say so waits for nothing of the trainer's. GPUs and
-processes tell the rest; where nothing does, both are named.
+told at "info" in all versions, so one that has said so before and does not now waits for nothing of the trainer's. GPUs
+and processes tell the rest; where nothing does, both are named.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from supervisor.core.deadlines import current
 from supervisor.core.launcher import who
+from supervisor.core.observe_job import LOADED
 from supervisor.core.state import Phase, State
 from supervisor.core.words import span
 
@@ -91,9 +92,14 @@ def _by_work(state: State) -> Stuck | None:
 
 
 def _by_silence(state: State) -> Stuck:
-    heard = state.progress.reward_step is not None or bool(state.progress.rewards) or state.work is not None
-    heard = heard or "orchestrator" in state.phases
-    if heard and _barrier(state) is None:
+    phase, work = state.phases.get("orchestrator"), state.work
+    heard = bool(state.progress.rewards) or work is not None or phase is not None
+    would_say = heard and "orchestrator/barrier" in state.learned.phases
+    # Its rollouts end while it waits for the trainer, unless weights are being handed over.
+    holds = work is not None and work.inflight > 0 and not (phase is not None and phase.phase == "weight-update")
+    loads = [memory.gpu.load for memory in state.gpus.values() if memory.gpu.role == "trainer"]
+    idle = bool(loads) and all(load is not None and load < LOADED for load in loads)
+    if _barrier(state) is None and (would_say or holds or idle):
         return _orchestrator(state, "")
     return Stuck("job-stuck", "The orchestrator or the trainer is stuck", sure=False)
 

@@ -1,4 +1,4 @@
-"""What the job's processes do: CPU time they use, and calls that no signal ends. It tells who is stuck when all wait."""
+"""What the job's processes do: CPU time they use, and calls that no signal ends. It tells who is stuck."""
 
 from __future__ import annotations
 

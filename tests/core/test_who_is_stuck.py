@@ -177,7 +177,11 @@ def silent(world: World) -> World:
 
 
 def test_where_no_line_tells_both_are_named() -> None:
-    assert until_stopped(silent(World()), RESTS_W, 0.0).startswith("The orchestrator or the trainer is stuck: ")
+    assert until_stopped(silent(World()), RESTS_W).startswith("The orchestrator or the trainer is stuck: ")
+
+
+def test_a_trainer_whose_gpus_do_nothing_waits_for_the_orchestrator() -> None:
+    assert until_stopped(silent(World()), RESTS_W, 0.0).startswith("The orchestrator is stuck: ")
 
 
 def test_gpus_that_are_busy_at_little_power_are_a_trainers_collective() -> None:
