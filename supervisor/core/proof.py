@@ -182,7 +182,7 @@ def grace(state: State, gone: Gone) -> float:
         # A launcher that is done ends its parts one by one, and each may take a minute.
         return DRAIN_LIMIT_S if "launcher" in state.finishes else ENDING_GRACE_S
     settings = state.settings
-    others = any(p.key and p.role not in ("launcher", "inference") for p in state.processes.values())
+    others = any(p.key and p.role not in ("launcher", "inference", "env") for p in state.processes.values())
     return settings.engine_grace_s if gone.role == "inference" and others else max(settings.engine_grace_s, APART_S)
 
 
@@ -201,7 +201,11 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
         since = state.now - gone.t
         # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
         others: list[str] = sorted(
-            {p.role for p in state.processes.values() if (p.key or p.role == "launcher") and p.role != gone.role}
+            {
+                p.role
+                for p in state.processes.values()
+                if (p.key or p.role == "launcher") and p.role not in (gone.role, "env")
+            }
         )
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         deeper = _deeper(state, gone.t)
@@ -274,6 +278,5 @@ def _with_memory(state: State, sentence: str) -> str:
 
 
 def _list(words: list[str]) -> str:
-    names = {"inference": "vLLM", "env": "the environment servers"}
-    named = [names.get(word, f"the {word}") for word in words]
+    named = ["vLLM" if word == "inference" else f"the {word}" for word in words]
     return named[0] if len(named) == 1 else ", ".join(named[:-1]) + " and " + named[-1]

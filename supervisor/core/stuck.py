@@ -77,7 +77,7 @@ def _by_work(state: State) -> Stuck | None:
     loaded = [memory.loaded_since for memory in gpus if memory.loaded_since is not None]
     hang_s, still = state.settings.hang_s, max(state.progress.t, state.engine.worked_t)
     since = max(still, *loaded) if loaded else state.now
-    if len(loaded) == len(gpus) and state.now - since >= hang_s:
+    if loaded and len(loaded) == len(gpus) and state.now - since >= hang_s:
         least = min(gpus, key=lambda memory: memory.gpu.power_w or 0.0)
         spins = least.rests_since is not None
         why = f" at {least.gpu.power_w:.0f} W, as in a collective that never ends" if spins else ""
