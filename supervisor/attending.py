@@ -20,6 +20,7 @@ from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.checkpoints import CheckpointSensor
 from supervisor.sensors.config_watch import ConfigWatch
 from supervisor.sensors.disk import DiskSensor
+from supervisor.sensors.effort import EffortSensor
 from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.gpu import GpuSensor, merged
 from supervisor.sensors.growing import GrowthSensor
@@ -40,6 +41,7 @@ LOG_INTERVAL_S = 1.0
 SCAN_PROCESSES_S = 3.0
 SCANS_WITHOUT_CALL = 4  # the housekeeping calls for scans; should it die, they go on more slowly
 HOST_S = 5.0
+EFFORT_S = 60.0
 GROWTH_S = 10.0  # what takes long grows for minutes
 KNOWN_ROLES = ("inference", "trainer", "shared")
 EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
@@ -156,6 +158,7 @@ class Attending:
             self._attempt.append(self._start(sensor, supervision.engine_sample))
         growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
         self._attempt.append(self._start(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
+        self._attempt.append(self._start(EffortSensor(self._key_processes), EFFORT_S))
         snapshot = read_snapshot(folder)
         self._configs = ConfigWatch(snapshot) if snapshot else None
 
@@ -167,6 +170,9 @@ class Attending:
     def _processes(self) -> list[tuple[int, str]]:
         """The run's living processes: (pid, role)."""
         return [(process.pid, process.role) for process in self._state().processes.values()]
+
+    def _key_processes(self) -> list[tuple[f.Role, int, int]]:
+        return [(one.role, one.pid, one.start_ticks) for one in self._state().processes.values() if one.key]
 
     def _attached(self, job: Job, attempt: int, found: Sequence[ShimState], known: set[int]) -> list[f.ProcessSeen]:
         """The top of a job that was attached: no shim is above it, so no scan would find it and tell of it."""

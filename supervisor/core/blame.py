@@ -7,10 +7,10 @@ these lists to the signatures that exist: each of them is in one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+from supervisor.core.launcher import names_no_reader
 from supervisor.core.proof import CULPRIT_S, Verdict, killed_from_outside
 from supervisor.core.recurring import blamed
 from supervisor.core.state import Error, Failure, State
@@ -39,8 +39,6 @@ ELSEWHERE = (
     *("glibc-*", "toolkit-*", "compile*", "model-*", "tokenizer-*", "chat-template-missing"),
     *("engine-*", "inference-*", "kv-cache-too-small", "*start-failed"),
 )
-# "Inference failed with exit code 1", "Trainer failed with exit code -9": the launcher names the part, or the kill.
-PART_ELSEWHERE = re.compile(r"(?i)\binference\b.*\bfailed\b|\bexit code (?:-9|-15|137|143)\b")
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last
 SOON = 5  # steps after the checkpoint: what a bad checkpoint breaks, it breaks by then
 TWICE = 2
@@ -75,17 +73,13 @@ def may_be_the_checkpoint(state: State, verdict: Verdict) -> bool:
         said.add(verdict.cause)
     if blamed(state):
         return False
-    return not any(is_elsewhere(one) for one in said) and not any(map(_names_another_part, near))
+    return not any(is_elsewhere(one) for one in said) and not any(map(names_no_reader, near))
 
 
 def _crashed(error: Error, verdict: Verdict) -> bool:
     """Does this line say that what is gone ended by itself?"""
-    own = verdict.cause == f"{error.role}-gone" and is_one_of(error.signature, CRASHED)
+    own = error.role != "env" and verdict.cause == f"{error.role}-gone" and is_one_of(error.signature, CRASHED)
     return own or is_one_of(error.signature, WEIGHTS)
-
-
-def _names_another_part(error: Error) -> bool:
-    return error.signature == "component-failed" and PART_ELSEWHERE.search(error.text) is not None
 
 
 def is_unreadable(state: State, verdict: Verdict) -> bool:

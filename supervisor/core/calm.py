@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core.deadlines import asked_from
+from supervisor.core.launcher import STOPPING
 from supervisor.core.retention import disk_critical, disk_over, disk_short
 from supervisor.core.state import State
 
@@ -75,7 +76,7 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
 
 
 def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:
-    return _in_time(after) and not (fact.phase == "checkpoint" and disk_short(after))
+    return _in_time(after) and fact.phase != STOPPING and not (fact.phase == "checkpoint" and disk_short(after))
 
 
 def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
@@ -105,6 +106,7 @@ _LOOKS: dict[type, Callable[[State, State, Any], bool]] = {
     f.PhaseSeen: _phase,
     f.ProcessSeen: _always,
     f.GpuLook: _gpus,
+    f.EffortLook: _always,  # it says who is stuck, not whether
     f.EngineLook: _engine,
     f.WorkSeen: _work,
     f.DiskLook: _disk,

@@ -76,6 +76,7 @@ class Gpu:
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
     slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
     power_w: float | None = None  # what it draws, None where the driver does not say
+    load: float | None = None  # percent of the last second or so in which a kernel ran: one that only waits counts, too
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,27 @@ class HostLook(Fact):
     open_files_of: str = ""  # that process, for people: "trainer (pid 4711)"
     shm_total_bytes: int | None = None  # /dev/shm
     shm_free_bytes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What the processes of one role did since the look before: CPU cores used by all of them, and by the laziest.
+
+    ``waits``: "pid 4711 in nfs4_wait_bit_killable", where one sits in a call that no signal ends (state D).
+    """
+
+    role: Role
+    cores: float
+    least_cores: float
+    waits: str = ""
+
+
+@dataclass(frozen=True)
+class EffortLook(Fact):
+    """What the job's key processes do, by role, each minute; ``reason`` where it is unknown."""
+
+    efforts: tuple[Effort, ...] = ()
     reason: str = ""
 
 

@@ -68,6 +68,7 @@ def fresh_attempt(state: State) -> State:
         suspect_since=None,
         progress=replace(state.progress, step=None, t=state.now, timed=True),
         growth={},
+        efforts={},
         spared="",
         left=None,
         # What the driver told only after the end that it caused still speaks against the GPU.
@@ -97,7 +98,11 @@ def rebase(state: State) -> State:
             units={},
         ),
         work=replace(state.work, t=now, moved_t=now) if state.work else None,
-        gpus={uuid: replace(memory, fallen_since=None, rests_since=None) for uuid, memory in state.gpus.items()},
+        gpus={
+            uuid: replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
+            for uuid, memory in state.gpus.items()
+        },
+        efforts={},
         gone=tuple(replace(gone, t=now) for gone in state.gone),
         suspect_since=None,
         suspicion="",
@@ -152,9 +157,15 @@ def suspend(state: State, seconds: float) -> State:
         ),
         work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
         gpus={
-            uuid: replace(m, fallen_since=later_if(m.fallen_since), rests_since=later_if(m.rests_since))
+            uuid: replace(
+                m,
+                fallen_since=later_if(m.fallen_since),
+                rests_since=later_if(m.rests_since),
+                loaded_since=later_if(m.loaded_since),
+            )
             for uuid, m in state.gpus.items()
         },
+        efforts={},
         gone=tuple(replace(gone, t=later(gone.t)) for gone in state.gone),
         left=_left_later(state.left, later),
         suspect_since=None,

@@ -21,6 +21,7 @@ from supervisor.core.state import (
     Phase,
     Process,
     Progress,
+    RoleEffort,
     State,
     Work,
 )
@@ -29,6 +30,8 @@ NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
 EMPTY_PART = 0.02  # of a GPU's memory: what the driver itself takes
 RESTS = 0.5  # of the most that a GPU was seen to draw: below it, it does not compute
+LOADED = 90.0  # percent of the time
+WHOLE_CORE = 0.8
 KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
@@ -84,7 +87,10 @@ def _component_exited(state: State, fact: f.ComponentExited) -> State:
 def _gpu_look(state: State, fact: f.GpuLook) -> State:
     if fact.reason:
         # Unknown is not zero: what was fallen must be seen fallen again.
-        gpus = {uuid: replace(memory, fallen_since=None, rests_since=None) for uuid, memory in state.gpus.items()}
+        gpus = {
+            uuid: replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
+            for uuid, memory in state.gpus.items()
+        }
         since = state.gpu_unseen_since if state.gpu_unseen_since is not None else state.now
         return replace(state, gpu_reason=fact.reason, gpus=gpus, gpu_unseen_since=since)
     if fact.lost:
@@ -102,6 +108,18 @@ def _gpu_fault(state: State, fact: f.GpuFault) -> State:
     uuid = next((uuid for uuid, one in state.gpus.items() if f"GPU {one.gpu.index}" == fact.gpu), "")
     trouble = GpuTrouble(fact.gpu, text, state.now, fact.xid in FATAL_XIDS, fact.xid, uuid)
     return replace(state, trouble=(*state.trouble, trouble)[-16:])
+
+
+def _effort_look(state: State, fact: f.EffortLook) -> State:
+    """A role that a look does not show is unknown."""
+    efforts: dict[str, RoleEffort] = {}
+    for effort in fact.efforts:
+        old = state.efforts.get(effort.role)
+        busy = old.busy_since if old is not None and old.busy_since is not None else state.now
+        waits = old.waits_since if old is not None and old.last.waits == effort.waits else state.now
+        busy_since = busy if effort.least_cores >= WHOLE_CORE else None
+        efforts[effort.role] = RoleEffort(effort, busy_since, waits if effort.waits else None)
+    return replace(state, efforts=efforts)
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
@@ -125,7 +143,10 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     if gpu.role == "inference" and state.progress.step is not None and plateau <= EMPTY_PART * gpu.total_bytes:
         fell = gpu.used_bytes <= EMPTY_PART * gpu.total_bytes  # a job that was met after its engine's death
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
-    return _with_power(GpuMemory(gpu, plateau, state.now, since, memory.power_high_w), memory.rests_since)
+    loaded = memory.loaded_since if memory.loaded_since is not None else memory.look_t
+    loaded_since = loaded if gpu.load is not None and gpu.load >= LOADED else None
+    new = GpuMemory(gpu, plateau, state.now, since, memory.power_high_w, loaded_since=loaded_since)
+    return _with_power(new, memory.rests_since)
 
 
 def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
@@ -386,6 +407,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.Growing: _growing,
     f.GpuFault: _gpu_fault,
     f.HostLook: _host_look,
+    f.EffortLook: _effort_look,
     f.FinishSeen: _finish_seen,
     f.ErrorSeen: _error_seen,
     f.FreshStartSeen: _fresh_start_seen,

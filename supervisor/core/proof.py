@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from supervisor.core.launcher import ENDS_WITHIN_S, FAILED, Stop, stopping, who
 from supervisor.core.signals import (
     Signal,
     lost_gpu,
@@ -20,7 +21,7 @@ APART_S = 3.0
 at each second, and a look on a busy machine takes its time."""
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
-CULPRIT_S = 600.0  # how old an error may be to explain an end: a launcher may take minutes to end its tree
+CULPRIT_S = ENDS_WITHIN_S  # how old an error may be to explain an end: a launcher may take minutes to end its tree
 KILLS = (1, 2, 9, 15)  # SIGHUP, SIGINT, SIGKILL, SIGTERM
 CRASHES = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
@@ -134,10 +135,15 @@ def _last_step(state: State) -> int:
 
 
 def _culprit(state: State) -> Error | None:
-    """The error line that best explains the end: a deterministic one, else the latest; an old one was survived."""
-    ended = state.ended.t if state.ended else state.now
-    errors = sorted((e for e in state.errors.values() if ended - e.t < CULPRIT_S), key=lambda e: (e.deterministic, e.t))
-    return errors[-1] if errors else None
+    """The error line that best explains the end: a deterministic one, else the latest; an old one was survived.
+
+    What came after the launcher said that it ends the job is what the others cry while they are ended.
+    """
+    ended, stop = state.ended.t if state.ended else state.now, stopping(state)
+    errors = [e for e in state.errors.values() if ended - e.t < CULPRIT_S]
+    if stop is not None:
+        errors = [e for e in errors if e.first_t <= stop.t + APART_S or e.signature == FAILED]
+    return max(errors, key=lambda e: (e.deterministic, e.t), default=None)
 
 
 def ending(state: State) -> bool:
@@ -173,9 +179,10 @@ def grace(state: State, gone: Gone) -> float:
     because it was done, and the line that says so may be read after its end is seen.
     """
     if ending(state):
-        return ENDING_GRACE_S
+        # A launcher that is done ends its parts one by one, and each may take a minute.
+        return DRAIN_LIMIT_S if "launcher" in state.finishes else ENDING_GRACE_S
     settings = state.settings
-    others = any(p.key and p.role not in ("launcher", "inference") for p in state.processes.values())
+    others = any(p.key and p.role not in ("launcher", "inference", "env") for p in state.processes.values())
     return settings.engine_grace_s if gone.role == "inference" and others else max(settings.engine_grace_s, APART_S)
 
 
@@ -187,30 +194,46 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
             continue  # we are stopping it, or starting another
         if _ended_itself(state, gone) or not watch.over(gone.t, grace(state, gone)) or _replaced(state, gone, watch):
             continue
+        stop = stopping(state, watch)
+        if stop is not None and gone.t > stop.t and gone.role != stop.part:
+            return ended_by_launcher(state, stop, f"{_whose(gone)} has been gone for {span(state.now - gone.t)}")
+        said = f"; the launcher says: {stop.text}" if stop is not None else ""
         since = state.now - gone.t
         # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
         others: list[str] = sorted(
-            {p.role for p in state.processes.values() if (p.key or p.role == "launcher") and p.role != gone.role}
+            {
+                p.role
+                for p in state.processes.values()
+                if (p.key or p.role == "launcher") and p.role not in (gone.role, "env")
+            }
         )
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         deeper = _deeper(state, gone.t)
         if deeper is not None:
-            sentence = f"{_who(gone.role)} died: its process {gone.pid} has been gone for {span(since)}; {deeper[1]}."
+            sentence = f"{who(gone.role)} died: its process {gone.pid} has been gone for {span(since)}; {deeper[1]}."
             return Verdict("dead", deeper[0], sentence, act=True)
+        if stop is not None and gone.role == stop.part:
+            alive, said = "", f"; {stop.text}"
         if gone.role == "inference":
-            noticed = state.errors.get("component-failed")
-            if noticed is not None and noticed.t >= gone.t - APART_S:
-                sentence = f"vLLM died: its process {gone.pid} has been gone for {span(since)}; {noticed.text}."
-            else:
-                sentence = f"vLLM died silently: its process {gone.pid} has been gone for {span(since)}{alive}."
+            silently = "" if stop is not None and stop.part == "inference" else " silently"
+            sentence = f"vLLM died{silently}: its process {gone.pid} has been gone for {span(since)}{alive}{said}."
             return Verdict("dead", "engine-gone", _with_memory(state, sentence), act=True)
-        return Verdict(
-            "dead",
-            f"{gone.role}-gone",
-            f"The {gone.role} died: its process {gone.pid} has been gone for {span(since)}{alive}.",
-            act=True,
-        )
+        sentence = f"{who(gone.role)} died: its process {gone.pid} has been gone for {span(since)}{alive}{said}."
+        return Verdict("dead", f"{gone.role}-gone", sentence, act=True)
     return None
+
+
+def ended_by_launcher(state: State, stop: Stop, seen: str, signals: tuple[Signal, ...] = ()) -> Verdict:
+    """The launcher ends the job, and ``seen`` shows that it does: its own line says why."""
+    deeper = _deeper(state, stop.t)
+    why = f"; {deeper[1]}" if deeper is not None else ""
+    cause = deeper[0] if deeper is not None else stop.cause
+    sees = f". The launcher ends the rest: {seen}" if stop.part is not None else f"; {seen}"
+    return Verdict("dead", cause, f"{stop.sentence}{why}{sees}.", True, signals)
+
+
+def _whose(gone: Gone) -> str:
+    return f"{who(gone.role)}'s process {gone.pid}"
 
 
 def engine_missing(state: State) -> Verdict | None:
@@ -252,10 +275,6 @@ def _with_memory(state: State, sentence: str) -> str:
         return sentence
     gpus = ", ".join(f"GPU {gpu.index} at {size(gpu.used_bytes)}" for gpu in empty)
     return f"{sentence[:-1]} ({gpus})."
-
-
-def _who(role: str) -> str:
-    return "vLLM" if role == "inference" else f"The {role}"
 
 
 def _list(words: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from supervisor.core.facts import EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
+from supervisor.core.facts import Effort, EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
 from supervisor.core.pace import Pace
 from supervisor.core.records import Happened, Hold, Learned
@@ -75,6 +75,16 @@ class GpuMemory:
     rests_since: float | None = (
         None  # since when it has drawn little, without a break; None: it works, or nobody can say
     )
+    loaded_since: float | None = None  # since when a kernel has run on it all the time, which may be one that waits
+
+
+@dataclass(frozen=True)
+class RoleEffort:
+    """What a role's processes do, and since when without a break."""
+
+    last: Effort
+    busy_since: float | None = None  # each of them has used a whole core
+    waits_since: float | None = None  # one has sat in a call that no signal ends
 
 
 @dataclass(frozen=True)
@@ -382,6 +392,7 @@ class State:
     oom_t: float | None = None  # when it last rose
     warned: tuple[str, ...] = ()  # what was said about the host and is still so
     growth: dict[str, Growth] = field(default_factory=dict)
+    efforts: dict[str, RoleEffort] = field(default_factory=dict)  # by role, of the present attempt
     engine: EngineMemory = field(default_factory=EngineMemory)
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role

@@ -7,9 +7,9 @@ gives is "suspect": said once, acted upon never.
 
 from __future__ import annotations
 
+from supervisor.core import stuck
 from supervisor.core.deadlines import (
     counting,
-    current,
     excuse,
     longest_pause,
     started,
@@ -21,11 +21,13 @@ from supervisor.core.deadlines import (
     unsaid,
     updating,
 )
+from supervisor.core.launcher import stopping, who
 from supervisor.core.proof import (
     APART_S,
     CULPRIT_S,
     DRAIN_LIMIT_S,
     Verdict,
+    ended_by_launcher,
     ending,
     engine_missing,
     exited,
@@ -131,6 +133,9 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if len(signals) < 2:
         return None
     kinds = {s.kind for s in signals}
+    stop, fell = stopping(state, watch), [state.engine.bad_since, *(m.fallen_since for m in state.gpus.values())]
+    if stop is not None and stop.part != "inference" and any(t is not None and t > stop.t for t in fell):
+        return ended_by_launcher(state, stop, _both(signals), tuple(signals))
     memory = "memory" in kinds
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
         holds = [m.gpu for m in state.gpus.values() if m.gpu.role == "trainer" and m.gpu.used_bytes > 1 << 30]
@@ -204,12 +209,9 @@ def _wedged(state: State, watch: Watch) -> Verdict | None:
         signals = standstill(state, watch)
     if len(signals) < 2:
         return None
-    phase = state.phases.get("trainer")
-    if phase is not None and phase.phase == "training" and current(state, phase):
-        lasts = span(state.now - phase.t)
-        sentence = f"The trainer is stuck: it has been training for {lasts} while all others wait for it"
-        return Verdict("hung", "trainer-hang", f"{sentence}; {_both(signals)}.", True, tuple(signals))
-    return Verdict("hung", "orchestrator-wedged", f"The orchestrator is stuck: {_both(signals)}.", True, tuple(signals))
+    found = stuck.find(state)
+    joined = "; " if ": " in found.sentence else ": "
+    return Verdict("hung", found.cause, f"{found.sentence}{joined}{_both(signals)}.", True, tuple(signals))
 
 
 def _nobody_works(state: State, watch: Watch) -> list[Signal]:
@@ -236,10 +238,10 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
     longer = MOVING_FACTOR * hard if moving(state, watch) else hard
     if not watch.over(began, longer + unsaid(state, watch) + ends):
         return None
-    since = late(state).rstrip(",")
-    return Verdict(
-        "hung", "step-overdue", f"The job hangs: no new step for {since}; {step_deadline(state).sentence}.", act=True
-    )
+    since, found = late(state).rstrip(","), stuck.find(state)
+    sentence = f"{found.sentence};" if found.sure else "The job hangs:"
+    cause = found.cause if found.sure else "step-overdue"
+    return Verdict("hung", cause, f"{sentence} no new step for {since}; {step_deadline(state).sentence}.", act=True)
 
 
 def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
@@ -254,7 +256,9 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if not others:
         return None
     evidence = [slow, *others]
-    sentence = f"The start is stuck: {_both(evidence)}."
+    found = stuck.find(state)
+    named = f" ({found.sentence[0].lower()}{found.sentence[1:]})" if found.sure else ""
+    sentence = f"The start is stuck{named}: {_both(evidence)}."
     return Verdict("hung", "start-stuck", sentence, act=True, signals=tuple(evidence))
 
 
@@ -287,8 +291,9 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
         return None
     fresh = [g for g in state.gone if not watch.over(g.t, grace(state, g))]
     if fresh:
-        whose = "vLLM" if fresh[0].role == "inference" else f"The {fresh[0].role}"
-        return Verdict("suspect", f"{fresh[0].role}-gone", f"{whose}'s process {fresh[0].pid} is gone.")
+        said = f" {stop.sentence}." if (stop := stopping(state, watch)) is not None else ""
+        sentence = f"{who(fresh[0].role)}'s process {fresh[0].pid} is gone.{said}"
+        return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
     if state.scratch and state.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.scratch}")
     if not state.settings.has_engine:

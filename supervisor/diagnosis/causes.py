@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, get_args
 
 from supervisor.core.facts import Role
+from supervisor.core.launcher import failed_part, who
 from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
@@ -28,6 +29,7 @@ AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last 
 OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
 SELDOM: Final = 10  # ordinary lines for each of them: then most requests, or rollouts, end well
 VERY_OFTEN: Final = 20  # the same where no times are told
+APART_S: Final = 3.0  # times of two logs are whole seconds, and the launcher looks each second
 LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
 
 _ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
@@ -186,8 +188,10 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         if event.signature is None and _where(event) in lived_with and log.lines - event.last.line > LAST_LINES:
             event.weak = True
     kinds = _kinds(present)
-    hard = [kind for kind in kinds if not kind.mild and kind.link != "end"]
-    ends = [kind for kind in kinds if not kind.mild and kind.link == "end"]
+    stop = _launchers_stop(kinds)
+    in_time = [kind for kind in kinds if not _while_ended(kind, stop)]
+    hard = [kind for kind in in_time if not kind.mild and kind.link != "end"]
+    ends = [kind for kind in in_time if not kind.mild and kind.link == "end"]
     ended = bool(hard or ends)
     # A part of it failed, and nothing but errors that a healthy run has, too, says why.
     broken = not hard and any(kind.name != ENDED for kind in ends)
@@ -201,12 +205,12 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         return told
     mild = [
         kind
-        for kind in kinds
+        for kind in in_time
         if kind.mild
         and (
             _stands_still(kind, logs)
-            or (broken and (kind.count > 1 or _ended_with(kind)))
-            or (noticed and _ended_with(kind, hard))
+            or (broken and (kind.count > 1 or _ended_with(kind, stop)))
+            or (noticed and _ended_with(kind, stop, hard))
         )
     ]
     candidates = [*hard, *mild, *ends]
@@ -216,8 +220,12 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     if not candidates:
         return told
     told.outcome = "failed"
-    root = _root(candidates, kinds)
-    rest = [kind for kind in kinds if kind is not root and (kind in candidates or ended) and _not_before(kind, root)]
+    root = _root(candidates, in_time)
+    rest = [
+        kind
+        for kind in kinds
+        if kind is not root and (kind in candidates or ended) and (kind not in in_time or _not_before(kind, root))
+    ]
     earlier = [kind for kind in candidates if kind is not root and kind not in rest]
     told.root = _cause(root, logs)
     if root.event.anew is not None:
@@ -337,19 +345,38 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
 
 
-def _ended_with(kind: _Kind, noticed: Iterable[_Kind] = ()) -> bool:
+def _ended_with(kind: _Kind, stop: tuple[Log, Event] | None, noticed: Iterable[_Kind] = ()) -> bool:
     """Was a known error the exception after which its part did nothing more? Once is enough then.
 
+    Environments raise what they like and live on: there the launcher must have said that the server ended.
     ``noticed``: what failed after it has to stand in the same log.
     """
+    env_ended = stop is not None and failed_part(stop[1].text) == "env"
     beside = [log for other in noticed for log, _ in other.events]
     return any(
-        event.signature is not None
+        (event.signature is not None or (env_ended and event.role == "env"))
         and event.raised is not None
         and event.lives < LAST_WORDS
         and (not noticed or any(log is one for one in beside))
         for log, event in kind.events
     )
+
+
+def _launchers_stop(kinds: Iterable[_Kind]) -> tuple[Log, Event] | None:
+    """Where the launcher first said that one of its parts ended: from then on it ends the others."""
+    return next((kind.events[0] for kind in kinds if kind.name == PART_ENDED), None)
+
+
+def _while_ended(kind: _Kind, stop: tuple[Log, Event] | None) -> bool:
+    """Did it come only after the launcher had said that one of its parts ended? Then it is of no part that failed."""
+    if stop is None or kind.name == PART_ENDED:
+        return False
+    (stop_log, said), t = stop, stop[0].at(stop[1].first)
+    if kind.name == ENDED:  # such a line has no time of its own; nobody but the launcher sends others a signal then
+        return all(event.role not in ("launcher", failed_part(said.text)) for _, event in kind.events)
+    if t is not None and kind.first_t is not None:
+        return kind.first_t > t + APART_S
+    return all(log is stop_log and event.first.line > said.first.line for log, event in kind.events)
 
 
 def _loading(kind: _Kind, logs: Sequence[Log]) -> bool:
@@ -484,6 +511,8 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
         while began.cause is not None:
             began = began.cause
         cause.began = began.text[:200] if began is not raised else ""
+    if kind.name == PART_ENDED and (part := failed_part(event.text)) is not None:
+        cause.sentence = f"{who(part)} died: the launcher saw its exit code, and ended all others."
     if code := seen_in(event.text):
         number, xid = code
         if xid is not None:

@@ -24,6 +24,7 @@ PHASES = (
     "checkpoint",
     "eval",
     "draining",
+    "stopping",  # the launcher ends its parts
 )
 
 

@@ -65,15 +65,20 @@ STEP = r"`?(?P<step>\d{1,12})`?"
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _UPDATE = "Updating weights to (?:weight checkpoint|step)"
-# From September 2025 to HEAD, always at level "info" but for the first two: the orchestrator waits for the trainer.
+# From September 2025 to HEAD, at level "info": the orchestrator waits for the trainer. Of the first (November 2025 to
+# January 2026, orchestrator/scheduler.py at d70a00f6e) the end is told at "debug" only: its number shows whether it is.
 _BARRIER = (
-    r"Hit async barrier because |Waiting for weight checkpoint \d|Orchestrator paused: waiting for trainer"
+    r"Hit async barrier because (?:we are >\d{1,6} step\(s\) async\. Waiting for checkpoint (?P<barrier>\d{1,12}))?"
+    r"|Waiting for weight checkpoint \d|Orchestrator paused: waiting for trainer"
     r"|Pausing dispatcher to prevent |Holding batch \d{1,12} until the trainer publishes"
 )
 _BARRIER_OVER = r"Orchestrator resumed: checkpoint \d|Resuming dispatcher"
+# Said at the levels of warnings and errors, just before it ends its parts one by one (entrypoints/rl.py, sft.py).
+_STOPPING = r"(?:Received (?:SIGTERM|interrupt signal), t|T)erminating all processes\.\.\.|Error occurred: "
 _UPDATED = r"Updated weights to step \d|All inference engines resumed"
 _PHASE_LINES: tuple[tuple[tuple[Role, ...], str, str], ...] = (
     (("launcher", "trainer"), "download", r"Pre-downloading "),
+    (("launcher",), "stopping", _STOPPING),
     (("trainer",), "startup", r"Starting (?:RL|SFT) trainer\b|Initializing model "),
     (("trainer", "orchestrator"), "startup", rf"Resuming (?:training|orchestrator) from checkpoint step {STEP}"),
     (("orchestrator",), "startup", r"Starting orchestrator(?:$| \()"),
@@ -133,7 +138,7 @@ def parse_line(role: Role, line: str) -> list[Fact]:
         # No logger's line: a traceback's last line may stand here, and nothing else that we believe.
         return _errors(role, message)
     facts: list[Fact] = []
-    if level in ("INFO", "SUCCESS", "DEBUG", "WARNING"):
+    if level in ("INFO", "SUCCESS", "DEBUG", "WARNING") or role == "launcher":
         facts += _progress(role, message, text)
     if level in ("WARNING", "ERROR", "CRITICAL"):
         facts += _errors(role, message)
@@ -191,7 +196,7 @@ def _progress(role: Role, message: str, text: str) -> list[Fact]:
     for roles, phase, pattern in _PHASES:
         if role in roles and (found := pattern.match(message)):
             groups = found.groupdict()
-            step_text = groups.get("step") or groups.get("version")
+            step_text = groups.get("step") or groups.get("version") or groups.get("barrier")
             return [PhaseSeen(role, phase, int(step_text) if step_text else None, text)]
     return []
 

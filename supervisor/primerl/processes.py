@@ -24,12 +24,12 @@ _TITLES: tuple[tuple[str, Kind], ...] = (
     ("PRIME-RL::Inference", ("inference", True)),
     ("PRIME-RL::Orchestrator", ("orchestrator", True)),
     ("PRIME-RL::Trainer", ("trainer", True)),
-    ("PRIME-RL::EnvServer", ("env", False)),
+    ("PRIME-RL::EnvServer", ("env", True)),  # one a source, and none is started anew when it ends (327f378e0)
     ("PRIME-RL::Evals", ("env", False)),
     ("VLLM::EngineCore", ("inference", True)),
     ("VLLM::Engine", ("inference", True)),
     ("VLLM::", ("inference", False)),  # workers and API servers beside the main one: the engine core tells
-    ("Verifiers::", ("env", False)),
+    ("Verifiers::", ("env", False)),  # workers, and servers that the orchestrator looks after
 )
 
 # Console scripts and modules (pyproject.toml of every era; verifiers a497ee524^).
@@ -40,7 +40,7 @@ _SCRIPTS: dict[str, Kind] = {
     "inference": ("inference", True),
     "orchestrator": ("orchestrator", True),
     "trainer": ("trainer", True),
-    "env-server": ("env", False),
+    "env-server": ("env", True),
     "evals": ("env", False),
     "vf-vllm": ("inference", True),
     "vf-train": ("trainer", True),

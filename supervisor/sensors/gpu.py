@@ -250,8 +250,9 @@ class GpuSensor:
         memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
         device.seen, device.failures = True, 0
         device.highest_bytes = max(device.highest_bytes, int(memory.used))
-        power_w = _power_w(nvml, device.handle)
-        return Gpu(uuid, device.index, int(memory.used), int(memory.total), device.role, device.pids, power_w=power_w)
+        used, total = int(memory.used), int(memory.total)
+        power_w, load = _power_w(nvml, device.handle), _load(nvml, device.handle)
+        return Gpu(uuid, device.index, used, total, device.role, device.pids, power_w=power_w, load=load)
 
     def _remarks(self) -> list[Fact]:
         fresh = [note for note in dict.fromkeys(self._notes) if note not in self._noted]
@@ -336,6 +337,14 @@ def _power_w(nvml: Any, handle: Any) -> float | None:
     """What a GPU draws; whole watts, since each other number is another fact. None where it is not measured."""
     try:
         return float(round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000))
+    except nvml.NVMLError:
+        return None
+
+
+def _load(nvml: Any, handle: Any) -> float | None:
+    """Percent of the last moments in which any kernel ran: 100 as well where it only waits for another GPU."""
+    try:
+        return float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except nvml.NVMLError:
         return None
 

@@ -199,7 +199,7 @@ def test_everybody_waits_for_everybody_and_the_orchestrator_is_blamed(world: Wor
         world.step(number, seconds=150)
     world.see(f.PhaseSeen("trainer", "rollouts", 13))
     took = until(world, "verdict", 4000, lambda: idle(world))
-    assert "The orchestrator is stuck: no new step for" in world.said("verdict")[0]
+    assert "The orchestrator is stuck: the trainer has waited for its batch for" in world.said("verdict")[0]
     assert took < step_deadline(world.state).hard_s
 
 

@@ -6,7 +6,9 @@ of the old attempt, and a step higher than before the fault.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +98,7 @@ def test_trainer_crashes_and_the_run_resumes(era: str, heal: Any) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_orchestrator_stands_still_and_the_run_resumes(era: str, heal: Any) -> None:
     healed = heal(era, {"kind": "orchestrator-wedge"})
-    assert_resumed(healed, r"(The orchestrator is stuck: no new step for|vLLM hangs|The job hangs: no new step for)")
+    assert_resumed(healed, r"(The orchestrator (or the trainer )?is stuck|vLLM hangs|The job hangs: no new step for)")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +182,24 @@ def test_a_trainer_that_ignores_sigterm_is_gone_all_the_same(tmp_path: Path) -> 
         assert pod.wait_exit(60) == 0, pod.story()
         assert "vLLM died silently" in pod.sentences("verdict")[0]
         assert not [pid for pid in first if Path(f"/proc/{pid}").exists()]
+    finally:
+        pod.close()
+
+
+def test_an_environment_server_that_is_killed_is_what_died(tmp_path: Path) -> None:
+    """The launcher of August 2026 ends the engine first, 20 s later."""
+    pod = Pod(tmp_path, "2026-08-21", max_steps=MAX_STEPS, step_s=1.0)
+    try:
+        pod.start()
+        pod.wait_for(lambda: len(pod.practice.trained_steps()) > 2, "some steps")
+        (victim,) = pod.practice.pids("env-server")
+        os.kill(victim, signal.SIGKILL)
+        assert pod.wait_exit(60) == 0, pod.story()
+        sentence = pod.sentences("verdict")[0]
+        assert "rror: Train env server reverse-text failed with exit code -9" in sentence or (
+            sentence.startswith("An environment server died: its process ")
+        ), pod.story()
+        assert len(pod.resume_steps()) == 2, pod.story()
     finally:
         pod.close()
 

@@ -215,7 +215,7 @@ def test_a_start_from_scratch_raises_the_alarm(role: Role, message: str) -> None
             "orchestrator",
             "Hit async barrier because we are >2 step(s) async. Waiting for checkpoint 7",
             "barrier",
-            None,
+            7,
         ),
         ("orchestrator", "Waiting for weight checkpoint 6", "barrier", None),
         ("orchestrator", "Orchestrator paused: waiting for trainer to broadcast checkpoint 7.", "barrier", None),

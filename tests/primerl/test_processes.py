@@ -21,7 +21,7 @@ VENV = "/root/prime-rl/.venv/bin"
         ("PRIME-RL::Trainer", "PRIME-RL::Train", ("trainer", True)),
         ("PRIME-RL::SFTTrainer", "PRIME-RL::SFTTr", ("trainer", True)),
         ("PRIME-RL::SFT", "PRIME-RL::SFT", ("launcher", False)),
-        ("PRIME-RL::EnvServer", "PRIME-RL::EnvSe", ("env", False)),
+        ("PRIME-RL::EnvServer", "PRIME-RL::EnvSe", ("env", True)),
         ("Verifiers::EnvWorker3", "Verifiers::EnvW", ("env", False)),
         # only comm to be had
         ("", "PRIME-RL::Infer", ("inference", True)),

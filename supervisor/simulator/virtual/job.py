@@ -129,7 +129,7 @@ class Job(Owner):
             ("inference", "PRIME-RL::Inference", True, None),
             *(("inference", f"VLLM::EngineCore_DP{k}", True, k) for k in range(len(self.engines))),
             ("orchestrator", "PRIME-RL::Orchestrator", True, None),
-            ("env", "PRIME-RL::EnvServer", False, None),
+            ("env", "PRIME-RL::EnvServer", True, None),
             *(("trainer", "PRIME-RL::Trainer", True, None) for _ in range(self.pod.physics.trainer_gpus)),
         ]
         return [

@@ -208,7 +208,11 @@ class Sensing(Owner):
             return
         jitter = self.random.uniform(-0.02, 0.02) * GIB
         gpus = tuple(
-            f.Gpu(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role, None, power_w=self._power_w(c))
+            f.Gpu(
+                *(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role),
+                power_w=self._power_w(c),
+                load=self._load(c),
+            )
             for c in pod.cards
         )
         self._tell(f.GpuLook(gpus), "gpu")
@@ -222,6 +226,11 @@ class Sensing(Owner):
         job = self.pod.job
         part = job.power(card.role) if job is not None and job.alive else POWER_IDLE
         return float(round(POWER_W * part * self.random.uniform(0.9, 1.1)))
+
+    def _load(self, card: GpuCard) -> float:
+        """A kernel that only spins fills it, too."""
+        job = self.pod.job
+        return 0.0 if job is None or not job.alive or job.power(card.role) <= POWER_IDLE else 100.0
 
     def _gpu_lost(self, lost: tuple[str, ...]) -> None:
         for card in self.pod.cards:
