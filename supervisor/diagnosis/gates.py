@@ -16,6 +16,7 @@ from supervisor.signatures.words import finder
 _HEAD = (
     rb"(?:(?:\[?+\d{4}-\d\d-\d\d[T ]\S{8,40}+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
     rb"(?:std(?:out|err) F |[^\s:]{1,100}+ [^\s:\[\]]{1,60}+(?:\[\d{1,9}+\])?+: )?+)?+"
+    rb"(?:- verifiers[\w.]{0,80}+ - )?+"  # others repeat at this level what their ranks print
     rb"(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
     rb"(?:\([^()\n]{1,60}+\) ?+){0,2}+ ?+"
     rb"(?:\d\d:\d\d:\d\d)?+"

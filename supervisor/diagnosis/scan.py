@@ -406,6 +406,14 @@ class _Scan:
             self._note(parse(raw))
             self._noted = raw
 
+    def _line_before(self) -> bytes:
+        """The line before where that has a time; b"" where it has none, or both belong to the same words."""
+        if self._is_told_more:
+            return b""
+        end = self._text.rfind(b"\n", 0, self._end_at)
+        before = self._text[self._text.rfind(b"\n", 0, max(0, end)) + 1 : max(0, end)]
+        return before if before and parse(before).stamp is not None else b""
+
     def _note(self, line: Line) -> None:
         if line.stamp is None:
             return
@@ -431,8 +439,8 @@ class _Scan:
         if text.startswith("==> ") and text.endswith(" <=="):
             self._section(text[4:-4].strip())
             return
-        if line.stamp is None and self._ordinary:
-            self._note_time(self._ordinary)  # of the last line that had one
+        if line.stamp is None:
+            self._note_time(self._line_before() or self._ordinary)  # of the last line that had one
         self._note(line)
         self.log.ranks.see(line.rank)
         if line.level in ("INFO", "DEBUG", "SUCCESS", "TRACE"):
