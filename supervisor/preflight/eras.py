@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -316,8 +317,10 @@ class _History:
         flags = {key: 1 for key, said in facts.items() if said}
         tables = {name: self._number(one) for name, one in field.variants.items()}
         variants = {"variants": tables} if tables else {}
-        variants |= {"usual": field.usual} if field.usual else {}
-        return {"kinds": " ".join(sorted(field.kinds))} | flags | lists | default | numbers | elements | variants
+        usual = {"usual": field.usual} if field.usual else {}
+        return (
+            {"kinds": " ".join(sorted(field.kinds))} | flags | lists | default | numbers | elements | variants | usual
+        )
 
     def _number(self, field: Field) -> int:
         """The place of a whole table in the list of those that there were."""
@@ -361,6 +364,9 @@ def history(clone: Path) -> dict[str, Any]:
         if set(schemas) != set(KINDS):
             raise ValueError(f"{commit}: the configuration is not understood")
         found.add(commit, day, dialect_of(read, commit), schemas)
+    eras = found.data["eras"]
+    for one, later in reversed(list(pairwise(eras))):  # their days are those of the people who merged them
+        one["day"] = min(one["day"], later["day"])
     for kind in KINDS:
         found.data[kind] = dict(sorted(found.data[kind].items(), key=lambda item: item[0].split(".")))
     return found.data

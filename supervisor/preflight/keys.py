@@ -17,6 +17,7 @@ from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
 from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
+from supervisor.preflight.reading import overlay
 from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
@@ -341,7 +342,8 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
             told = f"{path} is not set, and {_version(subject)} wants it" + (f" in [{above}]." if above else ".")
             empty = "table" in field.kinds and not any(inner.required for inner in field.below.values())
             remedy = f"Write a table [{path}]; it may be empty." if empty else f"Set {path}."
-            yield Finding("missing-key", told, Where(where.file, where.line, path), remedy)
+            weight: Severity | None = "warning" if empty and overlay(subject) else None
+            yield Finding("missing-key", told, Where(where.file, where.line, path), remedy, weight)
     for key, value in table.items():
         inner = known.get(str(key).replace("-", "_"))
         if inner is not None:

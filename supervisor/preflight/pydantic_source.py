@@ -330,7 +330,9 @@ def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
 
 def _usual(module: Module, value: ast.expr | None, variants: Mapping[str, Field]) -> str:
     """The `type` of the class that a default is made of: `= AdamWConfig()`, `Field(default_factory=AdamWConfig)`."""
-    names = {dotted_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value and variants else set()
+    names = (
+        {dotted_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value and variants else set()
+    )
     made = [found for name in sorted(names) if name and isinstance(found := module.find(name), Class)]
     types = {text for one in made for text in one.literals("type") if text in variants}
     return types.pop() if len(types) == 1 else ""

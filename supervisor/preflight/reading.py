@@ -102,6 +102,11 @@ def sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], Any]]:
             yield parts, value
 
 
+def overlay(subject: Subject) -> bool:
+    """Is it one file that is laid over another, which is not looked at? It names nothing to train in."""
+    return subject.run_file is None and subject.kind == "rl" and next(sources(subject), None) is None
+
+
 def has(subject: Subject, day: date, marker: str = "") -> bool | None:
     """Has the installed prime-rl what came on ``day``? None where that cannot be told.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
-from supervisor.preflight.reading import DATA, degree, elsewhere, first, has, lora, number, of_trainer, sources
+from supervisor.preflight.reading import DATA, degree, elsewhere, first, has, lora, number, of_trainer, overlay, sources
 from supervisor.preflight.subject import Subject
 
 GPUS_PER_NODE = 8  # deployment.gpus_per_node, 1826b1892 to 559b44772
@@ -164,6 +164,7 @@ def _no_evals(subject: Subject) -> Iterator[Finding]:
         name = "source" if newest else "env"
         told = "[orchestrator.eval] is there, and names nothing to evaluate."
         remedy = f"Write a table [[orchestrator.eval.{name}]], or take [orchestrator.eval] out."
+        weight = "warning" if overlay(subject) else weight
         yield Finding(_REFUSED, told, subject.where("orchestrator.eval"), remedy, weight)
 
 
@@ -285,9 +286,18 @@ class Refused:
 def table() -> Sequence[Refused]:
     """All entries of ``together.toml``."""
     text = Path(__file__).with_name("together.toml").read_text(encoding="utf-8")
-    lists = ("kinds", "lacks")
-    entries = tomllib.loads(text)["refused"]
-    return [Refused(**{key: tuple(said) if key in lists else said for key, said in one.items()}) for one in entries]
+    return [
+        Refused(
+            one["says"],
+            one["remedy"],
+            one["since"],
+            one["when"],
+            one.get("until"),
+            tuple(one.get("kinds", ("rl", "sft"))),
+            tuple(one.get("lacks", ())),
+        )
+        for one in tomllib.loads(text)["refused"]
+    ]
 
 
 def _tabled(subject: Subject) -> Iterator[Finding]:
@@ -311,7 +321,7 @@ def _holds(subject: Subject, path: str, wanted: Any) -> bool:
     if wanted == "set":
         return subject.settings.has(path)
     field = subject.schema.get(path) if subject.schema is not None else None
-    value = subject.settings.get(path) if subject.settings.has(path) else field.default if field else None
+    value: Any = subject.settings.get(path) if subject.settings.has(path) else field.default if field else None
     if isinstance(wanted, list):
         return value in wanted
     sign, _, limit = wanted.partition(" ")

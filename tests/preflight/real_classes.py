@@ -1,7 +1,7 @@
 """Asks prime-rl's own classes of configurations: real_classes.py ROOT..., with a JSON list of (kind, file) as input.
 
-Runs in a virtual environment of that era, never in ours. The last line that it prints is a JSON list: for each file what
-the launcher would say of it, "" where it takes it. What the classes need not (torch, vllm) is replaced by stubs.
+Runs in a virtual environment of that era, never in ours. The last line that it prints is a JSON list: for each file
+what the launcher would say of it, "" where it takes it. What the classes need not (torch, vllm) is replaced by stubs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Configurations broken as people break them, in three eras: our check says what prime-rl's own classes say.
 
 ``broken/*.toml`` hold the changes, and what the classes of that commit answered before our program was asked. The
-opt-in test asks them again: ``PRIME_RL_GIT`` names a clone of PrimeIntellect-ai/prime-rl, and ``PRIME_RL_VENVS`` a folder
-with a virtual environment for each era (``january_2026``, ``march_2026``, ``august_2026``) in which its classes can be
-imported. What only the trainer needs (torch, vllm) need not be there.
+opt-in test asks them again: ``PRIME_RL_GIT`` names a clone of PrimeIntellect-ai/prime-rl, and ``PRIME_RL_VENVS`` a
+folder with a virtual environment for each era (``january_2026``, ``march_2026``, ``august_2026``) in which its classes
+can be imported. What only the trainer needs (torch, vllm) need not be there.
 """
 
 from __future__ import annotations
