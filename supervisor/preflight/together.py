@@ -302,7 +302,8 @@ def table() -> Sequence[Refused]:
 
 def _tabled(subject: Subject) -> Iterator[Finding]:
     """What ``together.toml`` lists."""
-    if not (subject.knows("trainer") and subject.knows("orchestrator")):
+    several = degree(subject, "max_concurrent_runs", "trainer.max_concurrent_runs") > 1  # started by itself
+    if several or not (subject.knows("trainer") and subject.knows("orchestrator")):
         return
     for one in table():
         weight = _weight(subject, one.since, one.until) if subject.kind in one.kinds else None
