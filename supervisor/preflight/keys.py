@@ -1,7 +1,7 @@
 """Keys that the trainer does not know, or knows at another place, and values of the wrong kind.
 
-The installed prime-rl is the judge (``schema``), or that of the day that a person named: where its classes refuse a key,
-the run would end before it begins, which is an error. Where the version is guessed, the same is a warning.
+The installed prime-rl is the judge (``schema``), or that of the day that a person named: where its classes refuse a
+key, the run would end before it begins, which is an error. Where the version is guessed, the same is a warning.
 """
 
 from __future__ import annotations

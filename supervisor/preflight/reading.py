@@ -103,8 +103,9 @@ def sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 
 def overlay(subject: Subject) -> bool:
-    """Is it one file that is laid over another, which is not looked at? It names nothing to train in."""
-    return subject.run_file is None and subject.kind == "rl" and next(sources(subject), None) is None
+    """Is it one file that is laid over another, which is not looked at? It names no trainer, and nothing to train in."""
+    bare = next(sources(subject), None) is None and not subject.settings.has("trainer")
+    return subject.run_file is None and subject.kind == "rl" and bare
 
 
 def has(subject: Subject, day: date, marker: str = "") -> bool | None:
