@@ -125,7 +125,8 @@ class _Reader:
                     below[name] = field
         if not (cls.reads_none() or any("None" in one.words or one.reads_none for one in before)):
             below = {name: replace(field, kinds=field.kinds - {"none"}) for name, field in below.items()}
-        below |= {name: _moved_to(name, moved, below) for name in moved if name.isidentifier() and name not in below}
+        new = [name for name in sorted(moved) if name.isidentifier() and name not in below]
+        below |= {name: _moved_to(name, moved, below) for name in new}
         return Field(
             frozenset({"table"}),
             below,

@@ -103,7 +103,7 @@ def sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 
 def overlay(subject: Subject) -> bool:
-    """Is it one file that is laid over another, which is not looked at? It names no trainer, and nothing to train in."""
+    """Is it one file that is laid over another, which is not looked at? It has no trainer and nothing to train in."""
     bare = next(sources(subject), None) is None and not subject.settings.has("trainer")
     return subject.run_file is None and subject.kind == "rl" and bare
 

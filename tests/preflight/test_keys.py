@@ -389,8 +389,10 @@ def test_a_key_that_has_no_default_is_wanted_where_its_table_stands() -> None:
     (finding,) = keys.missing_keys(_subject(text))
     assert (finding.id, finding.where.line, finding.where.key) == ("missing-key", 1, "trainer.heartbeat.url")
     (finding,) = keys.missing_keys(_subject("[trainer]\nmax_steps = 1\n"))
-    assert finding.weight == "warning"  # a flag of the launcher may fill it
+    assert finding.weight == "error"
     assert finding.sentence == "orchestrator is not set, and the installed prime-rl wants it."
+    found = list(keys.missing_keys(_subject("max_steps = 1\n")))
+    assert {one.weight for one in found} == {"warning"}  # a file that is laid over another one
     assert list(keys.missing_keys(_subject("[trainer]\n", exact=False))) == []
     alone = _subject("enforce_eager = true\n", table="inference")
     assert list(keys.missing_keys(alone)) == []  # the others have files of their own
