@@ -25,6 +25,8 @@ _BASES: Mapping[str, Extra] = {
     "pydantic_config.BaseConfig": "forbid",
 }
 """What these do with unknown keys unless told otherwise (pydantic 2, pydantic-settings 2, pydantic_config 1)."""
+_READS_NONE = "pydantic_config.BaseConfig"
+"""Its validator _none_str_to_none is for the fields of every class that inherits from it."""
 
 
 class Modules:
@@ -193,6 +195,17 @@ class Class:
                 yield found
             elif dotted_name(base) not in ("ABC", "Generic", "object"):
                 yield None
+
+    def reads_none(self) -> bool:
+        """Does a class of another package that it inherits from make nothing of the text "None"? True: perhaps."""
+        return any(one is None or (isinstance(one, Foreign) and one.dotted == _READS_NONE) for one in self.line())
+
+    def literals(self, name: str) -> Iterator[str]:
+        """The texts of its own field ``name``, where that is a Literal."""
+        for one in self.node.body:
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.target.id == name:
+                found = (constant(node) for node in ast.walk(one.annotation) if isinstance(node, ast.expr))
+                yield from (text for text in found if isinstance(text, str))
 
     def extra(self) -> Extra | None:
         """What becomes of a key that it does not know; None where that is not known."""

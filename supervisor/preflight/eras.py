@@ -1,8 +1,8 @@
-"""What prime-rl knew when: keys and ways to speak at some sixty commits of its history, for where none is installed.
+"""What prime-rl knew when: its keys and its way to speak on each day of its history, for where none is installed.
 
-``eras.json`` beside this file was read from the history by ``python -m supervisor.preflight.eras --write CLONE``;
-an opt-in test (tests/preflight/test_eras.py) compares the two. Of the source it holds names, kinds and defaults of
-keys only. Schemas from here are of a version that is near, so no certain word on the one that will run.
+``eras.json`` beside this file was read from the history by ``python -m supervisor.preflight.eras --write CLONE``: one
+era begins with each commit on main that changed a key, what it takes, or the way to speak. An opt-in test
+(tests/preflight/test_eras.py) compares the two. Of the source it holds names, kinds and defaults of keys only.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
-from functools import cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,8 @@ from supervisor.primerl.dialect import Dialect
 
 DATA = Path(__file__).with_name("eras.json")
 KINDS = ("rl", "sft")
-COMMITS = (
-    *("ceb60c03f", "f12e2f2ee", "454e2cba4", "12ef60cf5", "443c657b8", "acfeb861b", "af5073208", "4b3372824"),
-    *("9a0070b1b", "72db541b5", "20dceee82", "bad56a97e", "8518c157c", "49d7999ca", "34ac60439", "1a28ff3d9"),
-    *("b8697b0f0", "e25953539", "534c27ab5", "017b3fe71", "e3dbf2ad8", "be0e3d131", "baf62617a", "32adbba80"),
-    *("d83dce699", "309970c3e", "f870f3cbd", "1826b1892", "82652c739", "cae5532f5", "3d9aa90a2", "09a6875f1"),
-    *("02bdca2e4", "0f236d322", "63331ad8b", "1692a67d9", "06c54dde7", "a12f5d5af", "625e05fa6", "1a1a39619"),
-    *("bb7449c82", "a87badd65", "d62c7539e", "eaf95997f", "d3e478d73", "e971d905a", "20f6449e1", "e792f9cf8"),
-    *("f6563ff0e", "8dfe8734e", "38494ccb4", "7089ba1e4", "0be5ac452", "16f5c7222", "77766bb59", "d334ea529"),
-    *("c012c45cf", "9551e20fa", "d135ed4c9", "d612e23c1", "d1046b876", "289562d2e", "e26b50503", "68e0c50f6"),
-    *("9975d8868", "15d6c8197", "29e422276", "559b44772"),
-)
-"""On main, oldest first. One for each day on which the way to speak changed or many keys did, and the releases; and
-for every key of main one that knows it, also where it was taken back within days: what none of these takes, none does.
-"""
+FIRST, LAST = "ceb60c03f", "559b44772"
+"""Commits on main between which it was read."""
 _ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
 _LEAST_EXPLAINED = 0.5
 """A configuration of which no version knows even this part of the keys is none of prime-rl."""
@@ -56,15 +45,17 @@ class Era:
 class _Schemas(Mapping[str, Schema]):
     """The schemas of one era, each built when it is asked for: a check wants one of a hundred."""
 
-    def __init__(self, number: int, source: str) -> None:
+    def __init__(self, number: int, version: str, day: date) -> None:
         self._number = number
-        self._source = source
+        self._version = version
+        self._day = day
         self._built: dict[str, Schema] = {}
 
     def __getitem__(self, kind: str) -> Schema:
         if kind not in self._built:
             top = _tree(_data()[kind], self._number)
-            self._built[kind] = Schema(top, False, self._source, self._number in _data()[f"{kind}-open"])
+            takes_more = self._number in _data()[f"{kind}-open"]
+            self._built[kind] = Schema(top, False, self._version, takes_more, self._day)
         return self._built[kind]
 
     def __iter__(self) -> Iterator[str]:
@@ -82,14 +73,21 @@ def known() -> tuple[Era, ...]:
     for number, one in enumerate(_data()["eras"]):
         features |= one["dialect"]
         day = date.fromisoformat(one["day"])
-        schemas = _Schemas(number, f"prime-rl {one['commit']} of {day:%-d %b %Y}")
+        schemas = _Schemas(number, f"prime-rl {one['commit']} of {day:%-d %b %Y}", day)
         eras.append(Era(day, one["commit"], Dialect(**features), schemas))
     return tuple(eras)
 
 
+def on(day: date) -> Sequence[Era]:
+    """The eras of a day, oldest first: that of its morning, and those that began on it. Before all: the oldest."""
+    until = [era for era in known() if era.day <= day] or [known()[0]]
+    began = sum(1 for era in until if era.day == day)
+    return until[-began - 1 :]
+
+
 def nearest(day: date) -> Era:
-    """The era of a day: the newest that is not after it, else the oldest."""
-    return next((era for era in reversed(known()) if era.day <= day), known()[0])
+    """The last era of a day."""
+    return on(day)[-1]
 
 
 def guess(tree: Mapping[str, object], kind: str = "rl") -> Era | None:
@@ -168,15 +166,6 @@ def _may_be(kinds: str, value: object) -> bool:
     return not set(kinds.split()) <= {"table", "list"}
 
 
-def near(path: str, schema: Schema, kind: str = "rl") -> bool:
-    """Did the era before or after that of ``schema`` know a path? A version in between may know it as well."""
-    eras = known()
-    at = next((number for number, era in enumerate(eras) if era.commit in schema.source.split()), None)
-    if at is None or kind not in KINDS:
-        return False
-    return any(first <= at + 1 and at - 1 <= last for first, last, _ in _data()[kind].get(path, ()))
-
-
 def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
     """Is there no era that would take ``path``, or ``value`` there (None: any), or drop it without a word?"""
     if kind not in KINDS:
@@ -245,18 +234,35 @@ def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str
             continue
         above, _, name = path.rpartition(".")
         below = tables[path] = {}
-        tables[above][name] = Field(
-            frozenset(facts["kinds"].split()),
-            below,
-            open=bool(facts.get("open")),
-            choices=tuple(facts.get("choices", ())),
-            required=bool(facts.get("required")),
-            default=facts.get("default"),
-            ignores=bool(facts.get("ignores")),
-            bounds=_bounds(facts),
-            elements=_elements(facts),
-        )
+        tables[above][name] = _field(facts, below)
     return top
+
+
+def _field(facts: Mapping[str, Any], below: Mapping[str, Field]) -> Field:
+    return Field(
+        frozenset(facts["kinds"].split()),
+        below,
+        open=bool(facts.get("open")),
+        choices=tuple(facts.get("choices", ())),
+        required=bool(facts.get("required")),
+        default=facts.get("default"),
+        ignores=bool(facts.get("ignores")),
+        variants={name: _variant(number) for name, number in facts.get("variants", {}).items()},
+        usual=facts.get("usual", ""),
+        tagged=bool(facts.get("tagged")),
+        bounds=_bounds(facts),
+        elements=_elements(facts),
+    )
+
+
+@cache
+def _variant(number: int) -> Field:
+    """One table of a union, whole; many places and eras have the same ones."""
+    return _whole(_data()["variants"][number])
+
+
+def _whole(facts: Mapping[str, Any]) -> Field:
+    return _field(facts, {name: _whole(one) for name, one in facts.get("below", {}).items()})
 
 
 def _elements(facts: Mapping[str, Any]) -> frozenset[str]:
@@ -267,14 +273,67 @@ def _bounds(facts: Mapping[str, Any]) -> Bounds:
     return tuple(facts.get("bounds", {}).items())
 
 
-def _facts(field: Field) -> dict[str, Any]:
-    facts = {"open": field.open, "required": field.required, "ignores": field.ignores}
-    lists = {"choices": list(field.choices)} if field.choices else {}
-    default = {} if field.default is None else {"default": field.default}
-    numbers = {"bounds": dict(field.bounds)} if field.bounds else {}
-    elements = {"elements": " ".join(sorted(field.elements))} if field.elements else {}
-    flags = {key: 1 for key, said in facts.items() if said}
-    return {"kinds": " ".join(sorted(field.kinds))} | flags | lists | default | numbers | elements
+class _History:
+    """What is written to ``eras.json``, era by era."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {"eras": [], "variants": []}
+        self.data |= {kind: {} for kind in KINDS} | {f"{kind}-open": [] for kind in KINDS}
+        self._features: dict[str, Any] = {}
+        self._before: object = None
+        self._variants: dict[str, int] = {}
+
+    def add(self, commit: str, day: str, dialect: Dialect, schemas: Mapping[str, Schema]) -> None:
+        """One more commit; nothing is written of one that changed nothing."""
+        facts = {
+            kind: {path: self._facts(field) for path in walk(schema.top) if (field := schema.get(path))}
+            for kind, schema in schemas.items()
+        }
+        now = (dialect, facts, {kind: schema.open for kind, schema in schemas.items()})
+        if now == self._before:
+            return
+        self._before = now
+        features = asdict(dialect)
+        changes = {key: value for key, value in features.items() if self._features.get(key) != value}
+        self._features = features
+        number = len(self.data["eras"])
+        self.data["eras"].append({"commit": commit, "day": day, "dialect": changes})
+        for kind, schema in schemas.items():
+            if schema.open:
+                self.data[f"{kind}-open"].append(number)
+            for path, said in facts[kind].items():
+                spans = self.data[kind].setdefault(path, [])
+                if spans and spans[-1][1] == number - 1 and spans[-1][2] == said:
+                    spans[-1][1] = number
+                else:
+                    spans.append([number, number, said])
+
+    def _facts(self, field: Field) -> dict[str, Any]:
+        facts = {"open": field.open, "required": field.required, "ignores": field.ignores, "tagged": field.tagged}
+        lists = {"choices": list(field.choices)} if field.choices else {}
+        default = {} if field.default is None else {"default": field.default}
+        numbers = {"bounds": dict(field.bounds)} if field.bounds else {}
+        elements = {"elements": " ".join(sorted(field.elements))} if field.elements else {}
+        flags = {key: 1 for key, said in facts.items() if said}
+        tables = {name: self._number(one) for name, one in field.variants.items()}
+        variants = {"variants": tables} if tables else {}
+        usual = {"usual": field.usual} if field.usual else {}
+        return (
+            {"kinds": " ".join(sorted(field.kinds))} | flags | lists | default | numbers | elements | variants | usual
+        )
+
+    def _number(self, field: Field) -> int:
+        """The place of a whole table in the list of those that there were."""
+        told = self._whole(field)
+        known = len(self._variants)
+        number = self._variants.setdefault(json.dumps(told), known)
+        if number == known:
+            self.data["variants"].append(told)
+        return number
+
+    def _whole(self, field: Field) -> dict[str, Any]:
+        below = {name: self._whole(one) for name, one in field.below.items()}
+        return self._facts(field) | ({"below": below} if below else {})
 
 
 def history(clone: Path) -> dict[str, Any]:
@@ -282,36 +341,35 @@ def history(clone: Path) -> dict[str, Any]:
     from supervisor.preflight.pydantic_source import schema_of
     from supervisor.primerl.probe import dialect_of
 
-    data: dict[str, Any] = {"eras": [], **{kind: {} for kind in KINDS}, **{f"{kind}-open": [] for kind in KINDS}}
-    features: dict[str, Any] = {}
-    for number, commit in enumerate(COMMITS):
-        names = set(_git(clone, "ls-tree", "-r", "--name-only", commit).splitlines())
+    found = _History()
+    looked: dict[str, str] = {}  # what the commit before was read from: names, and what they held
+    words = ("log", "--first-parent", "--reverse", "--format=%H %cs", f"{FIRST}^..{LAST}", "--", *_ROOTS)
+    for line in _git(clone, *words).splitlines():
+        commit, day = line[: len(FIRST)], line.rpartition(" ")[2]
+        tree = (line.split("\t") for line in _git(clone, "ls-tree", "-r", commit, *_ROOTS).splitlines())
+        held = {path: facts.split()[2] for facts, path in tree}
 
-        def read(name: str, commit: str = commit, names: set[str] = names) -> str:
-            path = next((f"{root}/{name}" for root in _ROOTS if f"{root}/{name}" in names), None)
-            return _git(clone, "show", f"{commit}:{path}") if path else ""
+        def blob(name: str, held: Mapping[str, str] = held) -> str:
+            return next((held[f"{root}/{name}"] for root in _ROOTS if f"{root}/{name}" in held), "")
 
-        now = asdict(dialect_of(read, commit))
-        changes = {key: value for key, value in now.items() if features.get(key) != value}
-        features = now
-        day = _git(clone, "log", "-1", "--format=%cs", commit).strip()
-        data["eras"].append({"commit": commit, "day": day, "dialect": changes})
-        for kind in KINDS:
-            schema = schema_of(read, kind, commit)
-            if schema is None:
-                raise ValueError(f"{commit}: the configuration of {kind} is not understood")
-            if schema.open:
-                data[f"{kind}-open"].append(number)
-            for path in walk(schema.top):
-                spans = data[kind].setdefault(path, [])
-                facts = _facts(schema.get(path) or Field(frozenset({"any"})))
-                if spans and spans[-1][1] == number - 1 and spans[-1][2] == facts:
-                    spans[-1][1] = number
-                else:
-                    spans.append([number, number, facts])
+        if looked and all(blob(name) == before for name, before in looked.items()):
+            continue
+        looked = {}
+
+        def read(name: str, looked: dict[str, str] = looked, blob: Callable[[str], str] = blob) -> str:
+            looked[name] = blob(name)
+            return _text(clone, looked[name]) if looked[name] else ""
+
+        schemas = {kind: schema for kind in KINDS if (schema := schema_of(read, kind)) is not None}
+        if set(schemas) != set(KINDS):
+            raise ValueError(f"{commit}: the configuration is not understood")
+        found.add(commit, day, dialect_of(read, commit), schemas)
+    eras = found.data["eras"]
+    for one, later in reversed(list(pairwise(eras))):  # their days are those of the people who merged them
+        one["day"] = min(one["day"], later["day"])
     for kind in KINDS:
-        data[kind] = dict(sorted(data[kind].items(), key=lambda item: item[0].split(".")))
-    return data
+        found.data[kind] = dict(sorted(found.data[kind].items(), key=lambda item: item[0].split(".")))
+    return found.data
 
 
 def text_of(data: Mapping[str, Any]) -> str:
@@ -321,11 +379,16 @@ def text_of(data: Mapping[str, Any]) -> str:
         if isinstance(value, dict):
             lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(spans)}" for path, spans in value.items())
             parts.append(f"{json.dumps(name)}: {{\n{lines}\n}}")
-        elif name == "eras":
+        elif name in ("eras", "variants"):
             parts.append(f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(one) for one in value) + "\n]")
         else:
             parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+@lru_cache(maxsize=500)
+def _text(clone: Path, blob: str) -> str:
+    return _git(clone, "cat-file", "blob", blob)
 
 
 def _git(clone: Path, *words: str) -> str:

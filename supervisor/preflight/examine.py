@@ -48,6 +48,7 @@ _GIVES_WAY = {
     "missing-brackets": {"wrong-kind"},
     "unknown-key": {"resume-by-hand", "weights-only"},
     "other-files": {"unknown-key"},
+    "renderer-of-a-folder": {"model-name-elsewhere"},
     "out-of-bounds": {"below-one", "oversampling-below-one", "no-steps"},
 }
 """What need not be said beside an error of these at its very place: its remedy would lead to that, or past it."""

@@ -371,18 +371,24 @@ def _with_trainer(
     keys = schema.read(roots, subject.kind) if roots and dialect is not None else None
     era: eras.Era | None = None
     if as_of is not None:  # a person's word: it may be the version that will be installed
-        era, how = eras.nearest(as_of), "as-of"
+        *others, era = eras.on(as_of)
+        how = "as-of"
     elif dialect is None:
         fitting = eras.fitting(subject.settings.tree, subject.kind)
         era, how = next(reversed(fitting), None), "guessed"
         others = [fitting[at] for at in sorted({0, len(fitting) // 2}) if at < len(fitting) - 1]
         if subject.settings.tree:
             found.append(_guessed(subject, era))
+
+    def keys_of(one: eras.Era) -> schema.Schema | None:
+        known = one.schemas.get(subject.kind)
+        return known and replace(known, exact=how == "as-of")
+
     if era is not None:
-        dialect, keys = era.dialect, era.schemas.get(subject.kind)
+        dialect, keys = era.dialect, keys_of(era)
     if dialect is None:
         how = ""
-    versions = [(one.dialect, one.schemas.get(subject.kind)) for one in others]
+    versions = [(one.dialect, keys_of(one)) for one in others]
     subject = replace(
         subject,
         dialect=dialect,

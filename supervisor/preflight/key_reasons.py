@@ -51,6 +51,7 @@ _FOREIGN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("num_steps", "total_steps", "max_train_steps", "num_train_steps"), ("max_steps",)),
     **dict.fromkeys(("model_name", "model_name_or_path"), ("model.name", "trainer.model.name")),
     **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), ("trainer.model.ac",)),
+    **dict.fromkeys(("checkpoint", "checkpoints", "checkpointing"), ("ckpt",)),
     "wandb_project": ("wandb.project", "monitors.wandb.project"),
     **dict.fromkeys(("wandb_name", "run_name"), ("wandb.name", "monitors.wandb.name")),
 }
@@ -69,7 +70,7 @@ def explained(
 
     ``beside``: what else its table sets. Nobody who misspelt a name has written it rightly as well.
     """
-    version = "the installed prime-rl" if schema.exact else schema.source or "that prime-rl"
+    version = schema.version
     above, _, name = path.rpartition(".")
     field = schema.get(above) if above else None
     siblings = field.below if field else schema.top if not above else {}
@@ -104,7 +105,7 @@ def explained(
     if (went := gone(path, kind)) is not None and went.day <= _day(schema):
         told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
         known_in = eras.periods(path, kind) if kind in eras.KINDS else ()
-        if schema.exact and known_in and known_in[0][0] > eras.known()[0].day:
+        if schema.day is None and known_in and known_in[0][0] > eras.known()[0].day:
             # It came later than the oldest version: what is installed may be from before that as well.
             while_known = f"from {known_in[0][0]:%-d %b %Y} until {went.commit} of {went.day:%-d %b %Y}"
             told = f"{said} is not known to {version}: prime-rl knew it {while_known}."
@@ -182,9 +183,8 @@ def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> tuple
 
 
 def _day(schema: Schema) -> date:
-    """The day of a schema that is not installed; for the installed one, no change is too late."""
-    era = next((era for era in eras.known() if era.commit in schema.source), None) if not schema.exact else None
-    return era.day if era else eras.known()[-1].day
+    """The day of an era; for the installed version, no change is too late."""
+    return schema.day or eras.known()[-1].day
 
 
 def _joined(names: Sequence[str], word: str = "and") -> str:

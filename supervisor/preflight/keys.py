@@ -1,7 +1,7 @@
 """Keys that the trainer does not know, or knows at another place, and values of the wrong kind.
 
-The installed prime-rl is the judge (``schema``): where its classes refuse a key, the run would end before it begins,
-which is an error. Where only a version that is near is known, the same is a warning.
+The installed prime-rl is the judge (``schema``), or that of the day that a person named: where its classes refuse a
+key, the run would end before it begins, which is an error. Where the version is guessed, the same is a warning.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from supervisor.preflight import eras, job_args
+from supervisor.preflight import job_args
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
 from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
+from supervisor.preflight.reading import overlay
 from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
@@ -142,15 +143,11 @@ class _Reader:
             if inside is not None:
                 for one, inner in _tables(value, here):
                     yield from self._unknown(one, inside.of(one), path, inner)
-            elif not field.open and not self._may_be_known(path):
+            elif not field.open:
                 yield self._stranger(path, table, field, here)
 
     def _severity(self, path: str, value: object = None) -> Severity:
         return severity(path, self.schema, self.subject.kind, value)
-
-    def _may_be_known(self, path: str) -> bool:
-        """Where only a version that is near is known: a key that came or went about then is no mistake."""
-        return not self.schema.exact and eras.near(path, self.schema, self.subject.kind)
 
     def _stranger(self, path: str, table: Mapping[str, Any], field: Field, place: Key) -> Finding:
         name, ignored = str(place[-1]), field.ignores
@@ -323,7 +320,7 @@ def _tables(value: object, place: Key) -> Iterator[tuple[Mapping[str, Any], Key]
 
 def _chosen(field: Field, value: str) -> bool:
     """Is the text one of those that the field takes, or something else that it takes, such as a number in quotes?"""
-    if not field.choices or value in (*field.choices, "None"):
+    if not field.choices or value in field.choices or (value == "None" and "none" in field.kinds):
         return True
     rest = field.kinds - {"str"}
     return bool(rest) and fits(Field(rest), value)
@@ -342,14 +339,22 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
             if not above and subject.run_file is None and not subject.knows(name):
                 continue  # it has a file of its own, which is not looked at
             where = subject.where(above) if above else subject.file(name)
-            told = f"{path} is not set, and the installed prime-rl wants it" + (f" in [{above}]." if above else ".")
+            told = f"{path} is not set, and {_version(subject)} wants it" + (f" in [{above}]." if above else ".")
             empty = "table" in field.kinds and not any(inner.required for inner in field.below.values())
             remedy = f"Write a table [{path}]; it may be empty." if empty else f"Set {path}."
-            # Without a run file the launcher's flags are not known, and any flag of it fills the table.
-            weight: Severity | None = "warning" if empty and subject.run_file is None else None
+            weight: Severity | None = "warning" if empty and overlay(subject) else None
             yield Finding("missing-key", told, Where(where.file, where.line, path), remedy, weight)
     for key, value in table.items():
         inner = known.get(str(key).replace("-", "_"))
         if inner is not None:
+            path = f"{above}.{key}" if above else str(key)
             for one, _ in _tables(value, ()):
-                yield from _missing(subject, one, inner.of(one).below, f"{above}.{key}" if above else str(key))
+                if inner.tagged and not inner.usual and inner.variants and "type" not in one:
+                    told = f"{path} does not say its type, and there is none that {_version(subject)} takes it for."
+                    remedy = f"Set type to one of {_listed(list(inner.variants))} in it."
+                    yield Finding("missing-key", told, subject.where(path), remedy)
+                yield from _missing(subject, one, inner.of(one).below, path)
+
+
+def _version(subject: Subject) -> str:
+    return subject.schema.version if subject.schema is not None else "prime-rl"

@@ -42,7 +42,7 @@ _PLURALS: Mapping[str, str] = {"str": "texts", "int": "whole numbers", "float": 
 def fits(field: Field, value: object) -> bool:
     """Would pydantic take ``value``, or is it not certain that it would not?"""
     kinds = field.kinds
-    if "any" in kinds or not kinds or value is None or value == "None":
+    if "any" in kinds or not kinds or value is None or (value == "None" and "none" in kinds):
         return True
     if isinstance(value, Mapping):
         return "table" in kinds

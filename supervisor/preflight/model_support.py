@@ -18,7 +18,7 @@ from typing import Any
 from supervisor.preflight.checking import Check
 from supervisor.preflight.estimate_inputs import is_training
 from supervisor.preflight.finding import SEVERITIES, Finding, Severity, Where
-from supervisor.preflight.models import ModelFacts
+from supervisor.preflight.models import ModelFacts, with_owner
 from supervisor.preflight.reading import has, lora, of_trainer
 from supervisor.preflight.subject import Subject
 
@@ -176,7 +176,12 @@ def paths(subject: Subject) -> Iterator[Finding]:
         yield Finding("model-path-missing", told, _place(subject), "Write the whole path of the folder.")
         return
     local = name.startswith(("/", "./", "../")) or _REPO.match(name) is None
-    if not local or (subject.model is not None and subject.model.local):
+    if subject.model is not None and subject.model.local:
+        return
+    if not local:
+        if "/" not in name and (whole := with_owner(name)):
+            told = f'model.name = "{name}" lacks its owner: on the Hub it is {whole}.'
+            yield Finding("model-name-elsewhere", told, _place(subject), f'Write it as: name = "{whole}"')
         return
     # On another machine than the pod the folder may well be missing.
     told = f'model.name = "{name}" is a path, and there is no folder with a config.json.'

@@ -255,6 +255,11 @@ def table() -> tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...]:
     return tuple((tuple(entry["names"]), entry) for entry in data["model"])
 
 
+def with_owner(name: str) -> str:
+    """The whole name on the Hub of a known model that was named without its owner; "" where none is known."""
+    return next((one for names, _ in table() for one in names if one.lower().endswith(f"/{name.lower()}")), "")
+
+
 def _from_table(name: str) -> ModelFacts | None:
     wanted = name.lower()
     for names, entry in table():

@@ -52,14 +52,16 @@ _COMPARISONS = ("gt", "ge", "lt", "le")
 _TABLES = {"dict", "Dict", "Mapping"}
 _HARMLESS = {"warnings", "json", "os", "copy", "re", "pathlib", "typing"}
 """Modules that a validator may call without a key being moved by it."""
+_CHANGES: Mapping[str, frozenset[str]] = {"verifiers.v1.resolve_env_field": frozenset({"env"})}
+"""The only keys that a function of another package changes in the table that it is handed (verifiers, configs/cli)."""
 
 
-def schema_in(roots: Sequence[Path], kind: str) -> Schema | None:
-    """The schema of the classes in package folders ``roots``."""
-    return schema_of(lambda name: _text(roots, name), kind, ", ".join(str(root) for root in roots))
+def reader(roots: Sequence[Path]) -> Read:
+    """Reads the classes from package folders ``roots``."""
+    return lambda name: _text(roots, name)
 
 
-def schema_of(read: Read, kind: str, source: str) -> Schema | None:
+def schema_of(read: Read, kind: str) -> Schema | None:
     """The schema of the class that the launcher of ``kind`` hands to its parser; None where that is not found."""
     modules = Modules(read)
     for name in ENTRIES.get(kind, ()):
@@ -73,7 +75,7 @@ def schema_of(read: Read, kind: str, source: str) -> Schema | None:
                     field = _Reader().table(found, frozenset(), ())
                 except RecursionError:
                     return None
-                return Schema(field.below, True, source, field.open) if field.below else None
+                return Schema(field.below, open=field.open) if field.below else None
     return None
 
 
@@ -121,7 +123,10 @@ class _Reader:
                     elif name in moved and "table" in field.kinds:
                         field = replace(field, open=True)
                     below[name] = field
-        below |= {name: _moved_to(name, moved, below) for name in moved if name.isidentifier() and name not in below}
+        if not (cls.reads_none() or any("None" in one.words or one.reads_none for one in before)):
+            below = {name: replace(field, kinds=field.kinds - {"none"}) for name, field in below.items()}
+        new = [name for name in sorted(moved) if name.isidentifier() and name not in below]
+        below |= {name: _moved_to(name, moved, below) for name in new}
         return Field(
             frozenset({"table"}),
             below,
@@ -148,6 +153,8 @@ class _Reader:
             bounds=_together([field.bounds, *(one.bounds for one in facts)]),
             required=not given and name not in filled,
             default=given[-1].default if given else None,
+            usual=_usual(cls.module, statement.value, field.variants),
+            tagged=field.tagged or any(one.tagged for one in facts),
         )
         yield name, field
         for alias in (alias for one in facts for alias in one.aliases):
@@ -191,6 +198,8 @@ class _Reader:
                 return Field(_PLAIN[last])
             if last in _TABLES:
                 return Field(frozenset({"table"}), open=True)
+        if isinstance(found, Foreign) and last.endswith("Config"):  # a class of another package, or several of them
+            return Field(frozenset({"table"}), open=True)
         return _ANYTHING
 
     def _generic(
@@ -212,7 +221,9 @@ class _Reader:
             changing = ("BeforeValidator", "WrapValidator", "PlainValidator")
             if any(word in ast.dump(extra) for extra in inner[1:] for word in changing):
                 return replace(field, kinds=field.kinds | {"any"}, open=True)
-            return replace(field, bounds=_together([field.bounds, *(_Facts(one).bounds for one in _field_calls(node))]))
+            facts = [_Facts(one) for one in _field_calls(node)]
+            tagged = field.tagged or any(one.tagged for one in facts)
+            return replace(field, bounds=_together([field.bounds, *(one.bounds for one in facts)]), tagged=tagged)
         if name in ("SerializeAsAny", "Required", "NotRequired", "Final"):
             return read(inner[0])
         if name == "Optional":
@@ -232,6 +243,7 @@ class _Reader:
                 open=elements.open or not below,
                 ignores=elements.ignores,
                 variants=elements.variants if tables else {},
+                tagged=elements.tagged and tables,
                 elements=elements.kinds if alike and "any" not in elements.kinds else frozenset(),
             )
         if name in _TABLES:
@@ -284,6 +296,7 @@ def _either(sides: Sequence[Field]) -> Field:
         default=sides[0].default,
         ignores=any(side.ignores for side in tables),
         variants=_variants(tables),
+        tagged=any(side.tagged for side in sides),
         bounds=_bounds_of_either(sides),
         elements=_elements_of_either(sides),
     )
@@ -316,6 +329,16 @@ def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
     return found if len(found) > 1 else {}
 
 
+def _usual(module: Module, value: ast.expr | None, variants: Mapping[str, Field]) -> str:
+    """The `type` of the class that a default is made of: `= AdamWConfig()`, `Field(default_factory=AdamWConfig)`."""
+    names = (
+        {dotted_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value and variants else set()
+    )
+    made = [found for name in sorted(names) if name and isinstance(found := module.find(name), Class)]
+    types = {text for one in made for text in one.literals("type") if text in variants}
+    return types.pop() if len(types) == 1 else ""
+
+
 # ---------------------------------------------------------------- Field(...) and validators
 
 
@@ -342,6 +365,7 @@ class _Facts:
         needed = isinstance(value, ast.Constant) and value.value is ...
         self.has_default = (value is not None and not needed) or "default_factory" in words or None in words
         self.default = _literal(value) if not needed else None
+        self.tagged = constant(words.get("discriminator")) == "type"
         limits = ((name, _literal(words[name])) for name in _COMPARISONS if name in words)
         self.bounds: Bounds = tuple(
             (name, limit) for name, limit in limits if isinstance(limit, int | float) and not isinstance(limit, bool)
@@ -375,6 +399,8 @@ class _Before:
         self.fields: set[str] = set()
         """Fields whose value one of them may change ("*": all)."""
         self.moves = False
+        self.reads_none = False
+        """Does one of them make nothing of the text "None", in all fields?"""
         self.unknown = False
         """True: they hand the keys to code that is not known here."""
         for node in cls.node.body:
@@ -393,7 +419,9 @@ class _Before:
     def _field_validator(self, cls: Class, node: ast.FunctionDef, mark: ast.Call) -> None:
         names = {name for one in mark.args if isinstance(name := constant(one), str)}
         # The one for all fields reads the text "None" as none, in every version of prime-rl that has it.
-        if "*" not in names or "None" not in {constant(one) for one in ast.walk(node) if isinstance(one, ast.expr)}:
+        if "*" in names and "None" in {constant(one) for one in ast.walk(node) if isinstance(one, ast.expr)}:
+            self.reads_none = True
+        else:
             self.fields |= names
 
     def _read(self, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef, seen: set[int]) -> None:
@@ -419,10 +447,12 @@ class _Before:
         if name.rpartition(".")[2] in ("pop", "popitem", "clear"):
             self.moves = True
         found = module.find(name) if name else None
-        if not call.args and not call.keywords:
+        if not call.keywords and all(dotted_name(one) == "cls" for one in call.args):
             return  # it is not handed the keys
         if isinstance(found, Function):
             self._read(found.module, found.node, seen)
+        elif isinstance(found, Foreign) and found.dotted in _CHANGES:
+            self.fields |= _CHANGES[found.dotted]
         elif re.fullmatch(r"cls\.\w+", name) or (
             isinstance(found, Foreign) and found.dotted.partition(".")[0] not in _HARMLESS
         ):

@@ -102,6 +102,12 @@ def sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], Any]]:
             yield parts, value
 
 
+def overlay(subject: Subject) -> bool:
+    """Is it one file that is laid over another, which is not looked at? It has no trainer and nothing to train in."""
+    bare = next(sources(subject), None) is None and not subject.settings.has("trainer")
+    return subject.run_file is None and subject.kind == "rl" and bare
+
+
 def has(subject: Subject, day: date, marker: str = "") -> bool | None:
     """Has the installed prime-rl what came on ``day``? None where that cannot be told.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 
@@ -13,7 +14,8 @@ Bounds = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True)
 class Field:
-    """One key. ``kinds``: TOML types it takes ("str", "int", "float", "bool", "list", "table", "any", "none").
+    """One key. ``kinds``: TOML types it takes ("str", "int", "float", "bool", "list", "table", "any"; "none": the text
+    "None" means nothing).
 
     ``below``: the keys of its table ("table"), or of each table in its list ("list"); empty and ``open`` where any key
     is taken. With ``open`` and keys in ``below``, those are known and others may be taken as well.
@@ -31,26 +33,33 @@ class Field:
     """Keys of its table that are not known are dropped without a word, and not refused."""
     variants: Mapping[str, Field] = field(default_factory=dict)
     """By the text of its key `type`: the table that is meant, where ``below`` has the keys of several."""
+    usual: str = ""
+    """The variant of its default: meant where a table does not say its `type`."""
+    tagged: bool = False
+    """Must a table say its `type`, where there is no usual one?"""
     bounds: Bounds = ()
     """What a number must be beyond its kind."""
     elements: frozenset[str] = frozenset()
     """Kinds of the elements of a list, empty where they are not known."""
 
     def of(self, table: Mapping[str, object]) -> Field:
-        """The variant that ``table`` says it is; itself where it does not say."""
-        said = table.get("type")
+        """The variant that ``table`` is; itself where that is not known."""
+        said = table.get("type", self.usual)
         return self.variants.get(said, self) if isinstance(said, str) else self
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The keys of `rl` (or `sft`) of one version. ``exact`` False: of another version that is near, so not certain."""
+    """The keys of `rl` (or `sft`) of one version. ``exact`` False: which version will run was guessed."""
 
     top: Mapping[str, Field]
     exact: bool = True
-    source: str = ""
+    version: str = "the installed prime-rl"
+    """What people are told that it is of."""
     open: bool = False
     """More keys may be taken at the top level than are known here."""
+    day: date | None = None
+    """From when on main had it; None for what is installed."""
 
     def get(self, path: str) -> Field | None:
         """The field at a dotted path ("-" and "_" are the same; list indices are left out), None when unknown."""
@@ -87,9 +96,9 @@ def walk(fields: Mapping[str, Field], above: str = "") -> Iterator[str]:
 
 def read(roots: Sequence[Path], kind: str) -> Schema | None:
     """The schema of the prime-rl in ``roots`` ("rl" or "sft"); None where its source is not understood."""
-    from supervisor.preflight.pydantic_source import schema_in
+    from supervisor.preflight.pydantic_source import reader, schema_of
 
-    return schema_in(roots, kind)
+    return schema_of(reader(roots), kind)
 
 
 def strangers(tree: Mapping[str, object], schema: Schema) -> Iterator[str]:

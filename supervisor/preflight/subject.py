@@ -63,7 +63,9 @@ class Subject:
     as_of: date | None = None
     """The day whose version a person named: then that is the one that will run."""
     others: Sequence[tuple[Dialect, Schema | None]] = ()
-    """Where the dialect is guessed: some others that the keys fit as well. An error must be one in all of them."""
+    """Where it may be another version as well: some that the keys fit, or the others of a day that a person named. An
+    error must be one in all of them.
+    """
     schema: Schema | None = None
     """Every key that the trainer knows, of the installed version where there is one."""
     roots: Sequence[Path] = ()

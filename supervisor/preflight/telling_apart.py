@@ -70,9 +70,9 @@ def is_run_file(data: Mapping[str, Any] | None, text: str) -> bool:
     if data is None:
         return any(line.strip().startswith(("[job]", "[job.", "[run]")) for line in text.splitlines())
     run = data.get("run")
-    if _OURS & set(data) or (isinstance(run, Mapping) and "id" in run):
-        return True
-    return not ((_WHOLE | _COMMON) & set(data) or _score(data))
+    ours = len(_OURS & set(data)) + (isinstance(run, Mapping) and "id" in run)
+    theirs = len((_WHOLE | _COMMON) & set(data)) + len(_score(data))
+    return ours > theirs or not theirs  # one table of another program is a mistake in either
 
 
 def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
@@ -82,7 +82,7 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
     whole = _WHOLE & set(data)
     # SFT may have an engine for its evaluations (15d6c8197); a whole run has no data or optimizer at its top.
     named = isinstance(data.get("model"), str)  # prime-rl's trainers have a table there
-    if whole and not (whole == {"inference"} and {"data", "optim"} & set(data)):
+    if whole and not (len(whole) == 1 and {"data", "optim"} & set(data)):
         return "vf-rl" if named and "env" in data else ""
     if is_hosted(data):
         return "hosted"

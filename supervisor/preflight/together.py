@@ -6,12 +6,18 @@ came or went within the time that the installed version may be of is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
-from supervisor.preflight.reading import DATA, degree, elsewhere, first, has, lora, number, of_trainer, sources
+from supervisor.preflight.reading import DATA, degree, elsewhere, first, has, lora, number, of_trainer, overlay, sources
 from supervisor.preflight.subject import Subject
 
 GPUS_PER_NODE = 8  # deployment.gpus_per_node, 1826b1892 to 559b44772
@@ -22,6 +28,7 @@ STACKED = 256  # what a stacked sequence is a multiple of
 _COUNTED = ("deployment.num_train_gpus", "deployment.num_infer_gpus", "deployment.num_teacher_gpus")
 _TEACHERS = ("teacher_gpu_ids", "deployment.num_teacher_gpus", "orchestrator.teacher_model", "orchestrator.teacher")
 _REFUSED = "refused-together"
+_SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt}
 
 
 def _weight(subject: Subject, since: date, until: date | None = None) -> Severity | None:
@@ -157,7 +164,7 @@ def _no_evals(subject: Subject) -> Iterator[Finding]:
         name = "source" if newest else "env"
         told = "[orchestrator.eval] is there, and names nothing to evaluate."
         remedy = f"Write a table [[orchestrator.eval.{name}]], or take [orchestrator.eval] out."
-        weight = "warning" if subject.run_file is None else weight  # it may be one file of several
+        weight = "warning" if overlay(subject) else weight
         yield Finding(_REFUSED, told, subject.where("orchestrator.eval"), remedy, weight)
 
 
@@ -240,7 +247,92 @@ def _split_examples(subject: Subject, stacked: bool) -> Iterator[Finding]:
         yield Finding(_REFUSED, told, subject.where("data.pack_function"), 'Set it to "cat".', weight)
 
 
+def _environments(subject: Subject) -> Iterator[Finding]:
+    """validate_env of each source (7089ba1e4, by these words since 327f378e0); "agg" since 9f425fffc."""
+    weight = _weight(subject, date(2026, 8, 4))
+    if subject.kind != "rl" or not weight or subject.schema is None:
+        return
+    for table in ("orchestrator.train.source", "orchestrator.eval.source"):
+        listed = subject.settings.get(table)
+        for index, one in enumerate(listed if isinstance(listed, list) and subject.schema.get(table) else ()):
+            where = subject.where_exactly((*table.split("."), index))
+            env = one.get("env", {}) if isinstance(one, Mapping) else None
+            taskset = env.get("taskset", {}) if isinstance(env, Mapping) else None
+            if isinstance(taskset, Mapping) and isinstance(env, Mapping) and not (env.get("id") or taskset.get("id")):
+                remedy = f'Write env = {{ taskset = {{ id = "..." }} }} in [[{table}]].'
+                yield Finding(_REFUSED, f"A source in {table} names no environment.", where, remedy, weight)
+            if isinstance(one, Mapping) and one.get("name") == "agg":
+                told = f'A source in {table} has the name "agg", which prime-rl keeps for itself.'
+                yield Finding(_REFUSED, told, where, "Give it another name.", weight)
+
+
+# ---------------------------------------------------------------- the table
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One entry of ``together.toml``."""
+
+    says: str
+    remedy: str
+    since: date
+    when: Mapping[str, Any]
+    until: date | None = None
+    kinds: tuple[str, ...] = ("rl", "sft")
+    lacks: tuple[str, ...] = ()
+
+
+@cache
+def table() -> Sequence[Refused]:
+    """All entries of ``together.toml``."""
+    text = Path(__file__).with_name("together.toml").read_text(encoding="utf-8")
+    return [
+        Refused(
+            one["says"],
+            one["remedy"],
+            one["since"],
+            one["when"],
+            one.get("until"),
+            tuple(one.get("kinds", ("rl", "sft"))),
+            tuple(one.get("lacks", ())),
+        )
+        for one in tomllib.loads(text)["refused"]
+    ]
+
+
+def _tabled(subject: Subject) -> Iterator[Finding]:
+    """What ``together.toml`` lists."""
+    several = degree(subject, "max_concurrent_runs", "trainer.max_concurrent_runs") > 1  # started by itself
+    if several or not (subject.knows("trainer") and subject.knows("orchestrator")):
+        return
+    for one in table():
+        weight = _weight(subject, one.since, one.until) if subject.kind in one.kinds else None
+        paths = [_own(subject, path) for path in one.when]
+        lacks = not any(subject.settings.has(_own(subject, path)) for path in one.lacks)
+        if weight and lacks and all(map(partial(_holds, subject), paths, one.when.values())):
+            told = f"{paths[0]} {one.says}"
+            yield Finding(_REFUSED, told, subject.where(paths[0]), one.remedy, weight)
+
+
+def _own(subject: Subject, path: str) -> str:
+    return path.removeprefix("trainer.") if subject.kind == "sft" else path
+
+
+def _holds(subject: Subject, path: str, wanted: Any) -> bool:
+    if wanted == "set":
+        return subject.settings.has(path)
+    field = subject.schema.get(path) if subject.schema is not None else None
+    value: Any = subject.settings.get(path) if subject.settings.has(path) else field.default if field else None
+    if isinstance(wanted, list):
+        return value in wanted
+    sign, _, limit = wanted.partition(" ")
+    other = subject.settings.get(_own(subject, limit)) if limit[0].isalpha() else float(limit)
+    return _is_number(value) and _is_number(other) and _SIGNS[sign](value, other)
+
+
 CHECKS: Sequence[Check] = (
+    _environments,
+    _tabled,
     _schedule,
     _context_parallel,
     _gpus,

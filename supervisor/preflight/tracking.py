@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ _HF_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN")
 _CLIENTS = ("orchestrator.model.client", "orchestrator.student.client", "orchestrator.client")
 _TOKENIZERS = ("orchestrator.tokenizer.name", "tokenizer.name")
 _MODELS = ("orchestrator.model.name", "orchestrator.student.model.name", "model.name")
+_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 _ENV_VARS = ("env_vars", "trainer.env_vars", "orchestrator.env_vars", "inference.env_vars")
 
 
@@ -116,7 +118,8 @@ def _engine_port(subject: Subject) -> Iterator[Finding]:
     if subject.kind != "rl" or not settings.has("inference") or (run and run.recovery.inference == "own-role"):
         return
     server = number(subject, "inference.server.port")
-    client = next((path for path in _CLIENTS if settings.has(path)), _CLIENTS[-1])
+    known = [path for path in _CLIENTS if subject.schema is None or subject.schema.get(path) is not None] or _CLIENTS
+    client = next((path for path in (*known, *_CLIENTS) if settings.has(path)), known[-1])
     if settings.has(f"{client}.elastic"):
         return
     said = first(subject, f"{client}.base_url", f"{client}.port")
@@ -170,12 +173,15 @@ def _renderer(subject: Subject) -> Iterator[Finding]:
         return
     orchestrator = subject.settings.tree.get("orchestrator")
     renderer = orchestrator.get("renderer") if isinstance(orchestrator, Mapping) else None
+    if isinstance(renderer, Mapping) and "name" not in renderer:
+        told = "[orchestrator.renderer] does not say its name, by which prime-rl tells the renderers apart."
+        yield Finding("missing-key", told, subject.where("orchestrator.renderer"), 'Write name = "auto" in it.')
     chosen = renderer.get("name", "auto") if isinstance(renderer, Mapping) else renderer or "auto"
     if chosen != "auto" or first(subject, "orchestrator.training_mode"):
         return
     named = first(subject, *_TOKENIZERS) or first(subject, *_MODELS)
-    if named and isinstance(named.value, str) and named.value.startswith(("/", "./", "../", "~")):
-        told = f'{named.path} = "{named.value}" is a folder, and no renderer is known by that name.'
+    if named and isinstance(named.value, str) and not _HUB.fullmatch(named.value):
+        told = f'{named.path} = "{named.value}" is not "owner/name", as the Hub has it, and no renderer is known by it.'
         yield Finding("renderer-of-a-folder", told, subject.where(named.path))
 
 

@@ -127,7 +127,7 @@ def test_a_trainer_that_is_not_there_is_an_error_and_its_version_is_guessed_from
 def test_a_day_that_is_named_has_the_last_word_on_the_version(here: Path) -> None:
     subject = looked(here / "run.toml", as_of=date(2026, 8, 20))
     assert (subject.dialect_from, subject.dialect and subject.dialect.resume) == ("as-of", "resume.step")
-    assert subject.schema is not None and not subject.schema.exact
+    assert subject.schema is not None and subject.schema.exact and subject.schema.day == date(2026, 8, 20)
 
 
 def test_a_configuration_that_is_missing_or_broken_is_told_once_with_its_place(here: Path) -> None:
@@ -247,6 +247,14 @@ def test_the_configurations_of_other_commands_are_not_taken_for_those_of_rl(
     subject = looked(tmp_path / "x.toml")
     assert subject.kind == kind
     assert [one.id for one in examine(subject) if one.weight == "error"] == []
+
+
+@pytest.mark.parametrize("table", ["logging", "store", "gpus", "notify"])
+def test_one_table_of_ours_does_not_make_a_run_file_of_the_trainers_configuration(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "rl.toml"
+    path.write_text(f'max_steps = 5\n[model]\nname = "Qwen/Qwen3-0.6B"\n[trainer]\n[orchestrator]\n[{table}]\nx = 1\n')
+    found = examine(looked(path, as_of=date(2026, 8, 14)))
+    assert [(one.id, one.where.line) for one in found if one.weight == "error"] == [("unknown-key", 6)]
 
 
 def test_of_one_file_of_three_the_others_are_not_known(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def local(**config: Any) -> ModelFacts:
         ("openai/gpt-oss-20b", ADAPTER, "4b3372824", ("model-weight-reload", "error")),
         ("openai/gpt-oss-20b", ADAPTER, "017b3fe71", ("model-weight-reload", "warning")),
         ("mistralai/mistral-small-3.2-24b-instruct", "", "be0e3d131", ("model-name-elsewhere", "error")),
+        ("Qwen3-0.6B", "", "be0e3d131", ("model-name-elsewhere", "error")),
+        ("qwen2.5-7b-instruct", "", None, ("model-name-elsewhere", "error")),
         ("z-ai/glm-4.5-air", "", None, ("model-name-elsewhere", "warning")),
         ("Qwen/Qwen3-8B-AWQ", "", "be0e3d131", ("model-quantized", "error")),
         ("someone/unheard-of-GGUF", "", None, ("model-quantized", "error")),

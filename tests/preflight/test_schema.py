@@ -26,7 +26,7 @@ LAUNCHER = "from prime_rl.configs.rl import RLConfig\ndef main():\n    rl(cli(RL
 def _schema(classes: str, **others: str) -> Schema:
     files = {"entrypoints/rl.py": LAUNCHER, "configs/rl.py": classes}
     files |= {f"{name.replace('__', '/')}.py": text for name, text in others.items()}
-    found = schema_of(lambda name: files.get(name, ""), "rl", "here")
+    found = schema_of(lambda name: files.get(name, ""), "rl")
     assert found is not None
     return found
 
@@ -272,7 +272,7 @@ def test_a_union_with_a_table_that_has_no_type_is_not_told_apart() -> None:
     ],
 )
 def test_source_that_is_not_understood_gives_no_schema(files: Mapping[str, str]) -> None:
-    assert schema_of(lambda name: files.get(name, ""), "rl", "here") is None
+    assert schema_of(lambda name: files.get(name, ""), "rl") is None
 
 
 def test_classes_that_hold_themselves_end() -> None:
@@ -341,7 +341,7 @@ def test_what_prime_rl_ships_is_taken_by_its_own_classes(commit: str) -> None:
     def source(name: str) -> str:
         return next((_git("show", f"{commit}:{root}/{name}") for root in ROOTS if f"{root}/{name}" in names), "")
 
-    schemas = {kind: schema_of(source, kind, commit) for kind in ("rl", "sft")}
+    schemas = {kind: schema_of(source, kind) for kind in ("rl", "sft")}
     assert None not in schemas.values()
     looked = 0
     for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
@@ -121,11 +122,27 @@ def test_the_port_that_is_asked_is_the_port_that_listens(era: str, text: str, ot
 
 def test_the_url_is_not_told_as_a_list_where_only_a_text_is_taken() -> None:
     text = '[inference]\n[orchestrator.model.client]\nbase_url = ["http://localhost:8001/v1"]\n'
-    schema = next(era.schemas["rl"] for era in eras.known() if era.commit == "559b44772")
+    schema = eras.known()[-1].schemas["rl"]
     remedies = {
         one.id: one.remedy for check in tracking.CHECKS for one in check(replace(of(NEWEST, text), schema=schema))
     }
     assert remedies["engine-port"] == 'Set orchestrator.model.client.base_url = "http://localhost:8000/v1".'
+
+
+@pytest.mark.parametrize(
+    ("day", "key"),
+    [
+        (date(2026, 1, 15), "orchestrator.client.base_url"),
+        (date(2026, 3, 13), "orchestrator.client.base_url"),
+        (date(2026, 8, 14), "orchestrator.model.client.base_url"),
+    ],
+)
+def test_the_address_is_told_by_the_key_that_the_version_takes(day: date, key: str) -> None:
+    schema = eras.nearest(day).schemas["rl"]
+    subject = replace(of(NEWEST, "[orchestrator]\n[inference.server]\nport = 8001\n"), schema=schema)
+    (finding,) = [one for one in found(tracking.CHECKS, subject) if one.id == "engine-port"]
+    assert f"{key} is not set and asks port 8000" in finding.sentence
+    assert schema.get(key) is not None
 
 
 def test_the_remote_executor_is_found_in_each_environment_at_its_line() -> None:
