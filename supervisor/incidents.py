@@ -26,6 +26,8 @@ DONE = frozenset(
     }
 )  # fmt: skip
 """Events that say what was done about it."""
+AFTERWARDS = ("stopped-job", "evidence", "root-cause", "leave-marked")
+"""Events that follow what is of note: records of it, and what the store was told."""
 MOST_STORY = 300
 ROOT = ("name", "role", "text", "remedy")
 MOST_NUMBER = 1 << 53
@@ -53,7 +55,7 @@ def last_word(state_dir: Path) -> tuple[float, str, str] | None:
     """(Unix time, event, sentence) of the last thing of note that the run's daemon wrote into its journal: why it
     ended, as a rule. None where nothing can be read.
     """
-    quiet = (*QUIET, "stopped-job", "evidence", "root-cause", "leave-marked")
+    quiet = (*QUIET, *AFTERWARDS)
     marks = ",".join("?" * len(quiet))
     try:
         db = open_read_only(state_dir / "journal.db")

@@ -54,6 +54,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
 
 
 def _journal(state_dir: Path) -> dict[str, Any]:
+    marks = ",".join("?" * len(incidents.AFTERWARDS))
     with contextlib.closing(open_read_only(state_dir / "journal.db")) as db:
         seen = db.execute("SELECT wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
         began = db.execute(
@@ -65,7 +66,10 @@ def _journal(state_dir: Path) -> dict[str, Any]:
             "ORDER BY id DESC LIMIT 1",
             (began[0] if began else 0,),
         ).fetchone()
-        said = db.execute("SELECT wall, event, sentence FROM events ORDER BY id DESC LIMIT 1").fetchone()
+        said = db.execute(
+            f"SELECT wall, event, sentence FROM events WHERE event NOT IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
+            incidents.AFTERWARDS,
+        ).fetchone()
         worth = db.execute(
             "SELECT level, sentence FROM events WHERE event = 'worth' ORDER BY id DESC LIMIT 1"
         ).fetchone()

@@ -16,12 +16,13 @@ from supervisor.core.recurring import blamed
 from supervisor.core.state import Error, Failure, State
 
 UNREADABLE = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
-WEIGHTS = (*UNREADABLE, "checkpoint-other-*", "loss-not-finite", "engine-weight-*", "engine-weights-*", "load-refused")
+WEIGHTS = (*UNREADABLE, "checkpoint-other-*", "*-not-finite", "engine-weight-*", "engine-weights-*", "load-refused")
 # A part of the job ends by itself, and says that it does: the weights may be why.
 CRASHED = (
     *("exit-*", "fatal-error", "python-error", "component-failed", "child-failed", "task-stopped", "aborted"),
     *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch", "packer-stalled"),
     *("batch-empty", "empty-loss-mask", "data-used-up", "weights-not-updated", "lora-not-loaded"),
+    *("token-out-of-range", "ray-worker-died"),
 )
 # What comes in healthy hours, too, and says nothing of why a job ended.
 NOISE = (
@@ -38,6 +39,8 @@ ELSEWHERE = (
     *("config-*", "run-folder-used", "environment-*", "module-missing", "packages-*", "program-missing", "library-*"),
     *("glibc-*", "toolkit-*", "compile*", "model-*", "tokenizer-*", "chat-template-missing"),
     *("engine-*", "inference-*", "kv-cache-too-small", "*start-failed"),
+    *("ray-*", "cuda-call-failed", "checkpoint-not-written", "dataset-part-missing", "hydra-config-invalid"),
+    *("no-gradient", "sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last
 SOON = 5  # steps after the checkpoint: what a bad checkpoint breaks, it breaks by then

@@ -205,7 +205,7 @@ def test_a_folder_without_prime_rl_is_told_in_the_words_of_the_command_line(
 
 def test_the_three_files_are_checked_together(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "t.toml").write_text("[optim]\nlr = 1e-5\n[ckpt]\ninterval = 5\n")
-    (here / "o.toml").write_text("batch_size = 15\nrollouts_per_example = 4\n")
+    (here / "o.toml").write_text("batch_size = 15\nrollouts_per_example = 4\n[ckpt]\ninterval = 5\n")
     (here / "i.toml").write_text("[server]\nport = 8000\n")
     report = in_json(capsys, "i.toml", "o.toml", "t.toml", "--as-of", "2026-01-06")
     assert errors(report) == [(GROUPS, 1)]

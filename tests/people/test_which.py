@@ -261,7 +261,10 @@ def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
         db.execute(
             "INSERT INTO events (wall, level, event, sentence, fields) VALUES (1, 'info', 'leave-marked', 'x', '{}')"
         )
-    assert ": Attempt 2 is launched, " in typed(capsys)[1], "what the store was told at a stop is no reason of it"
+    said = typed(capsys)[1]
+    assert re.search(r"  last words    .*\d\d:\d\d Attempt 2 is launched, ", said), (
+        "what the store was told is no reason"
+    )
     with sqlite3.connect(sockets / "state/rl-supervisor/one/journal.db") as db:
         db.execute("DELETE FROM events WHERE event = 'leave-marked'")
         db.execute(

@@ -28,6 +28,7 @@ STARTED_IN = {
     "effects/evidence/collecting.py",  # py-spy and its like, by words
     "effects/launch.py",  # the shim, by words
     "effects/log_upkeep.py",
+    "effects/root_cause.py",  # our own diagnose, beside the daemon
     "effects/transfers.py",
     "effects/transient.py",  # systemd-run, systemctl
     "installing.py",  # systemctl
