@@ -83,6 +83,7 @@ def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path
     assert not two.said_so("publish-failed", "holds run")
 
 
+@pytest.mark.soak
 def test_a_copied_disk_never_steals_the_run_of_its_living_original(tmp_path: Path, pods: list[Pod]) -> None:
     """State and outputs copied to another machine: the same journal, and no proof that it is the same pod."""
     store = (tmp_path / "store").as_uri()

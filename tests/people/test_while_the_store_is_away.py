@@ -143,7 +143,8 @@ def test_a_transfer_that_crashes_is_not_the_store_and_is_not_tried_again(
     assert "a broken installation" in error and "tried again" not in error
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=SLOW), pytest.param(3, marks=SLOW)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2])
 def test_one_in_five_answers_that_the_authorization_expired_ends_no_command(
     b2: B2Server, words: str, tmp_path: Path, capsys: Told, seed: int
 ) -> None:
