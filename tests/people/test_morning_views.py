@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sqlite3
 import subprocess
@@ -21,6 +22,8 @@ from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.journal import Journal
+from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.xids import WHAT_TO_DO
 from tests.core.world import World
 
 WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
@@ -137,6 +140,35 @@ def write_attempt(state_dir: Path, number: int, text: str) -> None:
     folder = state_dir / "attempts" / f"{number:04d}"
     folder.mkdir(parents=True)
     (folder / "rl.log").write_text(text)
+
+
+def test_what_helps_against_an_incident_that_is_over_is_told_as_help_for_its_return() -> None:
+    """A bare "remedy" in the status of a run that is well again reads as an order: restart it, delete checkpoints."""
+    root = {"name": "engine-dead", "role": "inference", "text": "EngineDeadError", "remedy": "Read the first error."}
+    one = {"id": 1, "opened": 0, "down_s": 3, "cause": "x", "sentence": "vLLM died.", "roots": [root]}
+    of_open = [
+        "\n".join(render.status_block({"incident": one})),
+        "\n".join(listed([{**one, "open": True}], only_open=False)),
+    ]
+    assert "  remedy        Read the first error." in of_open[0] and "Remedy: Read the first error." in of_open[1]
+    over = [
+        *(
+            "\n".join(render.status_block({"last_incident": one})),
+            "\n".join(listed([{**one, "open": False}], only_open=False)),
+        ),
+        "\n".join(render.unwatched_block({"incident": {**one, "open": False}})),
+    ]
+    for said in over:
+        assert "emedy" not in said, said
+        assert re.search(r"[Ii]f it returns:? +Read the first error\.", said), said
+
+
+def test_no_remedy_of_the_catalogue_asks_for_the_restart_that_was_made_already() -> None:
+    """Whether a restart helps is the kind of an error; a supervised run was restarted before a person reads this."""
+    told = {one.name: one.remedy for one in SIGNATURES.signatures} | {
+        str(key): text for key, text in WHAT_TO_DO.items()
+    }
+    assert [name for name, remedy in told.items() if re.match(r"Restart( the job| the engine)?( from|;)", remedy)] == []
 
 
 def test_a_reason_to_give_up_is_told_without_what_the_incident_says_already(tmp_path: Path) -> None:
