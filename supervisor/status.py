@@ -7,13 +7,14 @@ from statistics import median
 from typing import Any
 
 from supervisor import belief
-from supervisor.core import keeping
+from supervisor.core import keeping, leaving
 from supervisor.core.account import settled
 from supervisor.core.deadlines import allowance, excuse, started, startup_budget, step_deadline
 from supervisor.core.goodput import PRODUCTIVE, across, merged
 from supervisor.core.phases import STEP
 from supervisor.core.retention import held, next_to_publish
 from supervisor.core.state import Incident, State
+from supervisor.core.upkeep import publish_until
 from supervisor.core.verdicts import judge, progress_sentence
 from supervisor.core.words import root_line, span
 
@@ -49,6 +50,8 @@ def headline(state: State) -> str:
         words.append(state.why.rstrip("."))
         if state.progress.highest is not None and state.mode not in ("finished",):
             words.append(progress_sentence(state))
+    if waiting := _last_publish(state):
+        words.insert(0, waiting.rstrip("."))
     if state.paused:
         words.insert(0, "paused")
     if state.published is not None:
@@ -65,6 +68,13 @@ def headline(state: State) -> str:
         words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
         words += _roots(last, words[-1])
     return "; ".join(words)
+
+
+def _last_publish(state: State) -> str:
+    """What the daemon stays for although all else is over; "" where that is nothing."""
+    if state.exit_code is None or state.exit_said:
+        return ""
+    return leaving.unpublished(state, max(0.0, publish_until(state) - state.now))
 
 
 def _roots(one: Incident, told: str) -> list[str]:
@@ -138,7 +148,7 @@ def status(state: State) -> dict[str, Any]:
         "incidents": [incident(one, state) for one in state.incidents],
         "goodput": goodput(state),
         "config_changed": list(state.config_changed),
-        "exit_code": state.exit_code,
+        "exit_code": state.exit_code if state.exit_said else None,  # before, it still publishes
     }
 
 
@@ -227,4 +237,10 @@ def _deadline(state: State) -> dict[str, Any] | None:
         return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
     if state.mode == "backing-off":
         return {"sentence": "The next try.", "seconds_left": round(state.backoff_until - state.now, 1)}
+    if _last_publish(state):
+        left = publish_until(state) - state.now
+        return {
+            "sentence": f"The store to take step {max(state.good_local(), default=0)}.",
+            "seconds_left": round(left, 1),
+        }
     return None

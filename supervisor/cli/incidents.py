@@ -127,7 +127,8 @@ def _roots(item: Mapping[str, Any], indent: str = "    ") -> list[str]:
     for root in item.get("roots") or ():
         line = root_line(str(root["name"]), str(root["role"]), str(root["text"]), str(item["sentence"]))
         lines += _lines(f"{line[0].upper()}{line[1:]}", indent)
-        lines += _lines(f"Remedy: {root['remedy']}", indent) if root.get("remedy") else []
+        helps = "Remedy" if item.get("open") else "If it returns"
+        lines += _lines(f"{helps}: {root['remedy']}", indent) if root.get("remedy") else []
     return lines
 
 

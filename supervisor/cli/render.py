@@ -19,6 +19,7 @@ from supervisor.secrets import printable
 WIDTH = 100
 LEAST_WIDTH = 40
 MOST_PIDS = 4
+REMEDY, AGAIN = "remedy", "if it returns"  # of an incident that is open, and of one that is over
 RUNNING = ("setting-up", "surveying", "restoring", "starting", "running", "recovering", "stopping", "publishing")
 NOT_RUNNING = ("stopped", "finished", "gave-up", "unfit")
 
@@ -171,11 +172,11 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
     told = str(status.get("sentence") or "")
     if incident := status.get("incident"):
         lasts = f"open for {span(incident.get('seconds') or 0)}"
-        rows += [("incident", _incident(incident, now, lasts, told)), *_roots(incident, told)]
+        rows += [("incident", _incident(incident, now, lasts, told)), *_roots(incident, told, REMEDY)]
     if last := status.get("last_incident"):
         step = f" with step {last['recovered_step']}" if last.get("recovered_step") is not None else ""
         lasts = f"over after {span(last.get('seconds') or 0)}{step}"
-        rows += [("last incident", _incident(last, now, lasts, told)), *_roots(last, told)]
+        rows += [("last incident", _incident(last, now, lasts, told)), *_roots(last, told, AGAIN)]
     for one in status.get("would") or ():
         rows.append(("not done", _would(one, now)))
     for path in status.get("config_changed") or ():
@@ -293,12 +294,12 @@ def _incident(incident: Mapping[str, Any], now: float, lasts: str, told: str) ->
     return f"#{incident.get('id')}{at}, {lasts}{said} (supervisorctl incidents {incident.get('id')})"
 
 
-def _roots(incident: Mapping[str, Any], told: str) -> list[tuple[str, str]]:
+def _roots(incident: Mapping[str, Any], told: str, helps: str) -> list[tuple[str, str]]:
     """What the logs show as the root cause, where the headline has not told it, and what helps against the newest."""
     roots = incident.get("roots") or ()
     lines = [root_line(str(one["name"]), str(one["role"]), str(one["text"]), told) for one in roots]
     rows = [("root cause", line.removeprefix("root cause: ")) for line in lines if line not in told]
-    return rows + [("remedy", str(one["remedy"])) for one in roots[-1:] if one.get("remedy")]
+    return rows + [(helps, str(one["remedy"])) for one in roots[-1:] if one.get("remedy")]
 
 
 def unwatched(found: Mapping[str, Any], commands: Mapping[str, str], now: float | None = None) -> str:
@@ -324,7 +325,7 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     now = time.time() if now is None else now
     told, said, incident = str(found.get("sentence") or ""), found.get("last_words") or {}, found.get("incident") or {}
     is_over, finished = not incident.get("open"), found.get("finished")
-    rows = [] if is_over else _roots(incident, told)
+    rows = [] if is_over else _roots(incident, told, REMEDY)
     if job := found.get("job"):
         rows.append(("job", _living_job(job, now)))
     elif not finished:
@@ -336,7 +337,7 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
         lasts = f"over after {span(float(incident.get('down_s') or 0))}{step}" if is_over else "not over"
         rows.append(("last incident" if is_over else "incident", _incident(incident, now, lasts, told)))
-        rows += _roots(incident, told) if is_over else []
+        rows += _roots(incident, told, AGAIN) if is_over else []
     rows.append(("note", str(found.get("worthless") or "")))
     if not finished:
         paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or () if not is_over]

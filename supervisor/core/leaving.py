@@ -190,8 +190,11 @@ def moved(state: State) -> tuple[State, Actions]:
 # ---------------------------------------------------------------- the end, and words
 
 
-def unpublished(state: State) -> str:
-    """What is complete on this disk and, as far as is known, not in the store: the last sentence; "" without any."""
+def unpublished(state: State, tries_s: float | None = None) -> str:
+    """What is complete on this disk and, as far as is known, not in the store; "" without any.
+
+    It is the daemon's last sentence. ``tries_s``: before that, how long the daemon goes on trying.
+    """
     if not state.settings.has_store:
         return ""
     here, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
@@ -215,10 +218,16 @@ def unpublished(state: State) -> str:
         or ("" if state.store_reason in UNANSWERED else state.store_reason)
         or fence.reason
     )
-    if not why:
+    if tries_s is not None:
+        why = why or "it is on its way to the store"
+    elif not why:
         asking = fencing.unanswered(state) or state.store_reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"
     newest = "The store has none, as far as is known." if stored is None else f"The store's newest is step {stored}."
+    if tries_s is not None:
+        return (
+            f"{only}: {why.rstrip('.')}. {newest} Do not end this pod: the daemon goes on trying for {span(tries_s)}."
+        )
     publish = f"Publish the step with: {by_hand} --step {here}"
     return f"{only}: {why.rstrip('.')}. {newest} Do not end this pod. {publish}"
 

@@ -87,13 +87,24 @@ def sentence(state: State) -> str:
     elif len(steps) == len(found):
         low, high = min(steps), max(steps)
         words.append(f"each {low if low == high else f'{low} to {high}'} steps after it resumed")
+    last = {one.resume_step if one.step is None else one.step for one in found}
+    if steps and len(last) == 1 and None not in last:
+        words.append(f"each after step {last.pop()}")  # the data or the code, rather than the machine
     common = set(found[0].gpus).intersection(*(one.gpus for one in found))
     if common:
         words.append(f"each with a fault of GPU {', '.join(sorted(common))}")
-    between = {one.resume_step for one in found}
-    if len(between) > 1:
-        words.append(f"with checkpoints in between (resumed at {len(between)} different steps)")
+    if further := _resumed_further(found):
+        words.append(f"{further} of them after a new checkpoint")
     return f"{', '.join(words)}."
+
+
+def _resumed_further(found: list[Crash]) -> int:
+    """How many resumed at a higher step than all before: a step back, or the same one again, is no progress."""
+    count, highest = 0, found[0].resume_step or 0
+    for one in found[1:]:
+        if one.resume_step is not None and one.resume_step > highest:
+            count, highest = count + 1, one.resume_step
+    return count
 
 
 def worth_saying(state: State) -> bool:

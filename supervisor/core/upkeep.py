@@ -174,7 +174,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
             and _may_still_publish(state)
         )
     )
-    publishing = publishing and state.settings.has_store and state.now < _publish_until(state)
+    publishing = publishing and state.settings.has_store and state.now < publish_until(state)
     patience_s = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
     engine = engine and (state.leave.exit_at is not None or state.now < state.since + patience_s)
     if publishing or engine:
@@ -208,7 +208,7 @@ def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
     return state, [*told, *fencing.release(state), a.Exit(code, f"{reason} {unpublished}".rstrip())]
 
 
-def _publish_until(state: State) -> float:
+def publish_until(state: State) -> float:
     """When the last publish is waited for no longer. One that moves no byte fails before, in the store's patience."""
     if state.leave.exit_at is not None:
         return state.leave.exit_at

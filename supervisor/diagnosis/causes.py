@@ -8,8 +8,9 @@ before a failed part, that before what followed, and that before the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, get_args
 
 from supervisor.core.facts import Role
@@ -97,6 +98,7 @@ class Diagnosis:
     finish: Place | None = None
     logs: list[Log] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    seen: str = ""  # what the supervisor saw from outside before it ended this attempt
 
     @property
     def named(self) -> bool:
@@ -151,15 +153,22 @@ class _Kind:
         return max(times, default=None)
 
 
-def diagnose(logs: Sequence[Log]) -> list[Diagnosis]:
-    """One for each attempt that the logs are of, in order; the last is the one that people ask about."""
+def diagnose(logs: Sequence[Log], seen: Mapping[str, str] = MappingProxyType({})) -> list[Diagnosis]:
+    """One for each attempt that the logs are of, in order; the last is the one that people ask about.
+
+    ``seen``: by attempt, what the supervisor saw from outside.
+    """
     attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
     if not attempts:
         attempts = dict.fromkeys(log.attempt for log in logs)
     found = []
     for attempt in sorted(attempts, key=_natural):
         mine = [log for log in logs if log.attempt == attempt or (log.kernel and log.attempt not in attempts)]
-        found.append(_judge(attempt, mine))
+        told = _judge(attempt, mine)
+        told.seen = seen.get(attempt, "")
+        if told.seen and told.root is not None and told.root.name == ENDED:
+            told.root = None  # the supervisor ended it, for what it had seen
+        found.append(told)
     return found
 
 

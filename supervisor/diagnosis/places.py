@@ -8,16 +8,18 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Final, Protocol
 
-from supervisor import attempt_logs
+from supervisor import attempt_logs, incidents
 from supervisor.core.facts import Role
 from supervisor.diagnosis import journald
+from supervisor.errors import SupervisorError
 
 MOST_FILES: Final = 2000  # of a folder; the newest count
 MOST_NAMED: Final = 3
@@ -87,7 +89,10 @@ class Sources(list[Source]):
     """The logs of one place."""
 
     left_out = ""  # what was passed over there, in a sentence
-    reason = ""  # why the evidence was collected, as the supervisor saw it from outside
+
+    def __init__(self, found: Iterable[Source] = (), seen: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(found)
+        self.seen = seen  # by attempt: why the supervisor ended it or collected evidence, as it saw it from outside
 
 
 def sources(path: Path) -> Sources:
@@ -99,14 +104,12 @@ def sources(path: Path) -> Sources:
             role, kernel = named(f"{path.parent.name}/{path.name}")
         return Sources([Source(str(path), (path,), role, kernel=kernel)])
     if (path / BUNDLE).is_file():
-        found = Sources(_bundle(path))
-        found.reason = _reason(path / BUNDLE)
-        return found
+        return Sources(_bundle(path), {"": _reason(path / BUNDLE)})
     attempt = path if path.parent.name == "attempts" and path.name.isdigit() else None
     if attempt is not None or (path / "attempts").is_dir():
         ours = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
         if ours:
-            return Sources(ours)
+            return Sources(ours, _seen(path if attempt is None else path.parent.parent))
     return _walked(path)
 
 
@@ -122,6 +125,15 @@ def _ours(state_dir: Path, only: int | None) -> list[Source]:
             name = _shown(log.pieces[-1], state_dir)
             found.append(Source(name, log.pieces, role, f"attempt {number}"))
     return found
+
+
+def _seen(state_dir: Path) -> dict[str, str]:
+    """What went wrong in each attempt, by the journal; nothing of those that were ended from outside."""
+    try:
+        told = incidents.told(state_dir)
+    except SupervisorError:
+        return {}  # the logs are read all the same
+    return {f"attempt {one['attempt']}": one["sentence"] for one in told if one["cause"] != "ended-from-outside"}
 
 
 _ROLES: Final = frozenset({"launcher", "trainer", "orchestrator", "inference", "env", "job"})

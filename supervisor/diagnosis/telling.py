@@ -20,15 +20,12 @@ KINDS: Final = {
 }
 
 
-def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = (), reason: str = "") -> str:
-    """The last attempt whole, those before it in a line each, and what was read and what was not.
-
-    ``reason``: what is known of its end without its logs.
-    """
+def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = ()) -> str:
+    """The last attempt whole, those before it in a line each, and what was read and what was not."""
     lines: list[str] = []
     *earlier, last = found
-    lines += _one(last, reason)
-    told = [one for one in earlier if one.root is not None or one.outcome == "finished"]
+    lines += _one(last)
+    told = [one for one in earlier if one.root is not None or one.seen or one.outcome == "finished"]
     if told:
         lines += ["", "Earlier attempts:"]
         lines += [_short(one) for one in told[-MOST_OTHERS:]]
@@ -44,7 +41,7 @@ def headline(root: Cause) -> str:
     return f"{root.name}: {_cut(root.text)}"
 
 
-def _one(told: Diagnosis, reason: str) -> list[str]:
+def _one(told: Diagnosis) -> list[str]:
     where = f"{told.attempt}: " if told.attempt else ""
     step = f" after step {told.step}" if told.step is not None else ""
     if told.outcome == "finished":
@@ -54,11 +51,11 @@ def _one(told: Diagnosis, reason: str) -> list[str]:
     if cut is not None and (told.root is None or told.root.name == CALLED_UNKNOWN):
         lines = [f"{where}{cut.name} was cut inside its last error{step}, and the line that names it is not there."]
         lines += _wrapped(f"{cut.cut[0].upper()}{cut.cut[1:]}. Get the rest of the log, and ask again.", "  ")
-        lines += _wrapped(f"What was seen from outside: {reason}", "  ") if reason else []
+        lines += _wrapped(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
         return lines + _others("On the way it met, and survived:", told.survived)
     if told.root is None:
-        lines = [f"{where}Nothing here says {'why it failed' if reason else 'that anything failed'}{step}."]
-        lines += _wrapped(f"What was seen from outside: {reason}", "  ") if reason else []
+        lines = [f"{where}Nothing here says {'why it failed' if told.seen else 'that anything failed'}{step}."]
+        lines += _wrapped(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
         lines += _wrapped(_no_reason(told), "  ")
         return lines + _others("On the way it met, and survived:", told.survived)
     root = told.root
@@ -99,8 +96,11 @@ def _no_reason(told: Diagnosis) -> str:
     if last is None:
         return "No line in it is of a format that is known here; errors were looked for all the same."
     at = f" at {last.last_shown}" if last.last_shown else ""
+    ordinary = f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}."
+    if told.seen:
+        return ordinary
     return (
-        f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}. Either the run goes on, or it was ended "
+        f"{ordinary} Either the run goes on, or it was ended "
         "from outside (a lost pod, a kill), which leaves no line. The kernel's log (dmesg) tells of a kill for memory."
     )
 
@@ -134,6 +134,8 @@ def _end(first: Place, last: Place) -> str:
 
 def _short(told: Diagnosis) -> str:
     name = told.attempt or "the one before"
+    if told.root is None and told.seen and told.outcome != "finished":
+        return f"  - {name}: its logs name no cause. What was seen from outside: {told.seen}"
     if told.root is None:
         return f"  - {name}: it finished"
     return f"  - {name}: {told.root.name}. {told.root.sentence} [{told.root.first}]"
@@ -185,6 +187,7 @@ def _diagnosis(told: Diagnosis) -> dict[str, Any]:
         "named": told.named,
         "step": told.step,
         "root": _cause(told.root) if told.root else None,
+        "seen": told.seen or None,
         "cascade": _causes(told.cascade),
         "survived": _causes(told.survived),
     }

@@ -28,13 +28,13 @@ LINE: Final = re.compile(
 WHAT_TO_DO: Final[Mapping[Action, str]] = MappingProxyType(
     {
         "none": "Nothing needs to be done now; tell the provider if it comes often.",
-        "restart": "Restart the job from the last good step; if it comes back with another program, take another pod.",
+        "restart": "If it comes back with another program, take another pod.",
         "follow": "Look at what came just before it: another Xid, or what ended the program.",
         "reset": "The GPU needs a reset (nvidia-smi -r, nobody on it); on a rented pod take another pod.",
         "reboot": "The machine has to be restarted; on a rented pod take another pod.",
         "nvlink": "The GPU mostly needs a reset; where the link fails again, take another pod and tell the provider.",
         "replace": "Take another pod, and tell the provider the line.",
-        "support": "Restart the job; if it comes back, take another pod and tell the provider the line.",
+        "support": "If it comes back after a restart, take another pod and tell the provider the line.",
     }
 )
 

@@ -8,8 +8,10 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core import recurring
 from supervisor.core.goodput import Ledger
 from supervisor.core.records import Learned
+from supervisor.core.state import Crash
 
 from .world import GIB, SETTINGS, World
 
@@ -212,11 +214,20 @@ def test_twelve_crashes_after_twelve_checkpoints_are_said_as_what_they_are() -> 
     assert "3 crashes of one kind (cuda-oom) in" in verdicts[2]
     assert "12 crashes of one kind (cuda-oom) in 4 h" in verdicts[-1]
     assert "each 5 to 10 steps after it resumed" in verdicts[-1]
-    assert "with checkpoints in between (resumed at 12 different steps)" in verdicts[-1]
+    assert "11 of them after a new checkpoint" in verdicts[-1]
     assert len(set(verdicts[2:])) == 10, "not the same words each time"
     told = world.said("recurring")
     assert [sentence.split()[0] for sentence in told] == ["3", "6", "12"]
     assert "12 crashes of one kind" in world.state.incidents[-1].sentence
+
+
+def test_crashes_at_one_step_after_a_rollback_are_not_said_to_have_checkpoints_in_between() -> None:
+    crashes = [Crash(0.0, "cuda", 4, None), Crash(10.0, "cuda", None, 4)]
+    crashes += [Crash(20.0 + number, "cuda", 4, 2) for number in range(4)]
+    said = recurring.sentence(replace(World().state, crashes=tuple(crashes)))
+    assert said.startswith("6 crashes of one kind (cuda) in "), said
+    assert ", each after step 4" in said, "the one fact that tells the data from the GPU"
+    assert said.endswith(", 1 of them after a new checkpoint."), "a step back is no progress"
 
 
 def test_crashes_of_different_kinds_are_not_one_series() -> None:

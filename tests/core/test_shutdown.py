@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.cli import render
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.state import State
-from supervisor.status import headline
+from supervisor.status import explain, headline, status
 
 from .world import GIB, SETTINGS, World
 
@@ -202,6 +203,25 @@ def test_with_the_store_away_the_last_sentence_names_the_step_and_how_to_publish
     assert sentence.rstrip(".") in headline(one.state), "what systemd shows"
     exit_ = ended(one)
     assert exit_ is not None and sentence in exit_.reason
+
+
+def test_while_a_stop_waits_for_the_store_status_says_what_is_only_here_and_how_long_it_waits() -> None:
+    """Minutes of "The daemon is shut down by SIGTERM" and "exit code 0" look like an end: the pod would be deleted."""
+    one = told_to_end(killed())
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(f.Claimed(2))
+    one.see(listed(540))
+    one.after(1)
+    assert "Step 605 is complete and only on this disk: it is on its way to the store." in headline(one.state)
+    one.see(f.PublishFailed(605, AWAY))
+    one.after(20)
+    assert ended(one) is None
+    said = headline(one.state)
+    assert f"Step 605 is complete and only on this disk: {AWAY.rstrip('.')}. The store's newest is step 540." in said
+    assert "Do not end this pod: the daemon goes on trying for " in said
+    waits = explain(one.state)["deadline"]
+    assert waits is not None and waits["sentence"] == "The store to take step 605." and 60 < waits["seconds_left"] < 400
+    assert "exit code" not in "\n".join(render.status_block(status(one.state)))
 
 
 def test_a_failed_publish_is_told_in_the_same_way() -> None:

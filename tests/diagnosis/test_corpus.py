@@ -121,7 +121,7 @@ def _cases() -> list[Case]:
 def _judged(case: Case) -> Judged:
     logs = scan(io.BytesIO(case.log), "job.log")
     *_, told = found = diagnose(logs)
-    said = text(found, logs, [], "")
+    said = text(found, logs, [])
     if case.label["root"] == "none":
         return Judged("right" if told.root is None else "wrong", True, said)
     if told.root is None:

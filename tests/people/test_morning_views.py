@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sqlite3
 import subprocess
@@ -16,10 +17,13 @@ import pytest
 from supervisor import incidents, run_lock, shim, unwatched
 from supervisor.cli import render
 from supervisor.cli.incidents import listed
+from supervisor.cli.main import main
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.journal import Journal
+from supervisor.primerl.logs import SIGNATURES
+from supervisor.signatures.xids import WHAT_TO_DO
 from tests.core.world import World
 
 WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
@@ -94,6 +98,77 @@ def test_what_was_done_repeats_neither_the_incident_nor_a_long_command(tmp_path:
     assert 'Root cause: cuda-oom in the trainer: "torch.OutOfMemoryError' in text
     assert "Remedy: Smaller." in text
     assert text.count("Trainer failed with exit code 1") == 1, text
+
+
+def test_diagnose_of_a_run_knows_that_the_supervisor_ended_an_attempt_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hang leaves no line but those of its end, and that was no person's and no provider's."""
+    world = World()
+    world.running_at(12)
+    world.engine_process_dies()
+    world.after(60)
+    (verdict,) = world.said("verdict")
+    recorded(tmp_path, world)
+    ending = "03:12:00 INFO Step 12 | 45.1s\nReceived SIGTERM, terminating all processes...\n"
+    write_attempt(tmp_path, 1, ending)
+    for after in ("", ending):  # it is the newest attempt, and then one of those before
+        if after:
+            write_attempt(tmp_path, 2, "03:20:00 INFO Step 13 | 45.1s\n")
+        main(["diagnose", str(tmp_path)])
+        said = " ".join(capsys.readouterr().out.split())
+        assert verdict in said
+        assert "ended-from-outside" not in said, said
+        assert f"{verdict} Either the run goes on" not in said, said
+        main(["diagnose", "--json", str(tmp_path)])
+        first = json.loads(capsys.readouterr().out)["attempts"][0]
+        assert (first["root"], first["seen"]) == (None, verdict)
+
+
+def test_diagnose_still_names_an_end_from_outside_where_nothing_went_wrong_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World()
+    world.running_at(12)
+    recorded(tmp_path, world)
+    write_attempt(tmp_path, 1, "Received SIGTERM, terminating all processes...\n")
+    main(["diagnose", str(tmp_path)])
+    assert "Root cause: ended-from-outside" in capsys.readouterr().out
+
+
+def write_attempt(state_dir: Path, number: int, text: str) -> None:
+    folder = state_dir / "attempts" / f"{number:04d}"
+    folder.mkdir(parents=True)
+    (folder / "rl.log").write_text(text)
+
+
+def test_what_helps_against_an_incident_that_is_over_is_told_as_help_for_its_return() -> None:
+    """A bare "remedy" in the status of a run that is well again reads as an order: restart it, delete checkpoints."""
+    root = {"name": "engine-dead", "role": "inference", "text": "EngineDeadError", "remedy": "Read the first error."}
+    one = {"id": 1, "opened": 0, "down_s": 3, "cause": "x", "sentence": "vLLM died.", "roots": [root]}
+    of_open = [
+        "\n".join(render.status_block({"incident": one})),
+        "\n".join(listed([{**one, "open": True}], only_open=False)),
+    ]
+    assert "  remedy        Read the first error." in of_open[0] and "Remedy: Read the first error." in of_open[1]
+    over = [
+        *(
+            "\n".join(render.status_block({"last_incident": one})),
+            "\n".join(listed([{**one, "open": False}], only_open=False)),
+        ),
+        "\n".join(render.unwatched_block({"incident": {**one, "open": False}})),
+    ]
+    for said in over:
+        assert "emedy" not in said, said
+        assert re.search(r"[Ii]f it returns:? +Read the first error\.", said), said
+
+
+def test_no_remedy_of_the_catalogue_asks_for_the_restart_that_was_made_already() -> None:
+    """Whether a restart helps is the kind of an error; a supervised run was restarted before a person reads this."""
+    told = {one.name: one.remedy for one in SIGNATURES.signatures} | {
+        str(key): text for key, text in WHAT_TO_DO.items()
+    }
+    assert [name for name, remedy in told.items() if re.match(r"Restart( the job| the engine)?( from|;)", remedy)] == []
 
 
 def test_a_reason_to_give_up_is_told_without_what_the_incident_says_already(tmp_path: Path) -> None:
