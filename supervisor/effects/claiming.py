@@ -196,7 +196,8 @@ class Claiming:
         self._cancel()
 
     def give_back(self) -> None:
-        """Give the run back, if it is ours. A store that is away is asked again until ``ended`` is set.
+        """Give the run back, if it is ours. A store that is away is asked again until ``ended`` is set, and no longer
+        than another pod waits for this one's heartbeat: by then the run is anybody's.
 
         ``unreturned`` says why nothing came of it.
         """
@@ -205,7 +206,7 @@ class Claiming:
         if generation is None:
             return
         self.unreturned = self._cost("the daemon ended before the store had answered")
-        failures, over = 0, False
+        failures, over, until = 0, False, time.monotonic() + self._patience(leaving=self._marked)
         while not over:
             try:
                 self._run("release", {"generation": generation, "writer": self.writer})
@@ -214,7 +215,8 @@ class Claiming:
             except StoreError as error:
                 self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
                 failures += 1
-                over = error.kind != "transient" or self.ended.wait(RELEASE.pause(failures, error.retry_after_s))
+                pause_s = min(RELEASE.pause(failures, error.retry_after_s), max(0.0, until - time.monotonic()))
+                over = error.kind != "transient" or pause_s == 0.0 or self.ended.wait(pause_s)
 
     def _cost(self, reason: str) -> str:
         return not_given_back(self._patience(leaving=self._marked), reason)
