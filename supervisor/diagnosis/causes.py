@@ -49,7 +49,7 @@ _WAITING: Final = ("Inference server was not reached", "Inference server is not 
 _TELLING: Final = (ENDED, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
 PART_ENDED: Final = "component-failed"
-_BY_SIGNAL = re.compile(r".{0,120} failed with exit code -(\d{1,2})\b")
+_BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
