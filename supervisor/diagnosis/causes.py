@@ -532,6 +532,9 @@ def _is_of_users(name: str) -> bool:
 def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
     """What the logs tell of the root beside its own line."""
     assert told.root is not None  # noqa: S101 - for the type checker
+    half = told.root.name == CALLED_UNKNOWN and any(log.half_line and log.name == told.root.last.file for log in logs)
+    if half and any(event.last.line == log.lines for log, event in root.events):
+        told.root.notes.append("The log's last line has no line end: it may be cut, and its rest may say more.")
     names = {root.name, *(one.name for one in told.cascade)}
     if root.name == PART_ENDED and (ended := _BY_SIGNAL.match(root.event.text)) and int(ended[1]) in _SIGNALS:
         told.root.notes.append(f"Exit code -{ended[1]} is {_SIGNALS[int(ended[1])]}.")
