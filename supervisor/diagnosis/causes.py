@@ -172,6 +172,7 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     told = Diagnosis(attempt, "unclear", logs=list(logs), step=_last_step(logs))
     present: list[tuple[Log, Event]] = []
     over: list[tuple[Log, Event]] = []
+    stops = [event.text.lower() for log in logs for event in log.events if event.name == PART_ENDED]
     for log in logs:
         for event in log.events:
             if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
@@ -182,7 +183,8 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
                 event.weak = True
             else:
                 event.anew = None
-            (over if _survived(log, event, logs) else present).append((log, event))
+            survived = _survived(log, event, logs) and not _ended_its_server(log, event, stops)
+            (over if survived else present).append((log, event))
     lived_with = {_where(event) for _, event in over if event.signature is None}
     for log, event in present:
         if event.signature is None and _where(event) in lived_with and log.lines - event.last.line > LAST_LINES:
@@ -284,6 +286,16 @@ def _where(event: Event) -> tuple[str, str]:
 
 def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
     return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, logs))
+
+
+def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
+    """Is it the last that an environment server wrote which the launcher then named as ended?
+
+    A traceback has no time, and such servers say little: the time of the line before may be long before it.
+    """
+    name = log.name.rpartition("/")[2].partition(".log")[0].lower()
+    last = event.role == "env" and event.raised is not None and not (event.over or event.lives)
+    return last and any(f"env server {name} failed" in text for text in stops)
 
 
 def _usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
