@@ -24,7 +24,11 @@ WINDOW, OVERLAP = 16 << 10, 4 << 10  # characters; no name stands further from i
 # A value without quotes. Not <|endoftext|>, which is what a tokenizer's eos_token is; nor what is masked already.
 _VALUE = r"""(?!\*\*\*|<)(?P<value>[^\s"',;}\]]"""
 _ENDS = r"(?:[_-][\w-]{0,20}|[0-9]{0,3})(?<![_-]path)(?<![_-]file)(?<![_-]dir)(?<![_-]sock)(?<![_-]url)(?<![_-]var)"
-_QUOTED = r"""[bBrRuU]{0,2}(?P<quote>["'])(?!\*\*\*|<)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){%d,2048})(?P=quote)"""
+# Also as a class shows it: SecretStr('...').
+_QUOTED = (
+    r"""(?:[A-Za-z_][\w.]{0,39}\()?[bBrRuU]{0,2}(?P<quote>["'])(?!\*\*\*|<)"""
+    r"""(?P<quoted>(?:(?!(?P=quote))[^\r\n]){%d,2048})(?P=quote)"""
+)
 _KEYS = (
     r"passw(?:or)?d|passphrase|(?:api|access|application|encryption|private|secret)[_-]?key(?:[_-]?id)?|account_?key"
     r"|(?:wandb|auth)[_-]?key|client_?secret"
@@ -89,7 +93,15 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
             r"\b(?i:basic|bearer)(?:\s|\+)+(?=[a-z+/._~-]*[A-Z0-9=])(?P<value>[A-Za-z0-9+/=._~-]{12,})",
         ),
         # https://bob:PASSWORD@host, also with an @ or a / in the password; not http://host:8000/a@b.
-        (("://",), r"""://(?P<value>[^/\s:@"']{0,256}:(?![0-9]{1,5}(?:[/?#\s]|$))(?!\*\*\*)[^\s"']{1,256})(?=@)"""),
+        (
+            ("://",),
+            r"""://(?P<value>[^/\s:@"']{0,256}:(?![0-9]{1,5}(?:[/?#\s'"]|$))(?!\*\*\*)(?:[^\s"']|'(?=\w)){1,256})(?=@)""",
+        ),
+        # https://bob@example.com:PASSWORD@host
+        (
+            ("://",),
+            r"""://(?P<value>[^/\s:@"']{1,256}@[^/\s:@"']{1,256}:(?![0-9]{1,5}[/?#\s'"])(?!\*\*\*)[^/\s@"']{1,256})(?=@)""",
+        ),
         (("://",), r"""://(?P<value>[^/\s:@"']{16,256})(?=@)"""),  # https://TOKEN@github.com
         (
             ("@",),
@@ -115,6 +127,8 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
             ("curl", "--user"),
             r"""(?<![\w-])(?:-u|--user)[ =]?["']?[^\s:"']{1,128}:(?![0-9]+\b|\*\*\*)(?P<value>[^\s"']{4,})""",
         ),
+        # vastai set api-key KEY; prime config set-api-key KEY
+        (("api",), r"""(?i)\bapi[_-]?key\s+["']?(?=[\w-]{0,60}[0-9])(?P<value>[\w-]{20,255})(?![\w.-])"""),
         # W&B's older keys look like git revisions: the words before them tell which it is.
         (
             ("wandb", "netrc", "login", "key"),

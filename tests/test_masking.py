@@ -40,6 +40,12 @@ SECRET = "zG7pQ2vN8kLm4RtY"
         f"GET https://store.example.com/x?X-Amz-Signature={SECRET}&a=1",
         f"cloning https://{SECRET}{SECRET}@github.com/me/private",
         f"redis://:{SECRET}@10.0.0.1:6379/0",
+        f"HTTPS_PROXY=http://me@example.com:{SECRET}@proxy:3128",  # a user's name may be an address of mail
+        f"smtp://me%40example.com:{SECRET}@mail.example.com",
+        f"git clone https://bob:it's{SECRET}@host.example/x.git",
+        f"ClientConfig(base_url='x', api_key=SecretStr('{SECRET}'))",
+        f"vastai set api-key {SECRET}{SECRET}",
+        f"prime config set-api-key {SECRET}{SECRET}",
         f"ghp_{SECRET}{SECRET}",
         f"github_pat_{SECRET}{SECRET}",
         f"hf_{SECRET}{SECRET}",

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    if argv and (instead := familiar.INSTEAD.get(argv[0])):
+    if argv and (instead := familiar.INSTEAD.get(argv[0].partition("=")[0])):
         raise UsageError(instead)
     options = _parser().parse_args(list(argv) or ["status"])
     verb: Verb = options.verb

@@ -22,6 +22,10 @@ INSTEAD = {
     "fg": "A job has no terminal. What it says: supervisorctl tail -f NAME ROLE",
     "clear": "Logs are compressed and bounded without a command: [logs] max_mb of the run file",
     "open": "Another daemon is named by its socket: supervisorctl --socket PATH COMMAND",
+    "-s": "Another daemon is named by its socket: supervisorctl --socket PATH COMMAND",
+    "--serverurl": "Another daemon is named by its socket: supervisorctl --socket PATH COMMAND",
+    "-c": "No file names all daemons. A run is named by its own: supervisorctl -r RUN.toml COMMAND",
+    "--configuration": "No file names all daemons. A run is named by its own: supervisorctl -r RUN.toml COMMAND",
     "quit": "There is no shell to leave. Each call is one command: supervisorctl status",
     "exit": "There is no shell to leave. Each call is one command: supervisorctl status",
 }

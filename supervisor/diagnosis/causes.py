@@ -50,7 +50,7 @@ _WAITING: Final = ("Inference server was not reached", "Inference server is not 
 _TELLING: Final = (ENDED, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
 PART_ENDED: Final = "component-failed"
-_BY_SIGNAL = re.compile(r".{0,120} failed with exit code -(\d{1,2})\b")
+_BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
@@ -181,6 +181,7 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     told = Diagnosis(attempt, "unclear", logs=list(logs), step=_last_step(logs))
     present: list[tuple[Log, Event]] = []
     over: list[tuple[Log, Event]] = []
+    stops = [event.text.lower() for log in logs for event in log.events if event.name == PART_ENDED]
     for log in logs:
         for event in log.events:
             if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
@@ -191,7 +192,8 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
                 event.weak = True
             else:
                 event.anew = None
-            (over if _survived(log, event, logs) else present).append((log, event))
+            survived = _survived(log, event, logs) and not _ended_its_server(log, event, stops)
+            (over if survived else present).append((log, event))
     lived_with = {_where(event) for _, event in over if event.signature is None}
     for log, event in present:
         if event.signature is None and _where(event) in lived_with and log.lines - event.last.line > LAST_LINES:
@@ -293,6 +295,16 @@ def _where(event: Event) -> tuple[str, str]:
 
 def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
     return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, logs))
+
+
+def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
+    """Is it the last that an environment server wrote which the launcher then named as ended?
+
+    A traceback has no time, and such servers say little: the time of the line before may be long before it.
+    """
+    name = log.name.rpartition("/")[2].partition(".log")[0].lower()
+    last = event.role == "env" and event.raised is not None and not (event.over or event.lives)
+    return last and any(f"env server {name} failed" in text for text in stops)
 
 
 def _usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
@@ -541,6 +553,9 @@ def _is_of_users(name: str) -> bool:
 def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
     """What the logs tell of the root beside its own line."""
     assert told.root is not None  # noqa: S101 - for the type checker
+    half = told.root.name == CALLED_UNKNOWN and any(log.half_line and log.name == told.root.last.file for log in logs)
+    if half and any(event.last.line == log.lines for log, event in root.events):
+        told.root.notes.append("The log's last line has no line end: it may be cut, and its rest may say more.")
     names = {root.name, *(one.name for one in told.cascade)}
     if root.name == PART_ENDED and (ended := _BY_SIGNAL.match(root.event.text)) and int(ended[1]) in _SIGNALS:
         told.root.notes.append(f"Exit code -{ended[1]} is {_SIGNALS[int(ended[1])]}.")

@@ -143,8 +143,8 @@ class Tracebacks:
         return not self._open
 
     def unfinished(self, number: int) -> str:
-        """Where the log ends inside a traceback, of which ``number`` is the last line; nothing where it does not."""
-        found = next((one for one in reversed(self._open.values()) if one.end == number and not one.ignored), None)
+        """Where the log ends inside a traceback, which goes on to line ``number``; nothing where it does not."""
+        found = next((one for one in reversed(self._open.values()) if one.end >= number and not one.ignored), None)
         if found is None:
             return ""
         return (

@@ -54,8 +54,10 @@ class Exported:
     def _fields(self, line: bytes) -> bytes:
         record: dict[str, Any] = {}
         ends = 0
+        cut = False
         while line:
             ends += 1
+            cut = not line.endswith(b"\n")
             if not line.strip():
                 break
             name, told, value = line.rstrip(b"\n").partition(b"=")
@@ -65,11 +67,12 @@ class Exported:
                 if len(head) < 8 or size > LONGEST:
                     return line + head  # damaged: what comes next begins anew with a line
                 value = self._file.read(size)
+                cut = len(value) < size
                 ends += head.count(b"\n") + value.count(b"\n") + self._file.read(1).count(b"\n")
             record.setdefault(name.decode(errors="replace"), value)
             line = self._file.readline(LONGEST)
         said = _lines(record)
-        return said + b"\n" * max(1, ends - said.count(b"\n"))
+        return said if cut else said + b"\n" * max(1, ends - said.count(b"\n"))
 
 
 def _lines(record: dict[str, Any]) -> bytes:

@@ -88,26 +88,30 @@ def scan(
     return _Scan(name, role, attempt, kernel).read(stream, progress)
 
 
-def blocks(stream: BinaryIO, log: Log, progress: Callable[[int], object] = lambda size: None) -> Iterator[bytes]:
+def blocks(
+    stream: BinaryIO, log: Callable[[], Log], progress: Callable[[int], object] = lambda size: None
+) -> Iterator[bytes]:
     """Whole lines in pieces of about a megabyte, each behind its line end, without colours.
 
-    A line without end is cut, so that memory is bounded.
+    A line without end is cut, so that memory is bounded. ``log``: the one that is being read.
     """
     rest = b""
+    begun = False
     try:
         while data := stream.read(BLOCK_BYTES):
-            log.bytes += len(data)
+            begun = True
+            log().bytes += len(data)
             progress(len(data))
             whole, end, rest_of_it = data.rpartition(b"\n")
             if end:
                 yield plain_bytes(b"\n%b%b" % (rest, whole))
             rest = (rest_of_it if end else rest + data)[:LINE_BYTES]
     except (EOFError, zlib.error) as error:
-        if not log.bytes:
+        if not begun:
             raise OSError("it is compressed, and damaged from its start on") from error
-        log.trouble = "its compressed end is missing or damaged"
+        log().trouble = "its compressed end is missing or damaged"
     if rest:
-        log.half_line = True
+        log().half_line = True
         yield plain_bytes(b"\n" + rest)
 
 
@@ -192,7 +196,7 @@ class _Scan:
 
     def read(self, stream: BinaryIO, progress: Callable[[int], object]) -> list[Log]:
         around: re.Pattern[bytes] | None = None
-        for block in blocks(stream, self.log, progress):
+        for block in blocks(stream, lambda: self.log, progress):
             if self._number == 0:
                 around = wrapper(_begun(block))
                 self._guess_role(block)
@@ -285,7 +289,7 @@ class _Scan:
             self._note(line)
             log.last_ordinary = line.text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
-        log.cut = self._tracebacks.unfinished(self._number)
+        log.cut = self._tracebacks.unfinished(self._number - log.half_line)
         if not (log.events or log.cut or self._serves):
             self._look_at_last_words()
         for event in log.events:
@@ -479,7 +483,10 @@ class _Scan:
         self._end()
         self._number = number
         self._kernel = kernel
+        before = self.log
         self._begin(f"{self._whole} ({name})", role, number)
+        if not before.lines:  # it began with the name: what was read is this log's
+            self.log.bytes, self.log.half_line = before.bytes, before.half_line
 
     def _progress(self, line: Line) -> None:
         message = line.text.strip()

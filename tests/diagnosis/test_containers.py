@@ -160,6 +160,48 @@ def test_the_beginning_of_an_exceptions_name_is_not_told_as_its_name_alone(
     assert f"{log} was cut inside its last error" in capsys.readouterr().out
 
 
+def test_an_unknown_error_in_a_last_line_without_an_end_may_have_been_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n".join(
+        [*HEALTHY, "Traceback (most recent call last):", FRAME, "torch.AcceleratorError: CUDA error: an ill"]
+    )
+    (tmp_path / "trainer.log").write_text(text)
+    main(["diagnose", str(tmp_path / "trainer.log")])
+    assert "it may be cut" in capsys.readouterr().out
+    (tmp_path / "trainer.log").write_text(f"{text}\n")
+    main(["diagnose", str(tmp_path / "trainer.log")])
+    assert "it may be cut" not in capsys.readouterr().out
+
+
+def test_a_cut_inside_the_name_of_the_exception_is_a_cut_inside_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = "03:00:09   ERROR Fatal error in train"
+    text = "\n".join([*HEALTHY, error, "Traceback (most recent call last):", FRAME, "    raise it", "tor"])
+    (tmp_path / "trainer.log").write_text(text)
+    main(["diagnose", str(tmp_path / "trainer.log")])
+    said = capsys.readouterr().out
+    assert "was cut inside its last error" in said and "/me/env.py:12 in extract" in said
+
+
+def test_an_export_that_is_cut_inside_its_last_error_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        *HEALTHY,
+        "Traceback (most recent call last):",
+        FRAME,
+        "\x1b[31mtorch.AcceleratorError\x1b[0m: CUDA error: x",
+    ]
+    data = export(lines)
+    for end in (data.rindex(b": CUDA") + 9, data.rindex(b"Accelerator") + 3):
+        (tmp_path / "unit.export").write_bytes(data[:end])
+        main(["diagnose", str(tmp_path / "unit.export")])
+        said = capsys.readouterr().out
+        assert "it may be cut" in said or "was cut inside its last error" in said
+
+
 def test_a_whole_error_without_a_newline_after_it_is_not_called_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,3 +256,16 @@ def test_ray_says_its_own_things_with_heads_of_its_own() -> None:
     assert line.text.endswith("2 Workers killed")
     line = parse(b"2025-12-07 09:57:19,206\tWARNING worker.py:1986 -- A worker died or was killed while executing")
     assert (line.level, line.text[:14]) == ("WARNING", "worker.py:1986")
+
+
+def test_of_several_logs_in_one_text_the_bytes_and_the_cut_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n".join(["==> logs/trainer.log <==", *HEALTHY, "", "==> logs/orchestrator.log <==", *HEALTHY, *SAID[4:6]])
+    (tmp_path / "all.txt").write_text(text)
+    main(["diagnose", str(tmp_path / "all.txt")])
+    said = capsys.readouterr().out
+    assert "0 B" not in said and "was cut inside its last error" in said
+    (tmp_path / "all.gz").write_bytes(gzip.compress(text.encode() + b"\n" + os.urandom(9000).hex().encode())[:-3000])
+    main(["diagnose", str(tmp_path / "all.gz")])
+    assert "its compressed end is missing" in capsys.readouterr().out

@@ -210,3 +210,39 @@ def test_an_exception_whose_traceback_is_not_there_is_no_silence() -> None:
         ["Error: x"],
     ):
         assert read("out.txt", None, *lines).root is None
+
+
+def test_an_environment_server_that_logs_seldom_did_not_survive_what_ended_it() -> None:
+    steps = [f"03:10:{n:02d} SUCCESS Step {n} | Time: 1.00s | Reward: 0.3" for n in range(1, 30)]
+    own = [
+        "2026-08-18 03:00:01,123 - verifiers.serve.server - INFO - started",
+        *raised("OSError: [Errno 24] Too many open files"),
+    ]
+    stop = ["03:10:40   ERROR Error: Train env server math (hard) failed with exit code 1"]
+    logs: list[tuple[str, Role, list[str]]] = [
+        ("rl.log", "launcher", stop),
+        ("orchestrator.log", "orchestrator", steps),
+        ("envs/train/Math (hard).log", "env", own),
+        ("envs/train/other.log", "env", [own[0], *raised("ValueError: it is handled")]),
+    ]
+    found = diagnose([log for name, role, lines in logs for log in scan(_stream(lines), name, role)])[-1]
+    assert found.root is not None
+    assert (found.root.name, found.root.first.file) == ("too-many-files", "envs/train/Math (hard).log")
+
+
+def test_the_death_of_the_router_before_the_engine_is_no_silence() -> None:
+    found = read(
+        "inference.log",
+        "inference",
+        "03:00:01    INFO Starting router on http://0.0.0.0:8000/v1 (engine on port 8100)",
+        "(APIServer pid=1) INFO 08-18 03:02:01 [loggers.py:236] Engine 000: Avg generation throughput: 9.0 tokens/s",
+        "03:10:30   ERROR Router exited with code -11 - shutting down",
+        "(APIServer pid=1) INFO 08-18 03:10:31 [launcher.py:110] Shutting down FastAPI HTTP server.",
+        "(APIServer pid=1) INFO 08-18 03:10:32 [launcher.py:111] Application shutdown complete.",
+    )
+    assert found.root is not None
+    assert found.root.name == "router-gone"
+
+
+def _stream(lines: list[str]) -> io.BytesIO:
+    return io.BytesIO("\n".join(lines).encode())

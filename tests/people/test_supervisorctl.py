@@ -405,6 +405,8 @@ def test_changed_configuration_is_named_and_never_taken_by_a_word_of_habit(serve
         (["remove", "x"], "supervisorctl shutdown NAME"),
         (["reload"], "supervisorctl upgrade NAME"),
         (["maintail", "-f"], "supervisorctl events -f"),
+        (["-c", "/etc/supervisor/supervisord.conf", "status"], "supervisorctl -r RUN.toml COMMAND"),
+        (["--serverurl=unix:///run/supervisor.sock", "status"], "supervisorctl --socket PATH COMMAND"),
         (["fg", "x"], "supervisorctl tail -f NAME ROLE"),
         (["clear", "all"], "[logs] max_mb"),
         (["open", "unix:///x"], "supervisorctl --socket PATH"),

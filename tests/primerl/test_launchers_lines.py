@@ -55,6 +55,9 @@ ENDS = [
     ("2026-08-18", "Error: Train env server wordle failed with exit code -9", "An environment server died: "),
     ("2026-08-18", "Error: Eval env server aime-2024.v1 failed with exit code 1", "An environment server died: "),
     ("2026-08-18", "Error: Train env server owner/inference@0.1.2 failed with exit code 1", "An environment server"),
+    # What an environment is called is free: the launcher only makes its letters small.
+    ("2026-08-18", "Error: Train env server aime [hard] failed with exit code -9", "An environment server died: "),
+    ("2026-08-18", "Error: Eval env server math(2), it's #1 failed with exit code 1", "An environment server died: "),
     ("2026-08-18", "Error: Trainer failed with exit code 1", "The trainer died: "),
     ("2026-08-18", "Error: Orchestrator failed with exit code 1", "The orchestrator died: "),
     ("2026-08-18", "Error: Inference failed with exit code 1", "vLLM died: "),
