@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from supervisor import secrets
@@ -338,6 +338,7 @@ PARTS += [
 
 
 @settings(max_examples=300)
+@example("token='")
 @given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
 def test_json_is_json_and_has_as_many_lines_afterwards(text: str) -> None:
     once = json.dumps({"a": text, "n": [text, 1]})
