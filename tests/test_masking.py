@@ -306,6 +306,7 @@ PWD=/root/prime-rl/outputs SSH_AUTH_SOCK=/tmp/ssh-XXXX/agent.1234
 """
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_what_a_healthy_run_says_stays_as_it_is() -> None:
     for line in HEALTHY.splitlines():
         assert masked(line) == line
