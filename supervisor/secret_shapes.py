@@ -27,7 +27,7 @@ _ENDS = r"(?:[_-][\w-]{0,20}|[0-9]{0,3})(?<![_-]path)(?<![_-]file)(?<![_-]dir)(?
 # Also as a class shows it: SecretStr('...').
 _QUOTED = (
     r"""(?:[A-Za-z_][\w.]{0,39}\()?[bBrRuU]{0,2}(?P<quote>["'])(?!\*\*\*|<)"""
-    r"""(?P<quoted>(?:(?!(?P=quote))[^\r\n]){%d,2048})(?P=quote)"""
+    r"""(?P<quoted>(?:(?!(?P=quote)|"[,}\]])[^\r\n]){%d,2048})(?P=quote)"""  # never over the end of JSON's own text
 )
 _KEYS = (
     r"passw(?:or)?d|passphrase|(?:api|access|application|encryption|private|secret)[_-]?key(?:[_-]?id)?|account_?key"

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from supervisor import secrets
@@ -306,6 +306,7 @@ PWD=/root/prime-rl/outputs SSH_AUTH_SOCK=/tmp/ssh-XXXX/agent.1234
 """
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_what_a_healthy_run_says_stays_as_it_is() -> None:
     for line in HEALTHY.splitlines():
         assert masked(line) == line
@@ -338,6 +339,7 @@ PARTS += [
 
 
 @settings(max_examples=300)
+@example("token='")
 @given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
 def test_json_is_json_and_has_as_many_lines_afterwards(text: str) -> None:
     once = json.dumps({"a": text, "n": [text, 1]})

@@ -43,7 +43,8 @@ def heal(tmp_path: Path) -> Iterator[Any]:
         pod = Pod(tmp_path, era, faults=[struck], settings=settings, max_steps=MAX_STEPS, **{"step_s": 0.5, **knobs})
         pods.append(pod)
         pod.start()
-        pod.wait_for(lambda: len(pod.practice.starts()) > 1, "the job is started again")
+        # What the fault strikes may explain its silence: a save that never ends does for two minutes.
+        pod.wait_for(lambda: len(pod.practice.starts()) > 1, "the job is started again", timeout_s=180)
         second = set(pod.practice.alive())
         pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over")
         assert pod.sentences("stopped-job"), "the old attempt was stopped, and nothing of it was left"
