@@ -38,7 +38,7 @@ ELSEWHERE = (
     *("hub-*", "wandb-*", "name-not-resolved", "dataset-not-found", "*key-missing", "judge-unpaid"),
     *("config-*", "run-folder-used", "environment-*", "module-missing", "packages-*", "program-missing", "library-*"),
     *("glibc-*", "toolkit-*", "compile*", "model-*", "tokenizer-*", "chat-template-missing"),
-    *("engine-*", "inference-*", "kv-cache-too-small", "*start-failed"),
+    *("engine-*", "inference-*", "router-gone", "kv-cache-too-small", "*start-failed"),
     *("ray-*", "cuda-call-failed", "checkpoint-not-written", "dataset-part-missing", "hydra-config-invalid"),
     *("no-gradient", "sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ"),
 )
