@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,8 +64,10 @@ def escaped(role, env=None):
         become(role, dict(os.environ) if env is None else env)
 
 def segment(name):
-    # Made, held, and never removed.
-    return os.open("/dev/shm/%s%d" % (name, os.getpid()), os.O_RDWR | os.O_CREAT, 0o600)
+    # Made, held, and never removed. Named after this folder: another test may be given the same process numbers.
+    import zlib
+    named = "/dev/shm/%szoo-%d-%d" % (name, zlib.crc32(os.getcwd().encode()), os.getpid())
+    return os.open(named, os.O_RDWR | os.O_CREAT, 0o600)
 
 if role == "innocent":
     tell("innocent-%d" % os.getpid()); sleep()
@@ -117,10 +120,10 @@ elif role == "regrouped":
 elif role == "engine":
     import socket
     server = socket.create_server(("127.0.0.1", 0))
-    held = segment("psm_zoo"), segment("vllm-zoo-")
+    held = segment("psm_"), segment("vllm-")
     tell("port", server.getsockname()[1]); tell(role); sleep()
 else:
-    held = segment("nccl-zoo-")
+    held = segment("nccl-")
     tell(role); sleep()
 """
 
@@ -177,10 +180,9 @@ def alive_in(folder: Path) -> list[str]:
     return found
 
 
-def segments_of(pids: list[int]) -> list[str]:
-    """What processes with these numbers left in /dev/shm."""
-    names = ("psm_zoo", "vllm-zoo-", "nccl-zoo-")
-    return [path for pid in pids for name in names if Path(path := f"/dev/shm/{name}{pid}").exists()]
+def segments_of(folder: Path) -> list[str]:
+    """What the job that ran in the folder left in /dev/shm."""
+    return [str(path) for path in Path("/dev/shm").glob(f"*zoo-{zlib.crc32(os.fsencode(folder.resolve()))}-*")]
 
 
 def taken(port: int) -> bool:
@@ -193,15 +195,6 @@ def taken(port: int) -> bool:
     return False
 
 
-def pids_in(folder: Path) -> list[int]:
-    """The numbers that the roles of a job left as notes."""
-    found = []
-    for role in ROLES:
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int((folder / role).read_text()))
-    return found
-
-
 def look_behind(count: Count, folder: Path, way: str) -> None:
     """All observers, right after a stop: what do they see of the job that ran in the folder?"""
     count.stops += 1
@@ -209,7 +202,7 @@ def look_behind(count: Count, folder: Path, way: str) -> None:
     if held(folder):
         count.left.append(f"{way}: somebody holds {folder / FIFO}")
     count.left += [f"{way}: {one}" for one in alive_in(folder)]
-    count.segments += segments_of(pids_in(folder))
+    count.segments += segments_of(folder)
     with contextlib.suppress(OSError, ValueError):
         if taken(port := int((folder / "port").read_text())):
             count.ports.append(port)
