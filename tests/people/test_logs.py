@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import logs
-from supervisor.log_outlets import RotatedFile, StreamOutlet, journal_datagram, json_line
+from supervisor.base import logs
+from supervisor.base.log_outlets import RotatedFile, StreamOutlet, journal_datagram, json_line
 from tests.people.desk import until
 
 SPEAK = """
@@ -264,7 +264,7 @@ def test_what_is_no_plain_file_is_written_to_and_never_moved(tmp_path: Path) -> 
 FULL = """
 import sys
 from pathlib import Path
-from supervisor.log_outlets import RotatedFile
+from supervisor.base.log_outlets import RotatedFile
 disk = Path(sys.argv[1])
 outlet = RotatedFile(disk / "log.json", limit_bytes=20_000, keep=3)
 line = {"level": "info", "event": "x", "sentence": "y" * 100}

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import shim
-from supervisor.effects import own_cgroup, stop, survivors, transient
+from supervisor.process import own_cgroup, shim, stop, survivors, transient
 from tests.process.conftest import BLUNT, Attempt, kill, wait_for
 
 FORKS_AND_LEAVES = """

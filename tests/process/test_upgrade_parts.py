@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from supervisor import upgrade
 from supervisor.core import facts as f
 from supervisor.core.state import Busy, Fence, Leave, OwnEngine, State
-from supervisor.upgrade import Upgrade, busy_with
+from supervisor.daemon import upgrade
+from supervisor.daemon.upgrade import Upgrade, busy_with
 
 TAKING = f.Settings(run_id="r", take_over=True)
 

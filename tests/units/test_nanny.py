@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import nanny
+from supervisor.process import nanny
 
 PRELUDE = """
 import os, signal, sys, time
@@ -149,7 +149,7 @@ def test_no_wish_for_the_first_wait_makes_it_spin(crib: Crib, wished: str) -> No
 
 def test_every_signal_that_tells_of_the_end_is_handed_on() -> None:
     """One that the daemon listens to and the nanny does not would kill the nanny."""
-    from supervisor import upgrade
+    from supervisor.daemon import upgrade
     from supervisor.sensors.leaving import SIGNALS
 
     assert set(SIGNALS.values()) <= set(nanny.FORWARDED)
@@ -408,7 +408,7 @@ def test_the_command_turns_into_it_and_keeps_its_pid(tmp_path: Path) -> None:
 
 
 def test_its_numbers_are_those_of_the_contract_and_it_needs_no_package() -> None:
-    from supervisor import errors
+    from supervisor.base import errors
 
     codes = (nanny.FINISHED, nanny.TRY_AGAIN, nanny.PERSON_NEEDED, nanny.POD_UNFIT)
     contract = (errors.EXIT_FINISHED, errors.EXIT_TRY_AGAIN, errors.EXIT_PERSON_NEEDED, errors.EXIT_POD_UNFIT)
@@ -526,7 +526,7 @@ HOLDER = """
 import contextlib, pathlib
 sys.path[:0] = [os.environ["SOURCE"], *os.environ["PACKAGES"].split(":")]
 from supervisor import run_lock
-from supervisor.errors import SupervisorError
+from supervisor.base.errors import SupervisorError
 try:
     lock = run_lock.take(pathlib.Path(box, "state"), "night", os.environ)
 except SupervisorError as error:
