@@ -66,8 +66,9 @@ def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapp
         before = there.pop(full, None)
         if before is not None and before.size == len(data) and before.sha1 is not None and before.sha1 == sha1(data):
             continue
-        store.put_bytes(full, data)
-        if before is not None:
+        stored = store.put_bytes(full, data)
+        # Without versions, the same bytes within a second have the same id: that is the new one.
+        if before is not None and before.file_id != stored.file_id:
             replaced.append(before)
         sent += 1
     oldest_first = sorted(there.values(), key=lambda file: file.uploaded_at)

@@ -10,7 +10,7 @@ hashed, and only one that may share most of its bytes with the step before is ha
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,6 +168,7 @@ class _Publish:
         if f"{self.folder}{MANIFEST}" in listing and (self.plan.reread or not untouched):
             listing = self._without_rotten(files, listing, before)
         already = untouched and not self.rotten
+        stored: dict[str, StoredFile] = {}
         left = self._left(before) if same and before is not None else ""
         if not already:
             self._fence()
@@ -184,7 +185,7 @@ class _Publish:
             moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
         note = "; ".join(filter(None, (self._told_of_rot(), note)))
         if same and (self.plan.reread or not already):
-            self._drop_replaced(file_id)
+            self._drop_replaced(file_id, stored)
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
@@ -481,12 +482,14 @@ class _Publish:
         data = manifest.to_bytes()
         return data, put_and_read_back(self.store, f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
 
-    def _drop_replaced(self, manifest_id: str) -> None:
+    def _drop_replaced(self, manifest_id: str, stored: Mapping[str, StoredFile]) -> None:
         """Delete the versions that a mend replaced: the rotten files, and the manifests that name them.
 
         Done again after a kill, when nothing is rotten any more, by ``keeping.tidy`` and for the manifests here.
         """
-        names = {f"{self.folder}{name}": file.file_id for name, file in self.rotten.items()}
+        # Without versions, an id is the bytes' hash and a second: what was sent in the rotten one's second has its id.
+        now = {file.file_id for file in stored.values()}
+        names = {f"{self.folder}{name}": file.file_id for name, file in self.rotten.items() if file.file_id not in now}
         name = f"{self.folder}{MANIFEST}"
         versions = self.store.list_versions(self.folder if names else name)
         replaced = [

@@ -18,7 +18,7 @@ from supervisor.checkpoints.claims import Fence, FencedError, claim, writer_name
 from supervisor.checkpoints.publish import publish
 from supervisor.storage.base import Store
 from tests.b2server import B2Server
-from tests.checkpoints_store.conftest import RUN, Step, Transfers, b2_store, quiet, transfers
+from tests.checkpoints_store.conftest import RUN, Step, Transfers, b2_store, quiet, transfers, until
 
 __all__ = ["transfers"]
 A, B = (writer_name(f"pod-{name}", name * 16, "0001") for name in "ab")
@@ -63,6 +63,8 @@ def landed(b2: B2Server, tmp_path: Path) -> Step:
     with ThreadPoolExecutor(1) as pool:
         lost = pool.submit(published, ours, mine, tmp_path / "sa", 1, A)
         assert fault.held.wait(60)
+        # Only this one request is in flight: else both pods might send parts of one upload, which B then tries again.
+        until(lambda: by_name(b2, 20).keys() >= contents(mine).keys() - {SMALL}, "the rest of A's step has arrived")
         assert take_over(theirs, B) == 2
         published(theirs, others, tmp_path / "sb", 2, B)
         assert by_name(b2, 20).items() >= contents(others).items()

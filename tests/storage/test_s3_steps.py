@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.checkpoints import log_files
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import open_store
@@ -120,3 +121,13 @@ def test_what_rotted_there_is_sent_anew_when_the_step_is_published_by_hand(
     assert not any(key.endswith("trainer/empty") for key in sent), "nothing in it can rot"
     rot.times = 0
     assert not scrub(store, RUN, quiet, deep=100).damaged
+
+
+def test_what_is_sent_twice_within_a_second_is_not_deleted_as_its_own_older_state(
+    s3: Proxy, s3_place: Callable[[bool], str]
+) -> None:
+    """Without versions, the hash and the second are all that an object is known by."""
+    store = open_store(f"s3://{s3_place(False)}", s3.url, S3_ENVIRON, streams=2, retry=QUICK)
+    for _ in range(2):
+        log_files.put_logs(store, RUN, "0" * 16, 1, {"trainer": b"the same bytes"})
+    assert [file.size for file in store.list(f"{RUN}/{log_files.FOLDER}")] == [14]
