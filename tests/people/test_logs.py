@@ -24,7 +24,7 @@ from tests.people.desk import until
 SPEAK = """
 import os, sys
 from pathlib import Path
-from supervisor import logs
+from supervisor.base import logs
 logs.configure(sys.argv[1], "info", Path(sys.argv[2]) if sys.argv[2] else None, "bs4", journal_socket=Path(sys.argv[3]))
 logs.say("info", "step", "step 80 of 1000, 212 s, reward 0.41", step=80, attempt=2)
 logs.say("error", "verdict", "vLLM is dead:\\nits process is gone.", incident=3)
