@@ -7,7 +7,7 @@ then a storm in which each of as many lines is a known error; then a captured lo
 last a daemon that was killed and comes back to 1 GB that nobody has read.
 
 A *wait* is the time from the moment at which something is put into the loop's inbox until the loop takes it out, and
-how late the loop is for a moment that the core named. The daemon measures it itself, always (`supervisor.inbox`,
+how late the loop is for a moment that the core named. The daemon measures it itself, always (`supervisor.daemon.inbox`,
 /metrics); a probe adds fifty chores a second that do nothing, so that there are enough of them for a 99.9th percentile.
 Beside it runs an idle control loop, the same inbox and the same probe in a process of its own: what it waits is the
 machine's doing.

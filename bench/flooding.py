@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.inbox import Inbox
+from supervisor.daemon.inbox import Inbox
 
 PERIOD_S = 0.02
 BURSTS_A_SECOND = 20

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from supervisor.config import Deadlines, Recovery, Supervision
+from supervisor.config.settings import Deadlines, Recovery, Supervision
 from supervisor.simulator.practice import Practice, make_practice
 from tests.e2e.rig import Pod
 

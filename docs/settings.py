@@ -15,7 +15,7 @@ from pages import main
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 
 PAGE = Path(__file__).with_name("settings.md")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pynvml
 
-from supervisor import homes, unix_socket
-from supervisor.effects import transient
+from supervisor.base import homes, unix_socket
+from supervisor.process import transient
 
 KEPT = (
     # To find and run programs, and for pytest itself.

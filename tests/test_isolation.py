@@ -16,9 +16,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from supervisor.base.unix_socket import Claim, Door
 from supervisor.cli import client, which
-from supervisor.effects import transient
-from supervisor.unix_socket import Claim, Door
+from supervisor.process import transient
 from tests.conftest import MACHINE
 from tests.isolation import KEPT
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.errors import TryAgainError
 from supervisor.core import facts as f
 from supervisor.core.decide import Decision, decide
 from supervisor.core.state import State
-from supervisor.errors import TryAgainError
-from supervisor.journal import BALLAST_BYTES, SNAPSHOT_EVERY, WAL_BYTES, Journal
+from supervisor.journal.journal import BALLAST_BYTES, SNAPSHOT_EVERY, WAL_BYTES, Journal
 from tests.core.world import World
 
 
@@ -142,7 +142,7 @@ def test_an_observation_that_this_version_cannot_take_costs_itself_alone(
             raise KeyError("a mistake of this version")
         return decide(state, observation)
 
-    monkeypatch.setattr("supervisor.journal.decide", mistaken)
+    monkeypatch.setattr("supervisor.journal.journal.decide", mistaken)
     again = Journal(tmp_path)
     state, count = again.rebuild()
     assert again.set_aside is None
@@ -192,7 +192,7 @@ def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_acknowledged(tmp
         from supervisor.core.decide import decide
         from supervisor.core.facts import Observation, StepDone
         from supervisor.core.state import State
-        from supervisor.journal import Journal
+        from supervisor.journal.journal import Journal
         journal, state = Journal(Path(sys.argv[1])), State()
         for number in range(100000):
             observation = Observation(float(number), 0.0, StepDone("orchestrator", number, reward=0.5))
@@ -225,7 +225,7 @@ def test_kill_9_while_old_rows_are_compressed_loses_nothing(tmp_path: Path) -> N
         """
         import sys
         from pathlib import Path
-        from supervisor import archive, journal
+        from supervisor.journal import archive, journal
         from supervisor.core.decide import decide
         from supervisor.core.facts import Observation, StepDone
         journal.SNAPSHOT_EVERY, archive.PIECE = 3, 2
@@ -265,7 +265,7 @@ def test_a_full_disk_releases_the_ballast_and_never_raises(tmp_path: Path) -> No
         from supervisor.core.decide import decide
         from supervisor.core.facts import Observation, StepDone, WorkSeen
         from supervisor.core.state import State
-        from supervisor.journal import Journal
+        from supervisor.journal.journal import Journal
         journal, state = Journal(Path(sys.argv[1])), State()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         def write(number):

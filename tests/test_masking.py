@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from supervisor import secrets
+from supervisor.base import secrets
+from supervisor.base.secret_shapes import WINDOW
+from supervisor.base.secrets import masked, masked_all, masked_words, told
 from supervisor.core import facts as f
-from supervisor.effects.evidence.ends import tail_of
-from supervisor.secret_shapes import WINDOW
-from supervisor.secrets import masked, masked_all, masked_words, told
+from supervisor.evidence.ends import tail_of
 from tests import canaries
 from tests.canaries import CORE, ESCAPES, LINES, found_in
 from tests.evidence.rig import WAITS, running

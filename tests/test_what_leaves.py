@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import log_window
+from supervisor.api import log_window
 from supervisor.cli import main as program
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.jobs.base import LogSource
-from supervisor.journal import Journal
+from supervisor.journal.journal import Journal
 from supervisor.primerl.logs import SHOWN, parse_line
 from supervisor.sensors.logs import LogSensor
 from supervisor.sensors.processes import read_title

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import witness
+from supervisor.base.errors import TryAgainError
 from supervisor.core.codec import encode
 from supervisor.core.decide import decide
 from supervisor.core.facts import Command
 from supervisor.core.journal_lost import Orders
 from supervisor.core.state import State
-from supervisor.errors import TryAgainError
-from supervisor.incidents import told
-from supervisor.journal import Journal
-from supervisor.witness import Witness
+from supervisor.daemon import witness
+from supervisor.daemon.witness import Witness
+from supervisor.journal.journal import Journal
+from supervisor.views.incidents import told
 from tests.core.world import World
 
 Damage = Callable[[Path], None]

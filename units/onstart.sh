@@ -57,7 +57,7 @@ take_over() {
   return 0
 }
 
-# others_can_write FILE: prints who else can change or swap it and succeeds, or fails. As supervisor/trust.py, which is not
+# others_can_write FILE: prints who else can change or swap it and succeeds, or fails. As supervisor/base/trust.py, which is not
 # installed yet when this is asked: each folder, link and file on the way belongs to root or us, and only they may write.
 others_can_write() {
   local left=$1 at='' word target links=0 uid gid mode

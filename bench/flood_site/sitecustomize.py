@@ -19,9 +19,9 @@ def _nothing() -> None:
 
 
 def _install() -> None:
-    from supervisor import daemon
+    from supervisor.daemon import loop
 
-    run = daemon.Daemon.run
+    run = loop.Daemon.run
 
     def probed(self: Any) -> int:
         def probe() -> None:
@@ -32,7 +32,7 @@ def _install() -> None:
         threading.Thread(target=probe, name="probe", daemon=True).start()
         return run(self)
 
-    daemon.Daemon.run = probed  # type: ignore[method-assign]
+    loop.Daemon.run = probed  # type: ignore[method-assign]
 
 
 if os.environ.get("RL_FLOOD_PROBE") and "supervisor.cli.main" in sys.orig_argv and "run" in sys.orig_argv:

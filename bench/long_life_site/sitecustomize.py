@@ -12,7 +12,8 @@ _HELD: list[object] = []
 
 def _shorten(scale: float) -> None:
     """How long the journal keeps its older part, in the proportion in which a day is shorter here."""
-    from supervisor import archive, housekeeping, journal
+    from supervisor.daemon import housekeeping
+    from supervisor.journal import archive, journal
 
     archive.KEEP_S /= scale
     archive.KEEP_OBSERVATIONS = 3000  # a day has about as many facts here; 200 000 is about a day of a real pod's

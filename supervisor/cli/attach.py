@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from supervisor import attach as finding
-from supervisor import daemon, upgrade
+from supervisor.base.secrets import remember_environment
 from supervisor.cli.client import Client, NotThereError
-from supervisor.config import load
+from supervisor.config.settings import load
+from supervisor.daemon import find_job as finding
+from supervisor.daemon import loop, upgrade
 from supervisor.primerl import open_job
-from supervisor.secrets import remember_environment
 
 
 def attach(path: Path, pid: int | None) -> int:
@@ -21,7 +21,7 @@ def attach(path: Path, pid: int | None) -> int:
     """
     remember_environment(os.environ)
     if upgrade.VARIABLE in os.environ:  # the program before, in this very process, had found the job
-        return daemon.main(path, attached=True)
+        return loop.main(path, attached=True)
     run_file = load(path)
     found = finding.find(run_file, open_job(run_file, os.environ), pid)
     number, ticks = found.process
@@ -29,6 +29,6 @@ def attach(path: Path, pid: int | None) -> int:
         taken, sentence = Client(run_file.socket, run=run_file.run.id).command("attach", [f"{number}:{ticks}"])
     except NotThereError:
         print(f"Attaching to process {number}: {found.title} ({found.why}). It is never touched.", file=sys.stderr)
-        return daemon.main(path, attach_to=found.process)
+        return loop.main(path, attach_to=found.process)
     print(sentence, file=sys.stdout if taken else sys.stderr)
     return 0 if taken else 1

@@ -15,11 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from supervisor import env_file
+from supervisor.base import env_file
+from supervisor.base.errors import SupervisorError, UsageError
+from supervisor.base.secrets import masked_all, remember_environment
 from supervisor.cli import findings, fixing, patience
 from supervisor.cli.render import Paint
-from supervisor.config import RunFile
-from supervisor.errors import SupervisorError, UsageError
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.preflight import examine
 from supervisor.preflight.beside import Beside
@@ -28,7 +29,6 @@ from supervisor.preflight.finding import Finding
 from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping, yielding
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
-from supervisor.secrets import masked_all, remember_environment
 from supervisor.storage import keys
 from supervisor.storage.base import Store
 
@@ -109,7 +109,7 @@ def problems(path: Path, run_file: RunFile, environ: Mapping[str, str] = os.envi
 
 
 def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """For the daemon (supervisor.start_check): print the findings as JSON. ``settings``: the run's, as JSON."""
+    """For the daemon (supervisor.daemon.start_check): print the findings as JSON. ``settings``: the run's, as JSON."""
     remember_environment(environ)
     run_file = RunFile.model_validate_json(settings)
     subject, _ = gather_run(path, environ=environ, run_file=run_file)

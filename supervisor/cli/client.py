@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from supervisor.errors import SupervisorError
-from supervisor.unix_socket import remove_if_dead, socket_dirs, user_name
+from supervisor.base.errors import SupervisorError
+from supervisor.base.unix_socket import remove_if_dead, socket_dirs, user_name
 
 TIMEOUT_S = 15.0
 

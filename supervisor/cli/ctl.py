@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
+from supervisor.base.errors import UsageError
 from supervisor.cli import familiar, incidents, render, said, which
 from supervisor.cli.client import NotThereError, RefusedError, UnclearError
 from supervisor.cli.terminal import reply, run_cli
 from supervisor.cli.which import Here
-from supervisor.errors import UsageError
 
 # Linux Standard Base, init script actions: of `status` 0 running, 3 not running, 4 unknown.
 LSB_RUNNING, LSB_NOT_RUNNING, LSB_UNKNOWN = 0, 3, 4
@@ -183,7 +183,9 @@ def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:
     status: dict[str, Any] = {"run": run.id or str(run.socket), "state": "not-running", "sentence": sentence}
     if run.state_dir is None or not (run.state_dir / "journal.db").exists():
         return status
-    from supervisor.unwatched import look  # late: beside a daemon it is not needed, and takes a while to load
+    from supervisor.views.without_daemon import (
+        look,  # late: beside a daemon it is not needed, and takes a while to load
+    )
 
     found = look(run.state_dir, run.id, run.log_files())
     word = "unwatched" if found["job"] else "not-running"

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from supervisor.base.errors import SupervisorError, UsageError
+from supervisor.base.secrets import masked_all
 from supervisor.cli import render
 from supervisor.cli.reading import Progress
 from supervisor.cli.terminal import say
@@ -18,8 +20,6 @@ from supervisor.diagnosis.places import Source, Sources, opened, sources
 from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
 from supervisor.diagnosis.telling import as_json, text
-from supervisor.errors import SupervisorError, UsageError
-from supervisor.secrets import masked_all
 
 NAMED, UNREADABLE, NOTHING_KNOWN = 0, 1, 3
 

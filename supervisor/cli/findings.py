@@ -9,8 +9,8 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
+from supervisor.base.errors import UsageError
 from supervisor.cli.render import Paint, safe
-from supervisor.errors import UsageError
 from supervisor.preflight.finding import SEVERITIES, Finding, Rule, rules
 from supervisor.preflight.gate import beaten
 

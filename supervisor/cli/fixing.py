@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from supervisor.base.secrets import masked
 from supervisor.cli import findings
 from supervisor.cli.render import PLAIN, safe
 from supervisor.preflight import fixes as patching
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.fixes import Fixes
-from supervisor.secrets import masked
 
 
 def show(found: Sequence[Finding], *, write: bool, command: str) -> Fixes:

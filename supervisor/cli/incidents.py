@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.errors import UsageError
 from supervisor.cli import render, which
 from supervisor.cli.client import NotThereError, RefusedError
 from supervisor.core.words import root_line, size, span
-from supervisor.errors import UsageError
 
 SHOWN_STEPS = 3  # of what was done, in the list
 
@@ -68,7 +68,7 @@ def _found(options: argparse.Namespace, name: str | None, number: int | None) ->
                 raise
         else:
             return answer
-    from supervisor import incidents  # late: beside a daemon it is not needed, and takes a while to load
+    from supervisor.views import incidents  # late: beside a daemon it is not needed, and takes a while to load
 
     return incidents.told(run.folder() if run.state_dir is None else run.state_dir, number, only_open=options.open)
 

@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor import homes
+from supervisor.base import homes
+from supervisor.base.errors import ConfigError
+from supervisor.base.secrets import remember_environment
 from supervisor.cli.launch_line import LARGEST, find
 from supervisor.cli.launch_settings import Draft, draft
 from supervisor.cli.machine import ConfigFound, Machine, look
 from supervisor.cli.pod import Pod, survey
 from supervisor.cli.run_text import run_file_text
-from supervisor.config import RUN_ID, load
-from supervisor.errors import ConfigError
+from supervisor.config.settings import RUN_ID, load
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Source
 from supervisor.primerl.launch_flags import PARTS, Translation, of_files
-from supervisor.secrets import remember_environment
 from supervisor.storage.keys import KEYS
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from supervisor import installing, unit_files
+from supervisor.base.errors import ConfigError, UsageError
 from supervisor.cli import manuals
 from supervisor.cli.check import problems
 from supervisor.cli.render import safe
-from supervisor.config import load
-from supervisor.errors import ConfigError, UsageError
+from supervisor.config.settings import load
+from supervisor.install import installing, unit_files
 
 
 def install(run_file: Path | None, *, now: bool, dry_run: bool, prefix: Path | None) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.base.secret_shapes import SECRET_NAME
+from supervisor.base.secrets import MASK, masked, remember
 from supervisor.cli.launch_words import Kind
 from supervisor.cli.shell_words import Word
-from supervisor.secret_shapes import SECRET_NAME
-from supervisor.secrets import MASK, masked, remember
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|\S+)")
 _SECRET_FLAG = re.compile(r"--?(?:[\w.-]*[.-])?(?:api-?key|token|secret|passw(?:or)?d|access-key)(?:=(.+))?")

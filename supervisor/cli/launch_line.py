@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.base.errors import ConfigError
+from supervisor.base.secrets import masked
 from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
 from supervisor.cli.launch_words import (
     CLUSTER,
@@ -38,8 +40,6 @@ from supervisor.cli.launch_words import (
 )
 from supervisor.cli.shell_text import Command, Raw, assigned, read
 from supervisor.cli.shell_words import Scope, Word, joined
-from supervisor.errors import ConfigError
-from supervisor.secrets import masked
 
 DEEPEST = 6  # a script that starts a script that starts tmux ...
 LARGEST = 1 << 20

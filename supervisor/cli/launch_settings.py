@@ -10,18 +10,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.errors import ConfigError
+from supervisor.base.secret_shapes import SECRET_NAME
+from supervisor.base.secrets import masked, remember
 from supervisor.cli.launch_found import Found, Launch, safe
 from supervisor.cli.launch_words import COMPONENTS, ENGINES
 from supervisor.cli.machine import is_prime_rl
 from supervisor.cli.shell_words import Word
-from supervisor.config import Job
-from supervisor.errors import ConfigError
+from supervisor.config.settings import Job
 from supervisor.jobs.environment import NEVER
 from supervisor.primerl.command import FIXED_ENVIRONMENT
 from supervisor.primerl.configs import Settings, Source, load
 from supervisor.primerl.launch_flags import MOST_GPUS, PARTS, TO_DO, Translation, of_files, settle, translate
-from supervisor.secret_shapes import SECRET_NAME
-from supervisor.secrets import masked, remember
 
 NOFILE: int = Job.model_fields["nofile"].default
 PASSED: Sequence[str] = Job.model_fields["pass_env"].default

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from supervisor.base.errors import ConfigError
 from supervisor.cli.shell_words import Word, joined
-from supervisor.errors import ConfigError
 
 Kind = Literal["rl", "sft", "vf-rl", "command"]
 

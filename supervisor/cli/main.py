@@ -9,9 +9,9 @@ from datetime import date
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.base.errors import EXIT_USAGE, ConfigError
 from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
-from supervisor.errors import EXIT_USAGE, ConfigError
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -183,13 +183,13 @@ def _own_parser() -> argparse.ArgumentParser:
     """Of what a daemon asks: a person who mistypes a command is not shown these."""
     parser = argparse.ArgumentParser("rl-supervisor")
     verbs = parser.add_subparsers(required=True)
-    # The daemon may be of another version (supervisor.upgrade).
+    # The daemon may be of another version (supervisor.daemon.upgrade).
     trial = verbs.add_parser("upgrade-check")
     trial.set_defaults(verb=_upgrade_check, contract=False)
     trial.add_argument("run_file", type=Path)
     trial.add_argument("folder", type=Path)
     trial.add_argument("started", choices=("run", "onstart"))
-    # Before it starts a job (supervisor.start_check).
+    # Before it starts a job (supervisor.daemon.start_check).
     before = verbs.add_parser("start-check")
     before.set_defaults(verb=_start_check, contract=False)
     before.add_argument("run_file", type=Path)
@@ -279,9 +279,9 @@ def _run(options: argparse.Namespace) -> int:
     _known_ids(options)
     _nanny(options, "run")
     _hold_signals()
-    from supervisor import daemon
+    from supervisor.daemon import loop
 
-    return daemon.main(
+    return loop.main(
         options.run_file,
         fresh=options.fresh,
         step=options.step,
@@ -295,9 +295,9 @@ def _onstart(options: argparse.Namespace) -> int:
     _known_ids(options)
     _nanny(options, "onstart")
     _hold_signals()
-    from supervisor import daemon
+    from supervisor.daemon import loop
 
-    return daemon.main(
+    return loop.main(
         options.run_file,
         fresh=False,
         step=None,
@@ -324,7 +324,7 @@ def _hold_signals() -> None:
     import os
     import signal
 
-    from supervisor.nanny import NANNY
+    from supervisor.process.nanny import NANNY
 
     if NANNY not in os.environ:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -338,7 +338,7 @@ def _nanny(options: argparse.Namespace, verb: str) -> None:
         return
     if os.getpid() != 1 and os.environ.get("NOTIFY_SOCKET"):
         raise ConfigError("systemd starts this daemon again by itself: leave --restart out of the unit.")
-    from supervisor import nanny
+    from supervisor.process import nanny
 
     once = ["--fresh"] if getattr(options, "fresh", False) else []
     step = getattr(options, "step", None)
@@ -456,7 +456,7 @@ def _upgrade(options: argparse.Namespace) -> int:
 def _upgrade_check(options: argparse.Namespace) -> int:
     import os
 
-    from supervisor import upgrade
+    from supervisor.daemon import upgrade
 
     onstart = options.started == "onstart"
     upgrade.prove(options.run_file, options.folder, onstart=onstart, environ=os.environ)
@@ -468,7 +468,7 @@ def _start_check(options: argparse.Namespace) -> int:
     import signal
 
     from supervisor.cli import check
-    from supervisor.start_check import LIMIT_S
+    from supervisor.daemon.start_check import LIMIT_S
 
     signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile ends nobody
     return check.before_start(options.run_file, sys.stdin.read(), options.overrule)

@@ -16,7 +16,7 @@ import shtab
 from supervisor import __version__
 from supervisor.cli import ctl, main
 from supervisor.cli.terminal import run_cli
-from supervisor.installing import MANUALS_MARK
+from supervisor.install.installing import MANUALS_MARK
 
 _RUNS = {
     "bash": '_rl_supervisor_runs() {{ compgen -W "$({prog} avail 2>/dev/null | cut -d" " -f1)" -- "$1"; }}',

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from supervisor import attempt_logs
-from supervisor.attempt_logs import AttemptLog, logs_of
 from supervisor.cli import render
 from supervisor.cli.client import NotThereError, UnclearError
 from supervisor.core.words import size
+from supervisor.journal import attempt_logs
+from supervisor.journal.attempt_logs import AttemptLog, logs_of
 
 
 def show(options: argparse.Namespace, state_dir: Path, role: str, lines: int) -> int:

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from types import FrameType
 
+from supervisor.base.secrets import masked
 from supervisor.cli.render import safe
-from supervisor.secrets import masked
 
 EXIT_HUNG = 1
 PIECES = 60

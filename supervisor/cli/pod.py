@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor import homes
+from supervisor.base import homes
+from supervisor.base.errors import SupervisorError
 from supervisor.cli import providers
 from supervisor.cli.machine import Machine
 from supervisor.core.words import size
-from supervisor.effects import transient
-from supervisor.errors import SupervisorError
 from supervisor.jobs.downloads import hub_cache
 from supervisor.preflight import look
 from supervisor.preflight.site import Site, Volume
 from supervisor.primerl.probe import find_roots, probe
 from supervisor.primerl.revision import revision
+from supervisor.process import transient
 from supervisor.storage.keys import KEYS
 
 ASKED_FOR = ("WANDB_API_KEY", "HF_TOKEN")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
+from supervisor.base.secrets import masked
 from supervisor.cli import render
 from supervisor.cli.moving import CLEAR
 from supervisor.core.words import size
@@ -19,7 +20,6 @@ from supervisor.diagnosis.places import Source
 from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
 from supervisor.diagnosis.telling import headline
-from supervisor.secrets import masked
 
 QUIET_S: Final = 2.0  # most logs are read by then, and nothing is said
 AGAIN_S: Final = 0.5  # on a terminal; elsewhere one line is enough

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from supervisor.base.secrets import printable
 from supervisor.core.goodput import WORDS
 from supervisor.core.words import root_line, size, span
-from supervisor.secrets import printable
 
 WIDTH = 100
 LEAST_WIDTH = 40

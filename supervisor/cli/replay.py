@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from supervisor import __version__, trace
+from supervisor import __version__
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.words import span
-from supervisor.replaying import Change, Turn, replay
+from supervisor.journal import trace
+from supervisor.journal.replay_trace import Change, Turn, replay
 
 SHOWN = 400  # characters of one line
 RECORD = 200  # characters of one value in it
@@ -47,7 +48,7 @@ def _journal_of(path: Path) -> Path:
     """The journal itself, or that of a run file."""
     if path.suffix != ".toml":
         return path
-    from supervisor.run_file import load
+    from supervisor.config.run_file import load
 
     journal = load(path).state_dir / "journal.db"
     if not journal.exists():
@@ -56,8 +57,8 @@ def _journal_of(path: Path) -> Path:
 
 
 def _change(config: Path) -> Change:
-    from supervisor.core_settings import under
-    from supervisor.run_file import load
+    from supervisor.config.core_settings import under
+    from supervisor.config.run_file import load
 
     run_file = load(config)
     return lambda settings: under(run_file, settings) if settings.run_id else settings

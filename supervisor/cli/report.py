@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.cli.render import clock, safe, table
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core.goodput import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
@@ -19,7 +19,7 @@ MOST_COLUMNS = 4  # pods beside each other in the table
 
 def report(run_file: RunFile, *, price: float | None, person_every_h: float, as_json: bool) -> int:
     """Print the report of a run. Raises SupervisorError when nothing is known of it."""
-    from supervisor import run_report
+    from supervisor.views import run_report
 
     found = run_report.gather(run_file, os.environ)
     told = run_file.job.model_fields_set  # else the interval is the one that was seen

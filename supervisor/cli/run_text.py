@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor import __version__
+from supervisor.base.errors import ConfigError
+from supervisor.base.secrets import masked
 from supervisor.cli import pod as pods
 from supervisor.cli.launch_settings import Draft
 from supervisor.cli.pod import Pod
 from supervisor.core.words import size
-from supervisor.errors import ConfigError
-from supervisor.secrets import masked
 
 COLUMNS = 118
 

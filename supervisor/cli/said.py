@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.errors import UsageError
 from supervisor.cli import old_logs, render, which
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
-from supervisor.errors import UsageError
 
 FOLLOW_S = 0.5
 WAIT_EVENTS_S = 25

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.secrets import masked
+from supervisor.base.secrets import masked
 
 DEEPEST = 20  # defaults within defaults
 

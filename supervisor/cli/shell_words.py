@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from supervisor.base.secret_shapes import SECRET_NAME
+from supervisor.base.secrets import masked
 from supervisor.cli.shell_text import Assignment, Piece, Raw
-from supervisor.secret_shapes import SECRET_NAME
-from supervisor.secrets import masked
 
 LONGEST = 64 << 10  # characters that a variable may grow to: what doubles itself line by line has no end
 

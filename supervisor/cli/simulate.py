@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core.goodput import CATEGORIES
-from supervisor.errors import ConfigError, SupervisorError
 from supervisor.simulator.virtual import baselines, compare, sensitivity
 from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
 from supervisor.simulator.virtual.run import Report, simulate

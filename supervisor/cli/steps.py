@@ -9,13 +9,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from supervisor import byhand, restoring
-from supervisor.cli import where
+from supervisor.base.errors import UsageError
+from supervisor.cli import restore_command, store_commands, where
 from supervisor.cli.moving import shown
 from supervisor.cli.render import safe
-from supervisor.config import load
-from supervisor.errors import UsageError
-from supervisor.patient import PatientTransfers
+from supervisor.config.settings import load
+from supervisor.effects.patient_transfers import PatientTransfers
 
 
 def by_hand(options: argparse.Namespace) -> int:
@@ -30,12 +29,12 @@ def by_hand(options: argparse.Namespace) -> int:
     transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     with shown(transfers, quiet=options.json):
         if options.by_hand == "restore":
-            step: restoring.Wanted = "latest" if options.step is None else options.step
-            done, told = restoring.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
+            step: restore_command.Wanted = "latest" if options.step is None else options.step
+            done, told = restore_command.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
         elif options.by_hand == "publish":
-            done, told = byhand.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
+            done, told = store_commands.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
         else:
-            done, told = byhand.prune(run_file, dry_run=dry_run)
+            done, told = store_commands.prune(run_file, dry_run=dry_run)
     _print(done, told, as_json=options.json)
     return 0
 
@@ -46,7 +45,7 @@ def verify(options: argparse.Namespace) -> int:
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
     transfers = PatientTransfers(os.environ, run_file.store.stall_s)
     with shown(transfers, quiet=options.json):
-        found, told = byhand.verify(
+        found, told = store_commands.verify(
             run_file, options.step, options.deep, seed, transfers, has_job=where.has_run_file(options)
         )
     _print(found | {"seed": seed}, told, as_json=options.json)

@@ -6,15 +6,14 @@ import argparse
 import json
 from datetime import UTC, datetime
 
-from supervisor import byhand
-from supervisor.cli import where
+from supervisor.base.secrets import masked
+from supervisor.cli import store_commands, where
 from supervisor.cli.render import log_for_stdout, safe, table
-from supervisor.secrets import masked
 
 
 def logs(options: argparse.Namespace) -> int:
     """List them, print those of one attempt, or write them to a folder. Raises SupervisorError."""
-    found = byhand.logs(where.run_file_of(options), options.attempt)["logs"]
+    found = store_commands.logs(where.run_file_of(options), options.attempt)["logs"]
     if options.to is not None and options.attempt is not None:
         for name, text in found.items():
             target = options.to / name.replace("/", "-")  # "JOURNAL/NAME", each checked when it was read

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO, cast
 
+from supervisor.base.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
+from supervisor.base.secrets import masked, remember_environment
 from supervisor.cli.render import log_text, safe
-from supervisor.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
-from supervisor.secrets import masked, remember_environment
 from supervisor.storage.base import StoreAwayError, StoreError
 
 
@@ -29,7 +29,7 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     """Run ``command``: a SupervisorError becomes its sentence, a crash one sentence and a file with the traceback.
 
     The exit code of both is 1 (2 for wrong usage, 75 where the store stayed away); with ``contract`` it is that of
-    ``supervisor.errors``: the error's own, and "try again" for a crash.
+    ``supervisor.base.errors``: the error's own, and "try again" for a crash.
     """
     os.umask(os.umask(0o022) | 0o022)  # what a command writes is the caller's, and nobody else's to change
     for stream in (sys.stdout, sys.stderr):

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.errors import UsageError
+from supervisor.base.errors import UsageError
 
 if TYPE_CHECKING:  # reading settings takes half a second to import, in which a daemon that starts hears no SIGTERM
-    from supervisor.config import RunFile
+    from supervisor.config.settings import RunFile
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def run_file_of(options: argparse.Namespace) -> RunFile:
     """The run file, or one that holds nothing but the store. Raises ConfigError or UsageError."""
     from pydantic import ValidationError
 
-    from supervisor.config import RunFile, load
+    from supervisor.config.settings import RunFile, load
 
     more = [name for name in ("store", "run_id", "endpoint", "region", "realm") if getattr(options, name, None)]
     if options.run_file is not None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor import homes
+from supervisor.base import homes
+from supervisor.base.errors import ConfigError, UsageError
+from supervisor.base.unix_socket import remove_if_dead
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError, sockets
-from supervisor.errors import ConfigError, UsageError
-from supervisor.unix_socket import remove_if_dead
 
 LOOK_S = 3.0
 NO_RUN = (
@@ -28,7 +28,7 @@ NO_RUN = (
     "`rl-supervisor init`."
 )
 BOOTED = Path("/run/systemd/system")  # sd_booted(3)
-ONSTART = Path(__file__).parents[1] / "units/onstart.sh"
+ONSTART = Path(__file__).parents[1] / "install/units/onstart.sh"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -145,7 +145,9 @@ def known(name: str) -> bool:
 
 def of_file(path: Path) -> Here:
     """The run of a run file. Raises ConfigError with what is wrong in the file."""
-    from supervisor.config import load  # late: no other way of naming a run needs it, and it takes a while to load
+    from supervisor.config.settings import (
+        load,  # late: no other way of naming a run needs it, and it takes a while to load
+    )
 
     run_file = load(path)
     run = look().runs.get(run_file.run.id, Here(run_file.run.id))

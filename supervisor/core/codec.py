@@ -6,12 +6,12 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from supervisor.core import actions, facts, goodput, pace, records, repeats, state, worth
+from supervisor.core import actions, facts, goodput, pace, records, repeats, state, training_health
 
 
 def _classes() -> dict[str, type]:
     found = {}
-    for module in (facts, actions, state, records, goodput, worth, pace, repeats):
+    for module in (facts, actions, state, records, goodput, training_health, pace, repeats):
         for name, value in vars(module).items():
             if isinstance(value, type) and is_dataclass(value):
                 found[name] = value

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from supervisor.core.account import account
 from supervisor.core.actions import Action, Say
-from supervisor.core.calm import only_goes_on, only_reacted_to
 from supervisor.core.evolve import settle
 from supervisor.core.facts import Command, DaemonStarted, Fact, Observation
+from supervisor.core.fast_path import only_goes_on, only_reacted_to
 from supervisor.core.observe import observe
 from supervisor.core.policy import advance
 from supervisor.core.reactions import react

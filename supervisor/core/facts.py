@@ -668,7 +668,7 @@ class DaemonStarted(Fact):
 
 @dataclass(frozen=True)
 class Settings:
-    """The part of the run file that decisions hang on. Built from ``supervisor.config.RunFile``."""
+    """The part of the run file that decisions hang on. Built from ``supervisor.config.settings.RunFile``."""
 
     run_id: str
     max_steps: int | None = None

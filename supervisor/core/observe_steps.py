@@ -14,8 +14,8 @@ from supervisor.core.state import (
     BEING_LISTED,
     State,
 )
+from supervisor.core.training_health import inherited
 from supervisor.core.watch import NEVER
-from supervisor.core.worth import inherited
 
 CHOOSE_ANEW_S = 5.0
 PRUNE_AGAIN_S = 60.0

@@ -8,7 +8,7 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing, keeping, leaving, recurring, worth
+from supervisor.core import fencing, leaving, pinned_steps, recurring, training_health
 from supervisor.core.adoption import put_back
 from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose
@@ -147,7 +147,7 @@ def _full(state: State, watch: Watch) -> str:
 def _worthless(state: State) -> tuple[State, Actions] | None:
     """Training was worth nothing at this attempt's last steps, and the run file says that this is acted upon."""
     choice = state.settings.on_worthless
-    hold = None if choice == "say" or state.paused else worth.ruined(state.worth, state.started)
+    hold = None if choice == "say" or state.paused else training_health.ruined(state.worth, state.started)
     if hold is None:
         return None
     step, which = way_back(state, hold.bad)
@@ -165,7 +165,7 @@ def _worthless(state: State) -> tuple[State, Actions] | None:
         because = which if step is None else f"the run went back to step {before} for this already"
         why_not = f", since {f'pod {state.fence.by} holds the run' if state.fence.lost else because}"
     sentence = f"{hold.why} The job is stopped (recovery.on_worthless = {choice}{why_not})."
-    return incident_stop(state, hold.finding, "give-up", f"{sentence} {keeping.after_the_end(state, hold.bad)}")
+    return incident_stop(state, hold.finding, "give-up", f"{sentence} {pinned_steps.after_the_end(state, hold.bad)}")
 
 
 def _went_back_to(state: State) -> int:
@@ -340,7 +340,7 @@ def _survey_again(state: State) -> tuple[State, Actions]:
 def _start(state: State, step: int | None, sentence: str) -> tuple[State, Actions]:
     state = _leave_higher(state, step)
     state = replace(state, override=False, asked_step=None, asked_why="", left_higher=False)
-    state = replace(state, worth=worth.gone_back(state.worth, step))
+    state = replace(state, worth=training_health.gone_back(state.worth, step))
     again = state.attempt > 0
     attempt = state.attempt + 1
     snapshot = None if state.new_config else state.snapshot

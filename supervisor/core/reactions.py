@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from supervisor.core import actions as a
-from supervisor.core import adoption, fencing, journal_lost, keeping, leaving, observed, recurring
+from supervisor.core import adoption, fencing, journal_lost, leaving, observed, pinned_steps, recurring
 from supervisor.core import facts as f
 from supervisor.core.deadlines import start_took
 from supervisor.core.evolve import replace
@@ -34,11 +34,11 @@ from supervisor.core.pace import with_step
 from supervisor.core.phases import RESUME, STEP, learn
 from supervisor.core.reminders import pods_without_progress
 from supervisor.core.state import BEING_LISTED, ENDED, Mode, Root, State
+from supervisor.core.training_health import judged
 from supervisor.core.unsaved import unsaved
 from supervisor.core.verdicts import finished_sentence, progress_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import root_line, size, span
-from supervisor.core.worth import judged
 
 WENT_ON_S = 60.0
 STEPS_UNDER_WAY = 3  # prime-rl's default asynchrony of one or two, and the step that the trainer is in
@@ -53,9 +53,9 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
         case f.Command():
             return _command(state, fact)
         case f.PinKept() | f.HoldsKept() | f.StoreChecked():
-            return keeping.react(before, state, fact)
+            return pinned_steps.react(before, state, fact)
         case f.StoreSteps() if not fact.reason:
-            return keeping.react(before, state, fact)
+            return pinned_steps.react(before, state, fact)
         case _ if isinstance(fact, fencing.TOLD):
             return fencing.react(before, state, fact)
         case f.AttemptStarted() if fact.attempt == state.attempt:
@@ -247,7 +247,7 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
             state, marked = leaving.asked(state)
             return with_all([told, *marked], leaving.end_of_the_run_here(state, f"The daemon is shut down{by}."))
         case "pin" | "unpin":
-            return with_first(told, keeping.pin(state, fact))
+            return with_first(told, pinned_steps.pin(state, fact))
     return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]
 
 
@@ -416,9 +416,9 @@ def _worth(state: State, fact: f.StepDone | f.ErrorSeen) -> tuple[State, Actions
     acts: Actions = []
     for one in news:
         if one.cleared:
-            acts.append(say("worth", one.sentence + keeping.until_when(state, one.name), finding=one.name))
+            acts.append(say("worth", one.sentence + pinned_steps.until_when(state, one.name), finding=one.name))
         else:
-            sentence = keeping.with_advice(state, one.name, one.sentence)
+            sentence = pinned_steps.with_advice(state, one.name, one.sentence)
             acts.append(say("worth", sentence, "warning", finding=one.name))
     return state, acts
 

@@ -34,7 +34,7 @@ class Hold:
     ``why``: what people were told; "" while it is only feared. ``lifted``: the step from which on it is well again.
     """
 
-    finding: str  # its name in ``supervisor.core.worth``
+    finding: str  # its name in ``supervisor.core.training_health``
     bad: int
     why: str = ""
     lifted: int | None = None

@@ -10,7 +10,7 @@ from supervisor.core.goodput import Ledger
 from supervisor.core.pace import Pace
 from supervisor.core.records import Happened, Hold, Learned
 from supervisor.core.repeats import Said
-from supervisor.core.worth import Worth
+from supervisor.core.training_health import Worth
 
 Mode = Literal[
     "new",  # no daemon has told its settings yet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing, keeping, leaving
+from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.account import settled
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_TRY_AGAIN, Actions, say, stop_budget
@@ -42,7 +42,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     going = state.leave.exit_at is not None  # nothing is tidied up on a pod that is about to go
     state, lineage = fencing.keep_lineage(state, watch)
     acts += lineage
-    state, holds = keeping.keep_holds(state, watch)
+    state, holds = pinned_steps.keep_holds(state, watch)
     acts += holds
     if not fencing.may_write(state) and not state.store_reason:
         state, claim = fencing.ask_to_publish(state, next_to_publish(state))

@@ -50,10 +50,10 @@ from supervisor.core.signals import (
     still_rollouts,
 )
 from supervisor.core.state import GpuTrouble, State
+from supervisor.core.training_health import REFUSED
 from supervisor.core.unsaved import unsaved
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
-from supervisor.core.worth import REFUSED
 
 GPU_ERRORS = ("gpu-fault", "gpu-missing")  # what the job's own lines say of it
 HOPELESS_S, HOPELESS_TIMES = 300.0, 5  # the same incurable error, again and again, while rollouts stand still

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
 
+from supervisor.base.escapes import plain
 from supervisor.core.facts import Role
-from supervisor.escapes import plain
 
 LONGEST: Final = 65536  # a JSON line carries its traceback
 DAY_S: Final = 86400.0

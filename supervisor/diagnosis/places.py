@@ -16,10 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final, Protocol
 
-from supervisor import attempt_logs, incidents
+from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role
 from supervisor.diagnosis import journald
-from supervisor.errors import SupervisorError
+from supervisor.journal import attempt_logs
+from supervisor.views import incidents
 
 MOST_FILES: Final = 2000  # of a folder; the newest count
 MOST_NAMED: Final = 3

@@ -16,25 +16,26 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
+from supervisor.base.secrets import withheld_from_commands
+from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import aside, kept_logs, observing
-from supervisor.effects.attempts import attempt_dir, last_attempt, take_snapshot
+from supervisor.core import observe_only
+from supervisor.effects import kept_logs, move_aside
 from supervisor.effects.before_start import NO_CHECK, BeforeStart
-from supervisor.effects.evidence.scene import Known
 from supervisor.effects.incident_evidence import IncidentEvidence
 from supervisor.effects.lanes import Lanes
-from supervisor.effects.launch import launch, look
 from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.root_cause import RootCause
-from supervisor.effects.stop import stop_attempt
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
-from supervisor.effects.survivors import Belongings, Identity, Process, look_at, records
-from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
+from supervisor.evidence.scene import Known
 from supervisor.jobs.base import Job, StartRequest
-from supervisor.secrets import withheld_from_commands
+from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
+from supervisor.process.launch import launch, look
+from supervisor.process.stop import stop_attempt
+from supervisor.process.survivors import Belongings, Identity, Process, look_at, records
 
 Post = Callable[[f.Fact], None]
 MOST_NAMED = 12  # folders in a sentence
@@ -130,7 +131,7 @@ class Effects:
     def do(self, action: a.Action) -> None:
         """Queue an action; returns at once. Where the run is only observed nothing is touched: ``Suppressed`` comes."""
         why = self._observed()
-        if why and (suppressed := observing.held_back(action, why)) is not None:
+        if why and (suppressed := observe_only.held_back(action, why)) is not None:
             if isinstance(action, a.Start):
                 self._lanes.put("job", self._start_check.say)
             self._post(suppressed)
@@ -301,7 +302,7 @@ class Effects:
             # Rollouts and broadcasts are called step_N too: with their folder's name, none is taken for the checkpoint.
             names = sorted({f"{path.parent.name}/{path.name}" for path in moved})
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            told = f"Set aside under {job.output_dir / aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
+            told = f"Set aside under {job.output_dir / move_aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
             self._post(f.Remark("set-aside", told))
         return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
 
@@ -315,8 +316,8 @@ class Effects:
             if (action.step is None or step > action.step) and job.check_step(step, settled=True).state == "complete"
         ]
         trees = [tree for step in whole_steps for tree in job.step_trees(step)]
-        moved = aside.move_aside(trees, job.output_dir, label + KEPT) if trees else []
-        return [*moved, *aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
+        moved = move_aside.move_aside(trees, job.output_dir, label + KEPT) if trees else []
+        return [*moved, *move_aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop(self, action: a.Stop) -> None:
         stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief)
@@ -362,12 +363,12 @@ class Effects:
 
     def _prune_local(self, action: a.PruneLocal) -> None:
         def delete(job: Job) -> int:
-            return aside.delete_trees(job.step_trees(action.step), job.output_dir)
+            return move_aside.delete_trees(job.step_trees(action.step), job.output_dir)
 
         self._delete(action.step, delete, stale_below=action.step + 1)
 
     def _prune_stale(self, action: a.PruneStale) -> None:
-        self._delete(-1, lambda job: aside.delete_set_aside(job.output_dir, KEPT), stale_below=action.below)
+        self._delete(-1, lambda job: move_aside.delete_set_aside(job.output_dir, KEPT), stale_below=action.below)
 
     def _delete(self, step: int, delete: Callable[[Job], int], stale_below: int) -> None:
         """Delete, and tell in any case how it went: the core waits for that before it prunes again."""
@@ -375,7 +376,7 @@ class Effects:
             job = self._need_job()  # which a start on the other lane may just be opening anew
             freed = delete(job)
             kept = [number for number in job.steps() if number != step]
-            freed += aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
+            freed += move_aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
         except (OSError, SupervisorError) as error:
             self._post(f.PruneFailed(step, "local", str(error)))
             return

@@ -126,7 +126,7 @@ class Claiming:
         self._since = 0.0
         self._count = 0
         self.journal = "0" * 16
-        self.place = ""  # as ``supervisor.pod_identity`` tells it
+        self.place = ""  # as ``supervisor.process.pod_identity`` tells it
         self.generation: int | None = None
         self.ended = threading.Event()  # nothing is waited for any more
         self.unreturned = ""  # why the run could not be given back, a sentence

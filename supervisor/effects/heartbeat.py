@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor import secrets, web
-from supervisor.config import RunFile
+from supervisor.base import http, secrets
+from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.core.wellness import Tolerance, troubles
@@ -69,7 +69,7 @@ class Heartbeat:
         self._odd = ""
         url = about.url or secrets.secret(VARIABLE)
         self._outlets: list[Outlet] = []
-        if url is not None and (problem := web.problem_of(url)):
+        if url is not None and (problem := http.problem_of(url)):
             # From the environment; what the run file says was looked at when it was read.
             self._odd = f"The dead-man heartbeat does not go out: what {VARIABLE} holds {problem}."
             post(f.Remark("heartbeat-failed", self._odd, "warning"))
@@ -138,8 +138,8 @@ class Heartbeat:
 
 def _ask(url: str) -> None:
     try:
-        page = web.ask(url, timeout_s=TIMEOUT_S)
-    except web.NoAnswerError as error:
+        page = http.ask(url, timeout_s=TIMEOUT_S)
+    except http.NoAnswerError as error:
         raise SilentError(str(error)) from error
     if not 200 <= page.status < 300:
         raise SilentError(f"it answers with status {page.status}")

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects.evidence import bundle, keeping, stacks
-from supervisor.effects.evidence.scene import Known, Scene
-from supervisor.effects.survivors import Identity, Process
+from supervisor.evidence import bundle, keeping, stacks
+from supervisor.evidence.scene import Known, Scene
 from supervisor.jobs.base import Job
+from supervisor.process.survivors import Identity, Process
 
 FOLDER = "incidents"
 

@@ -21,9 +21,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor import shim
-from supervisor.attempt_logs import INDEX, KEPT, attempts, folder_of, is_of, own_files, read_index, records, words
 from supervisor.jobs.base import LogSource
+from supervisor.journal.attempt_logs import (
+    INDEX,
+    KEPT,
+    attempts,
+    folder_of,
+    is_of,
+    own_files,
+    read_index,
+    records,
+    words,
+)
+from supervisor.process import shim
 
 COPY_BYTES = 16 << 20  # of one file that stays where it is; a start must not wait for more
 COPIES_S = 5.0  # for all of them

@@ -17,7 +17,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from supervisor.attempt_logs import PIECE
+from supervisor.journal.attempt_logs import PIECE
 
 MIB = 1 << 20
 PIECE_BYTES = 64 * MIB

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from supervisor.attempt_logs import KEPT, PIECE, attempts, folder_of, waiting
 from supervisor.effects.log_pieces import MIB, data_bytes, rotate, squeeze
+from supervisor.journal.attempt_logs import KEPT, PIECE, attempts, folder_of, waiting
 
 LIVING_BYTES = 64 * MIB  # of a captured log that lives, uncompressed; with a small `max_mb` less
 QUIET_S = 20.0  # so long an ended attempt's log must be untouched: something of it may still be dying

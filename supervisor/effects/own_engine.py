@@ -17,16 +17,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, UnknownDialectError
+from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects.attempts import attempt_dir, take_snapshot
 from supervisor.effects.before_start import NO_CHECK, BeforeStart
-from supervisor.effects.launch import ShimState, launch, look
-from supervisor.effects.stop import StopReport, stop_attempt
-from supervisor.effects.survivors import Belongings, Identity
-from supervisor.errors import ConfigError, PodUnfitError, SupervisorError, UnknownDialectError
 from supervisor.jobs.base import Job, StartRequest, WeightUpdate
+from supervisor.process.attempts import attempt_dir, take_snapshot
+from supervisor.process.launch import ShimState, launch, look
+from supervisor.process.stop import StopReport, stop_attempt
+from supervisor.process.survivors import Belongings, Identity
 
 COMPONENT = "inference"
 NOTE = "weights.json"  # in the server's folder: whether weights are still to be given to it

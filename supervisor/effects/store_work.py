@@ -14,24 +14,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor import pod_identity
+from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.base.secrets import masked
 from supervisor.checkpoints.log_files import pack
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
-from supervisor.effects import aside, run_records
-from supervisor.effects.attempts import digest, read_snapshot
+from supervisor.effects import move_aside, run_records
 from supervisor.effects.claiming import LEAVING_STALL_S, Claiming
-from supervisor.effects.described import describe
-from supervisor.effects.evidence.ends import log_ends
-from supervisor.effects.evidence.keeping import to_send
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
+from supervisor.effects.run_files import describe
 from supervisor.effects.transfers import Transfers, request
-from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.evidence.ends import log_ends
+from supervisor.evidence.keeping import to_send
 from supervisor.jobs.base import Job
-from supervisor.secrets import masked
+from supervisor.process import pod_identity
+from supervisor.process.attempts import digest, read_snapshot
 from supervisor.storage.base import StoreError
 
 CATALOGUE_FRESH_S = 60.0
@@ -318,10 +318,10 @@ class StoreWork:
             job = self._job()
             place = {"primary": job.place(action.step, "x").parent.as_posix()}
             asked = self._ask("restore", step=action.step, output_dir=str(job.output_dir), place=place)
-            aside.make_for_job(job.output_dir)
+            move_aside.make_for_job(job.output_dir)
             answer = self.transfers.run(asked, what="restore")
             check = job.check_step(action.step, settled=True)
-            aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
+            move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
             damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
             self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))

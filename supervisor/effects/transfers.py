@@ -18,7 +18,7 @@ from typing import Any
 
 from supervisor.checkpoints.claims import FencedError
 from supervisor.checkpoints.progress import RecentRate
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.storage.base import StoreError
 
 LINE_LIMIT = 32 << 20  # bytes; a log of 4 MiB has six times that, where JSON escapes each byte

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 from supervisor.jobs.base import Component, EngineRole, StartRequest, StopRules, WeightUpdate
 
 REFUSED = (

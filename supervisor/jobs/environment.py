@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
+from supervisor.base.secret_shapes import SECRET_NAME
 from supervisor.jobs.base import Change
-from supervisor.secret_shapes import SECRET_NAME
 
 ALLOWED = (
     # who and where

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.completeness import Result, check_markers
-from supervisor.errors import ConfigError
 from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import NUMBER, files_below, judged, safe_name
 

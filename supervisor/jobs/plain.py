@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from supervisor import signatures
-from supervisor.config import Plain, RunFile
+from supervisor.base.errors import ConfigError
+from supervisor.base.escapes import plain
+from supervisor.config.settings import Plain, RunFile
 from supervisor.core.facts import Fact, FinishSeen, Role, StepDone
-from supervisor.errors import ConfigError
-from supervisor.escapes import plain
 from supervisor.jobs.base import (
     Change,
     Component,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from supervisor.effects import launch
 from supervisor.jobs.base import Component
+from supervisor.process import launch
 
 LONGEST = 1 << 20
 POLL_S = 0.05

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.errors import SupervisorError
+from supervisor.base.errors import SupervisorError
 from supervisor.jobs.base import Component, StartRequest
 from supervisor.preflight import asking, environments, installed
 from supervisor.preflight.finding import Finding, Where

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from supervisor.config.toml_positions import Key
 from supervisor.preflight import asking, installed, look
 from supervisor.preflight.beside import side_by_side
 from supervisor.preflight.checking import Check
@@ -22,7 +23,6 @@ from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import Packages
 from supervisor.preflight.subject import Subject
 from supervisor.primerl import command
-from supervisor.toml_positions import Key
 
 LISTS = (
     *(("orchestrator", "env"), ("orchestrator", "train", "env"), ("orchestrator", "eval", "env")),

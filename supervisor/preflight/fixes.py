@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.errors import SupervisorError
+from supervisor.base.errors import SupervisorError
+from supervisor.config.run_file import parsed
 from supervisor.preflight.finding import Edit, Finding
-from supervisor.run_file import parsed
 
 BOM = b"\xef\xbb\xbf"
 ORIGINAL = ".orig"

@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from supervisor import run_file as run_files
-from supervisor.config import RunFile
-from supervisor.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.config import run_file as run_files
+from supervisor.config.settings import RunFile
+from supervisor.config.toml_positions import key_positions
 from supervisor.jobs.base import GpuPlan, Job
 from supervisor.preflight import eras, look, schema
 from supervisor.preflight.finding import Finding, Where
@@ -31,7 +32,6 @@ from supervisor.primerl import command, configs, inference, open_job
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.probe import find_roots, probe
-from supervisor.toml_positions import key_positions
 
 LARGEST = configs.LARGEST
 MOST_STEPS = 6
@@ -177,7 +177,7 @@ def _read_run_file(path: Path, text: str) -> tuple[RunFile | None, list[Finding]
 
 
 def _run_mistake(path: Path, line: str) -> Finding:
-    """A sentence of supervisor.run_file, with its place told apart."""
+    """A sentence of supervisor.config.run_file, with its place told apart."""
     place = _PLACE.match(line)
     if place is None:
         return Finding("run-file", line.removeprefix(f"{path}: "), Where(str(path)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
+from supervisor.config.toml_positions import Key, Position
 from supervisor.preflight import job_args
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
@@ -21,7 +22,6 @@ from supervisor.preflight.reading import overlay
 from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
-from supervisor.toml_positions import Key, Position
 
 _SUPERVISED = re.compile(r"(?:(?:trainer|orchestrator)\.)?ckpt\.(?:interval|keep|keep_last)")
 _LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import HostLook
-from supervisor.effects import attached, ports, survivors
-from supervisor.effects.strangers import on_the_gpus
-from supervisor.errors import ConfigError, SupervisorError
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
@@ -24,6 +22,8 @@ from supervisor.preflight import volumes as volumes_of
 from supervisor.preflight.beside import Beside
 from supervisor.preflight.site import Gpu, GpuProcess, Refused, Site
 from supervisor.primerl import command
+from supervisor.process import attached, ports, survivors
+from supervisor.process.strangers import on_the_gpus
 from supervisor.sensors import gpu_survey
 from supervisor.sensors.cgroups import cgroup_of, number
 from supervisor.sensors.gpu import NEAR_ZERO_BYTES

@@ -22,14 +22,15 @@ from statistics import median
 from urllib.parse import quote
 from uuid import uuid4
 
-from supervisor import journal, web
+from supervisor.base import http
+from supervisor.base.errors import SupervisorError
 from supervisor.checkpoints.catalogue import get_run_files
 from supervisor.checkpoints.manifest import Manifest
 from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
-from supervisor.config import RunFile
-from supervisor.effects.described import MASKED, RUN
-from supervisor.errors import SupervisorError
+from supervisor.config.settings import RunFile
+from supervisor.effects.run_files import MASKED, RUN
 from supervisor.jobs.downloads import token_file
+from supervisor.journal import journal
 from supervisor.preflight import disk_space, installed, look, resume
 from supervisor.preflight.beside import Beside, side_by_side
 from supervisor.preflight.finding import Finding, Where
@@ -110,15 +111,15 @@ def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
             page = _asked(f"{base}/{quote(name)}/resolve/main/config.json", "HEAD", token)
             if page.status in (401, 403):
                 yield _closed(name, token, page.status, place)
-    except web.NoAnswerError as error:
+    except http.NoAnswerError as error:
         yield Finding("hub-no-answer", f"{base} gave no answer when it was asked for {name}: {error}.", place)
 
 
-def _asked(url: str, method: str, token: str) -> web.Page:
-    problem = web.problem_of(url)
+def _asked(url: str, method: str, token: str) -> http.Page:
+    problem = http.problem_of(url)
     if problem:
-        raise web.NoAnswerError(f"its address {problem}")
-    return web.ask(url, method, {"Authorization": f"Bearer {token}"} if token else {}, timeout_s=HUB_S)
+        raise http.NoAnswerError(f"its address {problem}")
+    return http.ask(url, method, {"Authorization": f"Bearer {token}"} if token else {}, timeout_s=HUB_S)
 
 
 def _gated(text: str) -> bool:

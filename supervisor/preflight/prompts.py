@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor import attempt_logs
+from supervisor.journal import attempt_logs
 from supervisor.preflight.reading import sources
 from supervisor.preflight.site import Refused
 from supervisor.preflight.subject import Subject

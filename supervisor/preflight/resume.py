@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, Manifest, parse_latest, parse_manifest
-from supervisor.effects.attempts import digest, read_snapshot
-from supervisor.errors import ConfigError
+from supervisor.config.run_file import parsed
 from supervisor.preflight import installed
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding
@@ -27,7 +27,7 @@ from supervisor.preflight.reading import ANY_LORA
 from supervisor.preflight.subject import Subject
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Settings
-from supervisor.run_file import parsed
+from supervisor.process.attempts import digest, read_snapshot
 from supervisor.storage.base import StoreError
 
 LARGEST_PICKLE = 4 << 20

@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
+from supervisor.config.toml_positions import Key, Position
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.models import ModelFacts
@@ -23,7 +24,6 @@ from supervisor.preflight.site import Site
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.configs import flags as flags_of
 from supervisor.primerl.dialect import Dialect
-from supervisor.toml_positions import Key, Position
 
 Kind = Literal["rl", "sft", "vf-rl", "command"]
 How = Literal["installed", "as-of", "guessed", ""]

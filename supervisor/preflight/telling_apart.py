@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 
 Part = Literal["", "trainer", "orchestrator", "inference", "sft", "vf-rl", "hosted", "other"]
 """What a configuration fills: "" is the whole of `rl`, "sft" of `sft`, "vf-rl" of verifiers' small trainer, "hosted" of

@@ -15,14 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from supervisor.config.run_file import parsed
+from supervisor.config.toml_keys import long_key_line
 from supervisor.preflight import toml_values
 from supervisor.preflight.finding import Edit, Finding, Where
 from supervisor.preflight.toml_headers import mended_header, section_of
 from supervisor.preflight.toml_tree import Pair, Statement, assembled, clashes
 from supervisor.preflight.toml_values import CannotMendError, is_scalar, rewritten
 from supervisor.primerl.configs import LARGEST
-from supervisor.run_file import parsed
-from supervisor.toml_keys import long_key_line
 
 MOST_MISTAKES = 20
 """More than so many are not told one by one."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from supervisor.config import RunFile
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Job
 
 

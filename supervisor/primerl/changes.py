@@ -9,7 +9,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Change, StartRequest
 from supervisor.jobs.environment import open_files, set_variables, with_own
 from supervisor.primerl import command, inference

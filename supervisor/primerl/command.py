@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan, StartRequest
 from supervisor.jobs.environment import ONE_WANDB_RUN
 from supervisor.primerl import configs

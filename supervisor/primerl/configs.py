@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import Job
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
+from supervisor.config.run_file import parsed
+from supervisor.config.settings import Job
 from supervisor.primerl.dialect import Dialect
-from supervisor.run_file import parsed
 
 LARGEST = 4 << 20
 MISSING = object()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from supervisor.errors import UnknownDialectError
+from supervisor.base.errors import UnknownDialectError
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Engine, EngineRole, StopRules, WeightUpdate
 from supervisor.jobs.steps import numbered
 from supervisor.primerl import command

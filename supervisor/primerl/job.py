@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import Fact, Role
-from supervisor.errors import ConfigError
 from supervisor.jobs.base import (
     Change,
     Component,

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.config import RUN_ID
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
+from supervisor.base.secrets import masked
+from supervisor.config.settings import RUN_ID
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.launch_gpus import chosen, gpu_part, names_gpus, numbers, whole
-from supervisor.secrets import masked
 
 PARTS = ("trainer", "orchestrator", "inference")
 TO_DO = "TODO-"

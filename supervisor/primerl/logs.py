@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from supervisor import signatures
+from supervisor.base.escapes import plain
 from supervisor.core.facts import (
     Fact,
     FinishSeen,
@@ -25,7 +26,6 @@ from supervisor.core.facts import (
     StepDone,
     WorkSeen,
 )
-from supervisor.escapes import plain
 from supervisor.signatures.words import finder, words_of
 
 LONGEST: Final = signatures.LONGEST  # of a text line; the longest of ours has some 400 characters

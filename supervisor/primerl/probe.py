@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlparse
 
-from supervisor.errors import UnknownDialectError
+from supervisor.base.errors import UnknownDialectError
 from supervisor.primerl.dialect import Dialect
 
 LARGEST = 2 << 20  # bytes of a source file that are searched; the launcher has some 40,000

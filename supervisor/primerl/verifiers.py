@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError
+from supervisor.base.escapes import plain
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Role, StepDone
-from supervisor.errors import ConfigError
-from supervisor.escapes import plain
 from supervisor.jobs.base import (
     Change,
     Component,

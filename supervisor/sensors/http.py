@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 from urllib.parse import urlsplit
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 
 Word = Literal["ok", "bad", "refused", "timeout", "unknown"]
 

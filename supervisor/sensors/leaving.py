@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from supervisor import web
+from supervisor.base import http
 from supervisor.core import facts as f
 
 WORDS_LIMIT = 4 << 10  # bytes that are read of a file or of a command's output
@@ -174,8 +174,8 @@ class PageSource:
 
     def __call__(self) -> Asked:
         try:
-            page = web.ask(self._url, headers=self._headers, timeout_s=PAGE_TIMEOUT_S)
-        except web.NoAnswerError as error:
+            page = http.ask(self._url, headers=self._headers, timeout_s=PAGE_TIMEOUT_S)
+        except http.NoAnswerError as error:
             raise TriggerError(f"leaving.url: {error}") from error
         if page.status in (401, 403) or page.status >= 500:
             raise TriggerError(f"leaving.url answers with status {page.status}")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.base.secrets import masked
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
-from supervisor.secrets import masked
 from supervisor.sensors.base import Clock
 from supervisor.sensors.folder_events import FolderEvents
 from supervisor.sensors.follow import Follower, Position, ends

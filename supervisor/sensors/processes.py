@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from supervisor.base.secrets import masked_words, printable, remember_processes
 from supervisor.core.facts import ComponentExited, Fact, ProcessGone, ProcessSeen, Role
-from supervisor.secrets import masked_words, printable, remember_processes
 from supervisor.sensors.base import Clock
 
 Classify = Callable[[str, str], tuple[Role, bool] | None]

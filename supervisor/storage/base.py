@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, overload
 
-from supervisor.errors import EXIT_TRY_AGAIN, SupervisorError
+from supervisor.base.errors import EXIT_TRY_AGAIN, SupervisorError
 
 Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
 

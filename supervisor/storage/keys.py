@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from supervisor import secrets
+from supervisor.base import secrets
 from supervisor.storage.base import StoreError
 
 KEYS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import SECRET_NAME, RunFile, load
+from supervisor.config.settings import SECRET_NAME, RunFile, load
 from supervisor.primerl.command import refused_args
 
 ROOT = Path(__file__).parents[2]

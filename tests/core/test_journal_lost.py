@@ -11,7 +11,7 @@ from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
 from supervisor.core.journal_lost import Orders, go_on
 from supervisor.core.state import State
-from supervisor.status import headline
+from supervisor.views.status import headline
 
 from .world import GIB, SETTINGS, World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
-from supervisor.status import headline, status
+from supervisor.views.status import headline, status
 
 from .world import World
 

@@ -10,7 +10,7 @@ from supervisor.cli import render
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.state import State
-from supervisor.status import explain, headline, status
+from supervisor.views.status import explain, headline, status
 
 from .world import GIB, SETTINGS, World
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor import status
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.views import status
 from tests.core.world import SETTINGS, World
 
 PLAIN = replace(SETTINGS, has_finish_line=False, max_steps=None, first_step_at=1)

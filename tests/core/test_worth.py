@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.core.codec import decode, encode
 from supervisor.core.facts import ErrorSeen, Role, StepDone
-from supervisor.core.worth import KEEP_SPEEDS, RULES, Finding, Worth, judged, present
+from supervisor.core.training_health import KEEP_SPEEDS, RULES, Finding, Worth, judged, present
 
 WALL = 1_767_600_000.0
 

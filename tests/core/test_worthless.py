@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor import status
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
 from supervisor.core.records import Happened, Hold
-from supervisor.replies import answer
+from supervisor.daemon.order_replies import answer
+from supervisor.views import status
 from tests.core.world import SETTINGS
 from tests.core.world import World as Pod
 

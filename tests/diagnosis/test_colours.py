@@ -15,11 +15,11 @@ import re
 
 import pytest
 
+from supervisor.base.escapes import plain_bytes
 from supervisor.core.facts import ErrorSeen, FinishSeen, Role, StepDone
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.causes import Diagnosis, diagnose
 from supervisor.diagnosis.scan import scan
-from supervisor.escapes import plain_bytes
 from supervisor.primerl.logs import parse_line
 
 ERAS = ("January", "March", "August")

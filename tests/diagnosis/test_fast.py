@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.diagnose import ROLES, lines
+from supervisor.base.escapes import plain_bytes
 from supervisor.cli import reading
 from supervisor.cli.main import main
 from supervisor.core.facts import Role
 from supervisor.diagnosis import gates, scan
 from supervisor.diagnosis.places import Source
 from supervisor.diagnosis.seen import Log
-from supervisor.escapes import plain_bytes
 from supervisor.primerl import logs
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.words import Choices, finder

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.base.escapes import plain_bytes
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import Tracebacks
 from supervisor.diagnosis.lines import DAY_S, Clock, Stamp, parse
 from supervisor.diagnosis.ranks import Ranks
-from supervisor.escapes import plain_bytes
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
 

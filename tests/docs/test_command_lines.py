@@ -111,7 +111,7 @@ def settings_of(page: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_that_a_page_names_exists(page: str) -> None:
-    from supervisor.config import RunFile
+    from supervisor.config.settings import RunFile
 
     for section, name in settings_of(page):
         inner = RunFile.model_fields[section].annotation

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import errors
+from supervisor.base import errors
 from supervisor.cli import ctl, main
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

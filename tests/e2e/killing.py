@@ -18,8 +18,8 @@ from typing import Literal
 
 import psutil
 
-from supervisor.effects import survivors
-from supervisor.effects.survivors import Identity
+from supervisor.process import survivors
+from supervisor.process.survivors import Identity
 from supervisor.simulator.practice import make_practice
 
 from . import witness

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.effects.evidence.stacks import programs
-from supervisor.trace import load
+from supervisor.evidence.stacks import programs
+from supervisor.journal.trace import load
 
 from .rig import Pod
 

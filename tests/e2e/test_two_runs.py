@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.effects import survivors
-from supervisor.effects.survivors import Identity
+from supervisor.process import survivors
+from supervisor.process.survivors import Identity
 from supervisor.simulator.gpus import make_gpus
 from supervisor.simulator.practice import make_practice
 from tests.e2e.rig import Pod

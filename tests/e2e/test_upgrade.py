@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.upgrade import VARIABLE
+from supervisor.daemon.upgrade import VARIABLE
 from tests.b2server import B2Server
 
 from .rig import Pod

@@ -16,9 +16,9 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.effects.evidence.scene import Known, Scene
-from supervisor.effects.survivors import Process, look_at
-from supervisor.journal import Journal
+from supervisor.evidence.scene import Known, Scene
+from supervisor.journal.journal import Journal
+from supervisor.process.survivors import Process, look_at
 from tests.core.world import World
 
 SPINS = (

@@ -17,12 +17,12 @@ from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from supervisor.effects.evidence.bundle import BUNDLE_BYTES, collect
-from supervisor.effects.evidence.collecting import Collector, Sink
-from supervisor.effects.evidence.scene import Known
-from supervisor.effects.survivors import Process
-from supervisor.replaying import replay
-from supervisor.trace import load
+from supervisor.evidence.bundle import BUNDLE_BYTES, collect
+from supervisor.evidence.collecting import Collector, Sink
+from supervisor.evidence.scene import Known
+from supervisor.journal.replay_trace import replay
+from supervisor.journal.trace import load
+from supervisor.process.survivors import Process
 
 from .rig import SPINS, WAITS, every_byte, journal_with_an_incident, manifest, part, running, scene, until
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from supervisor.effects.evidence.collecting import COLLECTOR_BYTES, FILE_BYTES, Collector, Part, Sink, gather, output_of
+from supervisor.evidence.collecting import COLLECTOR_BYTES, FILE_BYTES, Collector, Part, Sink, gather, output_of
 
 ENV = {"PATH": os.defpath}
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import incidents
-from supervisor.api import Api
+from supervisor.api.protocol import Api
 from supervisor.cli import ctl
-from supervisor.effects.evidence.bundle import collect
-from supervisor.effects.evidence.scene import Known
 from supervisor.effects.incident_evidence import bundles_dir
-from supervisor.journal import Journal
+from supervisor.evidence.bundle import collect
+from supervisor.evidence.scene import Known
+from supervisor.journal.journal import Journal
+from supervisor.views import incidents
 from tests.people.conftest import serve, sockets  # noqa: F401 - fixtures
 from tests.people.desk import FakeDesk
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from supervisor.checkpoints.log_files import LOG_LIMIT, UNPACKED_LIMIT, pack
-from supervisor.effects.evidence.keeping import bundles, forget, to_send
+from supervisor.evidence.keeping import bundles, forget, to_send
 
 
 def bundle(

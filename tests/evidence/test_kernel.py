@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.effects.evidence import machine
-from supervisor.effects.evidence.collecting import Sink
+from supervisor.evidence import machine
+from supervisor.evidence.collecting import Sink
 
 from .rig import scene
 

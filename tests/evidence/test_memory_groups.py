@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.effects.evidence.machine import memory_groups
+from supervisor.evidence.machine import memory_groups
 
 
 def process(folder: Path, *lines: str) -> Path:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import load
+from supervisor.config.settings import load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.evidence import bundle
-from supervisor.effects.evidence.collecting import Collector
 from supervisor.effects.incident_evidence import bundles_dir
+from supervisor.evidence import bundle
+from supervisor.evidence.collecting import Collector
 from tests.core.world import GIB, World
 
 from .rig import until

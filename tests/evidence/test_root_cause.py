@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import root_cause
-from supervisor.effects.evidence import bundle
+from supervisor.evidence import bundle
 
 from .rig import until
 from .test_order import effects_of

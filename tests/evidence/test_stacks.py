@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.effects.evidence import stacks
-from supervisor.effects.evidence.collecting import Sink
-from supervisor.effects.survivors import look_at
+from supervisor.evidence import stacks
+from supervisor.evidence.collecting import Sink
+from supervisor.process.survivors import look_at
 
 from .rig import SPINS, WAITS, running, scene
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor import env_file
+from supervisor.base import env_file
 from tests.fuzz.given import texts
 from tests.fuzz.profiles import fuzzed
 

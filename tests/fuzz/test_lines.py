@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisor import signatures
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core.codec import decode, encode
 from supervisor.core.facts import Fact, FinishSeen, Role, StepDone
 from supervisor.jobs.base import LogSource

@@ -15,21 +15,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor import attempt_logs, incidents, shim
+from supervisor.base.errors import SupervisorError
 from supervisor.checkpoints.completeness import check_dcp, check_zip
 from supervisor.checkpoints.dcp_metadata import MetadataError, needed_bytes
 from supervisor.cli import incidents as pages
-from supervisor.clock import Clock
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.effects import attached, launch
-from supervisor.effects.attempts import read_snapshot
-from supervisor.effects.survivors import read_record
-from supervisor.errors import SupervisorError
-from supervisor.journal import Journal, identity_in
+from supervisor.journal import attempt_logs
+from supervisor.journal.clock import Clock
+from supervisor.journal.journal import Journal, identity_in
+from supervisor.process import attached, launch, shim
+from supervisor.process.attempts import read_snapshot
+from supervisor.process.survivors import read_record
 from supervisor.sensors.follow import Position
 from supervisor.sensors.leaving import MOST_WITHIN_S, within
+from supervisor.views import incidents
 from tests.core.world import World
 from tests.fuzz.given import altered, damaged, dumped, junk, scalars, texts, values
 from tests.fuzz.profiles import fuzzed
@@ -359,6 +360,6 @@ def test_any_bundle_is_shown_as_far_as_it_can_be_read(
 
 
 def incidents_manifest() -> str:
-    from supervisor.effects.evidence.bundle import MANIFEST as name
+    from supervisor.evidence.bundle import MANIFEST as name
 
     return name

@@ -38,8 +38,8 @@ MODULES = (
     "supervisor.checkpoints.manifest",
     "supervisor.checkpoints.claims",
     "supervisor.checkpoints.log_files",
-    "supervisor.secrets",
-    "supervisor.secret_shapes",
+    "supervisor.base.secrets",
+    "supervisor.base.secret_shapes",
 )
 OTHERS = (
     "KEY=value token: abcdefghijklmnop https://user:password@host/path?x=1&y=2 Bearer abcdefghijklmnop",

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.api import OF_A_STEP, VERBS, Api
+from supervisor.api.protocol import OF_A_STEP, VERBS, Api
 from tests.fuzz.given import TEXTS, dumped, texts, values
 from tests.fuzz.profiles import fuzzed
 from tests.people.desk import FakeDesk

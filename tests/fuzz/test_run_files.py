@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.config import RunFile, load
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile, load
 from supervisor.primerl import configs
 from tests.fuzz.given import NUMBERS, TEXTS, damaged
 from tests.fuzz.profiles import fuzzed

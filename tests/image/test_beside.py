@@ -23,7 +23,7 @@ SCRIPT = ROOT / "units" / "onstart.sh"
 CONTAINER = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child=KILL"]
 
 DAEMON = f"""#!/bin/bash
-[ "${{@: -1}}" = --restart ] && exec {sys.executable} -I -S {ROOT}/supervisor/nanny.py -- "$0" "${{@:1:$#-1}}"
+[ "${{@: -1}}" = --restart ] && exec {sys.executable} -I -S {ROOT}/supervisor/process/nanny.py -- "$0" "${{@:1:$#-1}}"
 echo $$ >>"$BOX/daemons"
 trap 'echo the daemon has left >>"$BOX/order"; exit 0' TERM
 [ -e "$BOX/code" ] && exit "$(cat "$BOX/code")"

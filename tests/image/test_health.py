@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import nanny
-from supervisor.api import Api
+from supervisor.api.protocol import Api
+from supervisor.process import nanny
 from tests.people.desk import FakeDesk
 
 SCRIPT = Path(__file__).parents[2] / "image" / "health.sh"

@@ -20,8 +20,8 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.facts import Role
+from supervisor.journal.trace import FORMAT, VERSION
 from supervisor.primerl.logs import parse_line
-from supervisor.trace import FORMAT, VERSION
 
 HERE = Path(__file__).parent
 GIB = 1 << 30

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from supervisor import trace
 from supervisor.core import actions as a
 from supervisor.core.codec import encode
-from supervisor.replaying import Turn, replay
+from supervisor.journal import trace
+from supervisor.journal.replay_trace import Turn, replay
 from tests.incidents.make import HERE, all_files
 
 NAMES = sorted(path.name for path in HERE.glob("*.jsonl*"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 from supervisor.jobs.environment import job_environment
 
 DEFAULT_PASS = ["WANDB_*", "HF_*", "HUGGING_FACE_HUB_TOKEN", "PRIME_API_KEY", "OPENAI_API_KEY"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import ErrorSeen, FinishSeen, StepDone
-from supervisor.errors import ConfigError
 from supervisor.jobs.base import StartRequest
 from supervisor.jobs.plain import PlainJob
 from supervisor.primerl import open_job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.api import Api
+from supervisor.api.protocol import Api
 from supervisor.cli import pod
 from tests.people.desk import serving
 

@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from supervisor.api import Api, Reply
+from supervisor.api.protocol import Api, Reply
 
 GIB = 1 << 30
 
 
 class FakeDesk:
-    """Implements ``supervisor.api.Desk``."""
+    """Implements ``supervisor.api.protocol.Desk``."""
 
     def __init__(self, run: str = "bs4-qwen3", **changes: Any) -> None:
         opened = time.time() - 3600

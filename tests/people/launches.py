@@ -14,7 +14,7 @@ from supervisor.cli.machine import Machine
 from supervisor.cli.pod import Pod
 from supervisor.cli.providers import BARE
 from supervisor.cli.run_text import run_file_text
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.preflight.site import Site
 
 ENVIRON = {"HOME": "/root", "PATH": "/usr/local/bin:/usr/bin:/bin"}

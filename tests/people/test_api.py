@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import api_server
-from supervisor.api import VERBS, Api
+from supervisor.api import server
+from supervisor.api.protocol import VERBS, Api
+from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
-from supervisor.errors import ConfigError, TryAgainError
 from tests.people.desk import FakeDesk, until
 
 Serve = Callable[..., Api]
@@ -288,7 +288,7 @@ def test_a_bad_request_gets_its_own_status_and_a_sentence(
 def test_a_client_that_never_finishes_its_request_is_cut_off(
     serve: Serve, sockets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "REQUEST_S", 0.3)
+    monkeypatch.setattr(server, "REQUEST_S", 0.3)
     serve(FakeDesk())
     with socket.socket(socket.AF_UNIX) as slow:
         slow.settimeout(10)
@@ -346,7 +346,7 @@ def test_tcp_serves_metrics_and_health_and_nothing_else(serve: Serve) -> None:
 def test_a_taken_metrics_port_costs_the_metrics_and_not_the_daemon(
     serve: Serve, sockets: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from supervisor import logs
+    from supervisor.base import logs
 
     logs.configure("json")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -400,7 +400,7 @@ def test_a_daemon_without_its_lock_file_is_still_seen_to_be_alive(serve: Serve, 
 def test_the_socket_of_a_killed_daemon_is_taken_over(serve: Serve, sockets: Path) -> None:
     path = sockets / "bs4-qwen3.sock"
     code = (
-        "import sys, time; from pathlib import Path; from supervisor.api import Api;"
+        "import sys, time; from pathlib import Path; from supervisor.api.protocol import Api;"
         "from tests.people.desk import FakeDesk; Api(FakeDesk(), Path(sys.argv[1])).start(); print('up', flush=True);"
         "time.sleep(60)"
     )

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from supervisor import byhand, pod_identity
+from supervisor.base.errors import SupervisorError
 from supervisor.checkpoints import claims
-from supervisor.config import RunFile, load
+from supervisor.cli import store_commands
+from supervisor.config.settings import RunFile, load
 from supervisor.effects.transfers import Transfers
-from supervisor.errors import SupervisorError
-from supervisor.journal import Journal
+from supervisor.journal.journal import Journal
+from supervisor.process import pod_identity
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 
@@ -40,10 +41,10 @@ def store(run_file: RunFile) -> Store:
 def test_a_publish_by_hand_beats_while_it_lasts(
     run_file: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(byhand, "beat_time", lambda patience_s: 0.05)
+    monkeypatch.setattr(store_commands, "beat_time", lambda patience_s: 0.05)
     seen: list[claims.Standing] = []
     deadline = time.monotonic() + 60
-    with byhand.held(run_file) as signed:
+    with store_commands.held(run_file) as signed:
         while len({standing.mark for standing in seen}) < 3:
             assert time.monotonic() < deadline, f"others take it for dead: {seen}"
             seen.append(claims.look(store, RUN))
@@ -58,19 +59,21 @@ def test_what_another_pod_published_makes_no_step_here_superfluous(
 ) -> None:
     claims.claim(store, RUN, OTHER, 0.0)
     with pytest.raises(SupervisorError, match=r"Pod pod-b holds run r1 \(generation 1\).*nothing was deleted"):
-        byhand.prune(run_file, dry_run=dry_run)
+        store_commands.prune(run_file, dry_run=dry_run)
     assert not run_file.state_dir.exists()
     claims.release(store, RUN, 1, OTHER)
-    assert "is safe to delete" in byhand.prune(run_file, dry_run=dry_run)[1][0]
+    assert "is safe to delete" in store_commands.prune(run_file, dry_run=dry_run)[1][0]
 
 
 def test_a_pod_that_died_with_the_run_prunes_by_hand(run_file: RunFile, store: Store) -> None:
     journal = Journal(run_file.state_dir)
     place = pod_identity.place(os.environ, run_file.state_dir)
     claims.claim(store, RUN, claims.writer_name("pod-a", journal.identity(), "0001", place), 0.0)
-    assert "is safe to delete" in byhand.prune(run_file, dry_run=True)[1][0], "while a daemon has its journal open"
+    assert "is safe to delete" in store_commands.prune(run_file, dry_run=True)[1][0], (
+        "while a daemon has its journal open"
+    )
     journal.close()
-    assert "is safe to delete" in byhand.prune(run_file, dry_run=False)[1][0]
+    assert "is safe to delete" in store_commands.prune(run_file, dry_run=False)[1][0]
 
 
 class Refusing:
@@ -93,7 +96,7 @@ def test_one_503_at_the_end_of_a_publish_by_hand_still_gives_the_run_back(
     run_file: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refusing = Refusing(monkeypatch, 1, StoreError("transient", "503 service_unavailable"))
-    with pytest.raises(KeyboardInterrupt), byhand.held(run_file):
+    with pytest.raises(KeyboardInterrupt), store_commands.held(run_file):
         raise KeyboardInterrupt
     assert refusing.tries == 2
     assert claims.look(store, RUN).released
@@ -107,7 +110,7 @@ def test_a_run_that_could_not_be_given_back_by_hand_says_what_that_costs(
     short = run_file.store.model_copy(update={"take_over_after": 2.0})
     run_file = run_file.model_copy(update={"store": short})
     Refusing(monkeypatch, 1000, StoreError(kind, "the key was deleted"))
-    with byhand.held(run_file):
+    with store_commands.held(run_file):
         pass
     told = capsys.readouterr().err
     assert "The run could not be given back in the store, so another pod waits 2 s for its heartbeat before it" in told
@@ -118,7 +121,7 @@ def test_a_run_that_could_not_be_given_back_by_hand_says_what_that_costs(
 def test_a_run_that_another_pod_took_meanwhile_is_given_back_without_a_word(
     run_file: RunFile, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with byhand.held(run_file) as signed:
+    with store_commands.held(run_file) as signed:
         assert claims.claim(store, RUN, OTHER, 0.0, take_over=True).generation == signed["generation"] + 1
     assert "could not be given back" not in capsys.readouterr().err
     assert not claims.look(store, RUN).released

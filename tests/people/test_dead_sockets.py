@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.api import Api
+from supervisor.api.protocol import Api
+from supervisor.base.errors import ConfigError
+from supervisor.base.unix_socket import Claim, Door, remove_if_dead
 from supervisor.cli import client, ctl
-from supervisor.errors import ConfigError
-from supervisor.unix_socket import Claim, Door, remove_if_dead
 from tests.people.desk import FakeDesk
 
 STRANGER = 54321

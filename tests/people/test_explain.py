@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from supervisor import status
 from supervisor.cli import render
 from supervisor.core import facts as f
 from supervisor.core.words import span
+from supervisor.views import status
 from tests.core.world import SETTINGS, World
 
 

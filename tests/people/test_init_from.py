@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor import secrets
-from supervisor.errors import ConfigError
+from supervisor.base import secrets
+from supervisor.base.errors import ConfigError
 from supervisor.jobs.environment import job_environment
 from supervisor.primerl.command import refused_args
 from tests.people.launches import ENVIRON, Taken, take

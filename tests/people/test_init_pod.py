@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import secrets
+from supervisor.base import secrets
 from supervisor.cli import init as init_module
 from supervisor.cli import main, pod, providers
 from supervisor.cli.launch_settings import Draft
 from supervisor.cli.machine import GpuFound, Machine
 from supervisor.cli.pod import Pod
 from supervisor.cli.run_text import comment, run_file_text, value_text
-from supervisor.config import RunFile, load
+from supervisor.config.settings import RunFile, load
 from supervisor.jobs.base import StartRequest
 from supervisor.preflight.site import Site, Volume
 from supervisor.primerl import open_job

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import logs
-from supervisor.log_outlets import RotatedFile, StreamOutlet, journal_datagram, json_line
+from supervisor.base import logs
+from supervisor.base.log_outlets import RotatedFile, StreamOutlet, journal_datagram, json_line
 from tests.people.desk import until
 
 SPEAK = """
 import os, sys
 from pathlib import Path
-from supervisor import logs
+from supervisor.base import logs
 logs.configure(sys.argv[1], "info", Path(sys.argv[2]) if sys.argv[2] else None, "bs4", journal_socket=Path(sys.argv[3]))
 logs.say("info", "step", "step 80 of 1000, 212 s, reward 0.41", step=80, attempt=2)
 logs.say("error", "verdict", "vLLM is dead:\\nits process is gone.", incident=3)
@@ -264,7 +264,7 @@ def test_what_is_no_plain_file_is_written_to_and_never_moved(tmp_path: Path) -> 
 FULL = """
 import sys
 from pathlib import Path
-from supervisor.log_outlets import RotatedFile
+from supervisor.base.log_outlets import RotatedFile
 disk = Path(sys.argv[1])
 outlet = RotatedFile(disk / "log.json", limit_bytes=20_000, keep=3)
 line = {"level": "info", "event": "x", "sentence": "y" * 100}

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import incidents, run_lock, shim, unwatched
 from supervisor.cli import render
 from supervisor.cli.incidents import listed
 from supervisor.cli.main import main
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.journal import Journal
+from supervisor.journal.journal import Journal
 from supervisor.primerl.logs import SIGNATURES
+from supervisor.process import run_lock, shim
 from supervisor.signatures.xids import WHAT_TO_DO
+from supervisor.views import incidents, without_daemon
 from tests.core.world import World
 
 WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
@@ -192,7 +193,7 @@ def test_training_that_is_worth_nothing_is_told_though_the_run_is_finished(tmp_p
         world.step(number, loss=float("nan"))
     (said,) = world.said("worth")
     recorded(tmp_path, world)
-    assert unwatched.look(tmp_path, "r1")["worthless"] == said
+    assert without_daemon.look(tmp_path, "r1")["worthless"] == said
     block = render.unwatched_block({"worthless": said, "finished": True, "sentence": "The run is finished."})
     assert block == [f"  note          {said}"]
 
@@ -205,7 +206,7 @@ def test_a_daemon_that_ended_says_with_which_code_and_why(tmp_path: Path) -> Non
     world.see(f.ComponentExited(1, "launcher", 1))
     world.after(60)
     recorded(tmp_path, world)
-    found = unwatched.look(tmp_path, "r1")
+    found = without_daemon.look(tmp_path, "r1")
     assert (found["ended"], found["job"]) == (93, None)
     assert "A restart cannot cure this" in found["last_words"]["sentence"]
     said = render.unwatched(found, COMMANDS)
@@ -217,10 +218,10 @@ def test_a_daemon_that_was_killed_is_told_by_the_last_line_of_its_log(tmp_path: 
     world = World()
     world.running_at(12)
     recorded(tmp_path, world)
-    assert unwatched.look(tmp_path, "r1")["last_words"]["sentence"].startswith("step 12 of 1000")
+    assert without_daemon.look(tmp_path, "r1")["last_words"]["sentence"].startswith("step 12 of 1000")
     log = tmp_path / "practice.log"
     log.write_text(json.dumps({"sentence": "vLLM's process 7 is gone."}) + "\nSegmentation fault (core dumped)\n\n")
-    found = unwatched.look(tmp_path, "r1", (log,))
+    found = without_daemon.look(tmp_path, "r1", (log,))
     assert found["last_words"]["sentence"] == "Segmentation fault (core dumped)"
     assert found["ended"] is None
     said = render.unwatched(found, COMMANDS)
@@ -235,19 +236,19 @@ def test_a_parent_that_starts_the_daemon_again_is_waited_for(tmp_path: Path) -> 
     me = f"{os.getpid()}-{shim.start_ticks(os.getpid())}"
     (tmp_path / "lock").write_text(f"1-1 {me}\n")
     assert run_lock.read(tmp_path / "lock")[1] == (os.getpid(), shim.start_ticks(os.getpid()))
-    said = render.unwatched(unwatched.look(tmp_path, "r1"), COMMANDS)
+    said = render.unwatched(without_daemon.look(tmp_path, "r1"), COMMANDS)
     assert f"Its parent (process {os.getpid()}) starts it again: nothing to type." in said
     (tmp_path / "lock").write_text(f"{me}\n")
-    said = render.unwatched(unwatched.look(tmp_path, "r1"), COMMANDS)
+    said = render.unwatched(without_daemon.look(tmp_path, "r1"), COMMANDS)
     assert f"Its daemon (process {os.getpid()}) lives, and does not answer" in said
 
 
 def test_a_folder_that_no_daemon_ever_wrote_to_or_that_is_damaged_is_no_crash(tmp_path: Path) -> None:
-    assert unwatched.look(tmp_path, "r1")["last_words"] is None
+    assert without_daemon.look(tmp_path, "r1")["last_words"] is None
     (tmp_path / "journal.db").write_bytes(b"no database" * 1000)
-    assert unwatched.look(tmp_path, "r1")["incident"] is None
+    assert without_daemon.look(tmp_path, "r1")["incident"] is None
     (tmp_path / "journal.db").unlink()
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db:
         db.execute("CREATE TABLE meta (key TEXT)")
-    found = unwatched.look(tmp_path, "r1")
+    found = without_daemon.look(tmp_path, "r1")
     assert render.unwatched(found, COMMANDS).endswith(f"Start it: {shlex.join(shlex.split(COMMANDS['start']))}")

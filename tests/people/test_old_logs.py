@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.attempt_logs import folder_of
+from supervisor.base.errors import UsageError
 from supervisor.cli import ctl as supervisorctl
 from supervisor.cli import which
 from supervisor.effects.kept_logs import begin, keep_earlier
-from supervisor.errors import UsageError
 from supervisor.jobs.base import LogSource
+from supervisor.journal.attempt_logs import folder_of
 
 
 @pytest.fixture

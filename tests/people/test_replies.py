@@ -9,7 +9,7 @@ import pytest
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
 from supervisor.core.state import Fence, State
-from supervisor.replies import answer
+from supervisor.daemon.order_replies import answer
 
 STORED = tuple(f.StoredStep(step, committed=True, size_bytes=10) for step in range(10, 300, 10))
 

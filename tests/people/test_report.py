@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from supervisor import run_report, status
 from supervisor.checkpoints.record_files import put_record
 from supervisor.cli import render
 from supervisor.cli import report as page
@@ -23,8 +22,9 @@ from supervisor.core.decide import decide
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.records import Learned
 from supervisor.effects.run_records import Record, to_bytes
-from supervisor.journal import Journal
+from supervisor.journal.journal import Journal
 from supervisor.storage import open_store
+from supervisor.views import run_report, status
 from tests.core.world import SETTINGS, World
 
 RUN_FILE = """\

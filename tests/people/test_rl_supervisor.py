@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import __version__, env_file
+from supervisor import __version__
+from supervisor.base import env_file
+from supervisor.base.errors import ConfigError, PodUnfitError, TryAgainError
 from supervisor.cli import terminal
 from supervisor.cli.check import check
-from supervisor.config import load
-from supervisor.errors import ConfigError, PodUnfitError, TryAgainError
+from supervisor.config.settings import load
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server, Key
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import RunFile, load
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile, load
 
 GOOD = """\
 [run]

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import metrics, secrets, systemd
-from supervisor.inbox import Inbox, Waits
+from supervisor.api import metrics
+from supervisor.base import secrets
+from supervisor.daemon import systemd
+from supervisor.daemon.inbox import Inbox, Waits
 from tests.people.desk import GIB, FakeDesk
 
 # ---------------------------------------------------------------- secrets

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import __version__
-from supervisor.api import Api
+from supervisor.api.protocol import Api
 from supervisor.cli import render, which
 from tests.people.desk import GIB, FakeDesk, until
 

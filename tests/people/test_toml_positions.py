@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.toml_positions import Key, Position, key_positions
+from supervisor.config.toml_positions import Key, Position, key_positions
 
 TRICKY = (
     '"[no.table]"',

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import homes, incidents
-from supervisor.api import Api
+from supervisor.api.protocol import Api
+from supervisor.base import homes
+from supervisor.base.errors import UsageError
 from supervisor.cli import ctl, main, which
 from supervisor.cli.client import NotThereError
-from supervisor.errors import UsageError
+from supervisor.views import incidents
 from tests.evidence.rig import journal_with_an_incident
 from tests.people.desk import FakeDesk
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import patient
 from supervisor.cli.main import main
+from supervisor.effects import patient_transfers
 from tests.b2server import B2Server
 from tests.b2server.state import Fault, Key
 
@@ -99,7 +99,7 @@ def test_a_report_waits_too_where_this_machine_has_published_by_hand_and_knows_n
 def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     b2: B2Server, words: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patient, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(patient_transfers, "PATIENCE_S", 3.0)
     away_for(b2, 600.0)
     assert main(["verify", words]) == 75, "1 is a store that is damaged"
     told = capsys.readouterr().err

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding

@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.site import Gpu, GpuProcess, Site, Volume
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.primerl.configs import Settings
-from supervisor.toml_positions import key_positions
 
 GIB = 1 << 30
 CONFIG = Path("config.toml")

@@ -67,7 +67,7 @@ def test_until_when_data_parallelism_had_to_be_written_down(era: str, compared: 
 
 
 def test_a_server_of_its_own_role_is_not_the_launchers_business() -> None:
-    from supervisor.config import RunFile
+    from supervisor.config.settings import RunFile
 
     run = RunFile.model_validate(
         {

@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.cli import check
 from supervisor.cli.main import main
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.preflight import dry_run, environments, online
 from supervisor.preflight.beside import Beside, side_by_side
 from supervisor.preflight.finding import Finding

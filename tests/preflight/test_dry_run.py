@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 
 from supervisor.cli import check
-from supervisor.config import RunFile
-from supervisor.effects.survivors import look_at
+from supervisor.config.run_file import parsed
+from supervisor.config.settings import RunFile
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import dry_run, environments, online
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.refusals import Refusal, refusals
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.probe import find_roots, probe
-from supervisor.run_file import parsed
-from supervisor.toml_positions import key_positions
+from supervisor.process.survivors import look_at
 from tests.primerl.eras import ERAS, write_checkout
 
 LIST = """\

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.preflight import environments
 from supervisor.preflight.environments import named, slow_findings
 from supervisor.preflight.finding import Finding

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from docs import preflight as page
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight import estimate_inputs
 from supervisor.preflight import memory_estimate as memory

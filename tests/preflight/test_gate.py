@@ -5,14 +5,14 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import gate
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping, yielding
 from supervisor.preflight.subject import Subject
 from supervisor.primerl.configs import Settings
-from supervisor.toml_positions import key_positions
 
 SLURM = Where("rl.toml", 3, "slurm")
 REFUSED = Finding("refused", "It has [slurm].", SLURM)

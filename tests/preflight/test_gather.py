@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from supervisor.effects import attached
 from supervisor.jobs.base import StepCheck
 from supervisor.preflight.examine import examine
 from supervisor.preflight.finding import Finding
@@ -20,6 +19,7 @@ from supervisor.preflight.site import Site
 from supervisor.preflight.subject import Subject
 from supervisor.preflight.telling_apart import part_of
 from supervisor.primerl.layout import Layout
+from supervisor.process import attached
 from tests.primerl.eras import ERAS, write_checkout
 
 CONFIG = """\

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import eras, job_args, keys
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.kinds import beyond, fits, wanted, written
@@ -21,7 +22,6 @@ from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.preflight.toml_text import mended
 from supervisor.primerl.configs import Settings, merged
-from supervisor.toml_positions import key_positions
 from tests.primerl.eras import ERAS
 
 FILE = Path("/run/rl.toml")

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import shim
-from supervisor.config import RunFile
-from supervisor.effects import attached
+from supervisor.config.settings import RunFile
 from supervisor.preflight import installed, look, online, volumes
 from supervisor.preflight.look import Needs
 from supervisor.preflight.volumes import Mount
+from supervisor.process import attached, shim
 from supervisor.sensors import gpu_survey
 
 FAKE_NVML = """

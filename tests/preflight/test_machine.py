@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight import machine
 from supervisor.preflight.finding import Finding

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from supervisor import journal
 from supervisor.checkpoints.catalogue import RUN_FILES
 from supervisor.checkpoints.manifest import Latest, Manifest, ManifestFile, sha256
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
+from supervisor.journal import journal
 from supervisor.preflight import online
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.subject import Subject

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from supervisor.checkpoints.manifest import Latest, Manifest, ManifestFile, sha256
-from supervisor.config import RunFile
-from supervisor.effects.attempts import digest, read_snapshot, take_snapshot
+from supervisor.config.run_file import parsed
+from supervisor.config.settings import RunFile
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import resume
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.resume import Before
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.probe import find_roots, probe
-from supervisor.run_file import parsed
-from supervisor.toml_positions import key_positions
+from supervisor.process.attempts import digest, read_snapshot, take_snapshot
 from tests.preflight.subjects import ids
 from tests.primerl.eras import ERAS, write_checkout
 

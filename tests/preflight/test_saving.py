@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import batches, lengths, saving, sharing, tracking
 from supervisor.preflight.subject import Subject
 from supervisor.primerl.configs import Settings
-from supervisor.toml_positions import key_positions
 from tests.preflight.eras_by_day import (
     EVERY,
     IDS,

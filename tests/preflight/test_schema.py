@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import keys
 from supervisor.preflight.pydantic_source import schema_of
 from supervisor.preflight.schema import Field, Schema, read, strangers, walk
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.primerl.configs import Settings, merged
-from supervisor.toml_positions import key_positions
 from tests.primerl.eras import ERAS
 
 LAUNCHER = "from prime_rl.configs.rl import RLConfig\ndef main():\n    rl(cli(RLConfig))\n"

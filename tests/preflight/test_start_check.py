@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from supervisor import start_check
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import Remark
 from supervisor.core.state import Failure, State
-from supervisor.effects.attempts import attempt_dir, take_snapshot
-from supervisor.errors import ConfigError
+from supervisor.daemon import start_check
+from supervisor.daemon.start_check import StartCheck
 from supervisor.jobs.base import Job
 from supervisor.preflight import asking
 from supervisor.primerl import open_job
-from supervisor.start_check import StartCheck
+from supervisor.process.attempts import attempt_dir, take_snapshot
 
 ERROR = {
     "id": "batch-of-whole-groups",

@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.preflight import eras, tracking
 from supervisor.preflight.models import ModelFacts
 from tests.preflight.eras_by_day import EVERY, IDS, JANUARY, JUNE, MARCH, NEWEST, RUN, SEPTEMBER, found, of, weights

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import StartRequest
 from supervisor.primerl import open_job
 from supervisor.primerl.job import PrimeRlJob

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import render
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Change
 from supervisor.primerl import open_job
 from tests.primerl.eras import ERAS, Era

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 from tests.primerl.eras import ERAS, Era
 from tests.primerl.helpers import CONFIG, job_of, request, words
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.errors import UnknownDialectError
+from supervisor.base.errors import UnknownDialectError
 from supervisor.primerl.probe import find_roots, probe
 from tests.primerl.eras import ERAS, Era, write_checkout
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import FinishSeen, StepDone
 from supervisor.jobs.base import StartRequest
 from supervisor.primerl import open_job

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.effects import survivors
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.launch import Launched, ShimState, launch, look
-from supervisor.effects.stop import StopReport, stop_attempt
 from supervisor.jobs.base import Component, StopRules
 from supervisor.jobs.plain import PlainJob
+from supervisor.process import survivors
+from supervisor.process.launch import Launched, ShimState, launch, look
+from supervisor.process.stop import StopReport, stop_attempt
 
 PATIENT = StopRules(((signal.SIGTERM, 10.0),))
 BLUNT = StopRules(())

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor import daemon
 from supervisor.core import facts as f
 from supervisor.core.state import State
-from supervisor.daemon import Daemon
-from supervisor.journal import Journal
+from supervisor.daemon import loop
+from supervisor.daemon.loop import Daemon
+from supervisor.journal.journal import Journal
 
 
 class House:
@@ -58,7 +58,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         if event == "journal":
             found.append((level, sentence))
 
-    monkeypatch.setattr(daemon.logs, "say", say)
+    monkeypatch.setattr(loop.logs, "say", say)
     return found
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.effects.aside import delete_set_aside, delete_trees, finish_deletions, move_aside
-from supervisor.errors import ConfigError, SupervisorError
+from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.effects.move_aside import delete_set_aside, delete_trees, finish_deletions, move_aside
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_deletion_killed_in_the_middle_leaves_no_step_and_is_finished_later(ou
     for number in range(50):
         (output / "checkpoints/step_20" / f"shard_{number}").write_bytes(b"x" * 100)
     source = (
-        "import os, sys; from pathlib import Path; from supervisor.effects.aside import delete_trees\n"
+        "import os, sys; from pathlib import Path; from supervisor.effects.move_aside import delete_trees\n"
         "real, count = os.unlink, [0]\n"
         "def dying(*a, **k):\n"
         "    real(*a, **k); count[0] += 1\n"

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from supervisor import attach
-from supervisor.config import RunFile
+from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import attached, observing, survivors
-from supervisor.effects.attempts import attempt_dir
+from supervisor.core import observe_only
+from supervisor.daemon import find_job
 from supervisor.effects.carry_out import Effects
-from supervisor.errors import ConfigError, SupervisorError
 from supervisor.jobs.plain import PlainJob
+from supervisor.process import attached, survivors
+from supervisor.process.attempts import attempt_dir
 
 from .conftest import Attempt, wait_for
 
@@ -85,11 +86,11 @@ def test_the_one_process_that_runs_the_command_is_found_whatever_its_step(
     run_file: RunFile, job: PlainJob, spawn: Spawn, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"No living job of run mine was found .* Start it, or name its process"):
-        attach.find(run_file, job)
+        find_job.find(run_file, job)
     process = spawn(*trains(tmp_path, "--from", "2"))
-    found = wait_for(lambda: attach.candidates(run_file, job), "it is seen")
+    found = wait_for(lambda: find_job.candidates(run_file, job), "it is seen")
     assert [one.process[0] for one in found] == [process.pid]
-    assert attach.find(run_file, job) == found[0]
+    assert find_job.find(run_file, job) == found[0]
     assert found[0].why == "it runs the command of [job.plain]"
 
 
@@ -97,14 +98,14 @@ def test_several_that_could_be_meant_are_listed_and_one_has_to_be_named(
     run_file: RunFile, job: PlainJob, spawn: Spawn, tmp_path: Path
 ) -> None:
     first, second = spawn(*trains(tmp_path)), spawn(*trains(tmp_path))
-    wait_for(lambda: len(attach.candidates(run_file, job)) == 2, "both are seen")
+    wait_for(lambda: len(find_job.candidates(run_file, job)) == 2, "both are seen")
     with pytest.raises(ConfigError) as told:
-        attach.find(run_file, job)
+        find_job.find(run_file, job)
     text = str(told.value)
     assert text.startswith("2 processes could be the job of run mine; name one with --pid:\n")
     assert f"\n  {first.pid}: " in text
     assert f"\n  {second.pid}: " in text
-    assert attach.find(run_file, job, second.pid).process[0] == second.pid
+    assert find_job.find(run_file, job, second.pid).process[0] == second.pid
 
 
 def test_the_same_command_of_another_run_is_not_this_runs_job(
@@ -113,7 +114,7 @@ def test_the_same_command_of_another_run_is_not_this_runs_job(
     other = [*trains(tmp_path)[:-1], str(tmp_path / "other")]
     foreign = spawn(*other)
     mine = spawn(sys.executable, "train.py", "--out", "out")
-    (found,) = wait_for(lambda: attach.candidates(run_file, job), "the run's own is seen")
+    (found,) = wait_for(lambda: find_job.candidates(run_file, job), "the run's own is seen")
     assert found.process[0] == mine.pid != foreign.pid
 
 
@@ -122,38 +123,38 @@ def test_the_shell_that_runs_the_command_may_be_named_and_a_foreign_process_may_
 ) -> None:
     words = " ".join(trains(tmp_path))
     shell = spawn("/bin/sh", "-c", f"{words}; true")
-    (found,) = wait_for(lambda: attach.candidates(run_file, job), "its child is seen")
+    (found,) = wait_for(lambda: find_job.candidates(run_file, job), "its child is seen")
     assert found.process[0] != shell.pid
-    named = attach.find(run_file, job, shell.pid)
+    named = find_job.find(run_file, job, shell.pid)
     assert named.process[0] == shell.pid
     assert f"process {found.process[0]} below it is: it runs the command" in named.why
 
     foreign = subprocess.Popen(["sleep", "60"], cwd="/")
     try:
         with pytest.raises(ConfigError) as told:
-            attach.find(run_file, job, foreign.pid)
+            find_job.find(run_file, job, foreign.pid)
     finally:
         foreign.kill()
         foreign.wait()
     assert f"Process {foreign.pid} (sleep 60) is not of run mine" in str(told.value)
     assert f"These could be meant:\n  {found.process[0]}: " in str(told.value)
     with pytest.raises(ConfigError, match=f"There is no process {foreign.pid}"):
-        attach.find(run_file, job, foreign.pid)
+        find_job.find(run_file, job, foreign.pid)
     with pytest.raises(ConfigError, match="is not a job but what this command runs in"):
-        attach.find(run_file, job, os.getpid())
+        find_job.find(run_file, job, os.getpid())
 
 
 def test_a_job_of_ours_is_no_job_to_attach_to(run_file: RunFile, job: PlainJob, attempt: Attempt) -> None:
     launched = attempt.start("while True: time.sleep(0.1)")
     with pytest.raises(ConfigError, match="was started by rl-supervisor, and is no job to attach to"):
-        attach.find(run_file, job, launched.child_pid)
+        find_job.find(run_file, job, launched.child_pid)
 
 
 def test_a_secret_on_the_command_line_is_not_shown(
     run_file: RunFile, job: PlainJob, spawn: Spawn, tmp_path: Path
 ) -> None:
     spawn(*trains(tmp_path, "--api-key=hunter2"))
-    (found,) = wait_for(lambda: attach.candidates(run_file, job), "it is seen")
+    (found,) = wait_for(lambda: find_job.candidates(run_file, job), "it is seen")
     assert "hunter2" not in found.shown()
     assert "--api-key=***" in found.title
 
@@ -201,20 +202,20 @@ def test_a_plain_file_that_takes_the_output_stands_where_a_shim_would_have_captu
 ) -> None:
     with (tmp_path / "mine.log").open("wb") as output:
         process = spawn("/bin/sh", "-c", "echo step 1; sleep 60", stdout=output)
-    file = attach.output_file(process.pid)
+    file = find_job.output_file(process.pid)
     assert file == tmp_path / "mine.log"
     known = survivors.look_at(process.pid)
     assert known is not None
     attached.write(tmp_path / "a", "job", known.identity, "", file)
     wait_for(lambda: (tmp_path / "a" / "job.log").read_text() == "step 1\n", "its lines are read there")
-    assert attach.output_file(spawn("sleep", "60", stdout=subprocess.PIPE).pid) is None
+    assert find_job.output_file(spawn("sleep", "60", stdout=subprocess.PIPE).pid) is None
 
 
 # ---------------------------------------------------------------- the net under the core
 
 
 def test_only_looking_publishing_and_telling_is_allowed_where_a_run_is_observed() -> None:
-    allowed = {kind.__name__ for kind in observing.ALLOWED}
+    allowed = {kind.__name__ for kind in observe_only.ALLOWED}
     of_publishing = {"Claim", "Sweep", "Publish", "KeepRecords", "Pin", "KeepHolds", "Release", "MarkLeaving", "Hurry"}
     assert allowed == {"Survey", "CollectEvidence", "Say", "Exit"} | of_publishing
     held = {kind.__name__ for kind in a.Action.__subclasses__()} - allowed
@@ -264,7 +265,7 @@ def test_whatever_the_core_asks_no_process_is_signalled_and_no_file_touched(
     told: list[f.Fact] = []
     effects = hands(run_file, job, told, "this run is only observed.")
     try:
-        asked = [made(kind) for kind in a.Action.__subclasses__() if kind not in observing.ALLOWED]
+        asked = [made(kind) for kind in a.Action.__subclasses__() if kind not in observe_only.ALLOWED]
         for action in asked:
             effects.do(action)
         effects.hurry()

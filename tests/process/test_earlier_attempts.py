@@ -9,9 +9,9 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import survivors
-from supervisor.effects.attempts import attempt_dir
-from supervisor.effects.stop import stop_attempt
+from supervisor.process import survivors
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.stop import stop_attempt
 from tests.process.conftest import BLUNT, PlainHands, wait_for
 
 TRAIN = """

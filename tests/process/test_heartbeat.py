@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from supervisor import secrets
-from supervisor.config import RunFile
+from supervisor.base import secrets
+from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.effects.described import describe
 from supervisor.effects.heartbeat import Heartbeat
+from supervisor.effects.run_files import describe
 from supervisor.storage.base import StoreError
 from tests.core.world import SETTINGS, World
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.attempt_logs import folder_of, last_lines, logs_of, read_index
 from supervisor.effects import kept_logs
 from supervisor.effects.kept_logs import begin, keep_earlier
 from supervisor.effects.log_upkeep import Order, do, plan
 from supervisor.jobs.base import LogSource
+from supervisor.journal.attempt_logs import folder_of, last_lines, logs_of, read_index
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.attempt_logs import folder_of, last_lines, logs_of
+from supervisor.api.log_window import last_lines as window
+from supervisor.api.log_window import next_piece
 from supervisor.effects import log_pieces
 from supervisor.effects.log_pieces import MIB, data_bytes, rotate, squeeze
 from supervisor.effects.log_upkeep import LogUpkeep, Order, do, plan
 from supervisor.jobs.base import LogSource
-from supervisor.log_window import last_lines as window
-from supervisor.log_window import next_piece
+from supervisor.journal.attempt_logs import folder_of, last_lines, logs_of
 from supervisor.sensors.follow import Follower
 
 LINE = 64  # bytes

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.checkpoints.log_files import unpack
-from supervisor.config import load
+from supervisor.config.settings import load
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.evidence.bundle import folder_name
 from supervisor.effects.incident_evidence import bundles_dir
+from supervisor.evidence.bundle import folder_name
 from supervisor.storage.base import StoreError
 
 

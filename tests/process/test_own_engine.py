@@ -15,16 +15,16 @@ from typing import TypeVar
 
 import pytest
 
-from supervisor.config import RunFile
+from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import own_engine
-from supervisor.effects.attempts import attempt_dir
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.launch import look
-from supervisor.effects.survivors import Belongings, send
 from supervisor.jobs.base import Job
 from supervisor.primerl import open_job
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.launch import look
+from supervisor.process.survivors import Belongings, send
 from supervisor.simulator.practice import Practice, make_practice
 
 F = TypeVar("F", bound=f.Fact)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.checkpoints.claims import UNKNOWN, same_pod, writer_name
-from supervisor.pod_identity import FIRST_PIDS, place
+from supervisor.process.pod_identity import FIRST_PIDS, place
 
 STATE = Path("/var/lib/rl-supervisor/bs4")
 UUID = "4c4c4544-0051-3510-8058-b7c04f305031"

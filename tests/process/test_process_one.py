@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from supervisor import nanny
 from supervisor.cli.client import Client
+from supervisor.process import nanny
 from supervisor.simulator.command_line import toml_value
 from tests.process.conftest import wait_for
 
@@ -260,10 +260,10 @@ def test_a_stranger_in_a_container_without_a_home_has_all_his_folders(pod: Pod) 
         pytest.skip("needs root and setpriv, to be somebody else")
     stranger = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
     # Where our own Python is in root's home: the machine's, with our packages.
-    places = [str(Path(nanny.__file__).parents[1]), *(path for path in sys.path if path.endswith("site-packages"))]
+    places = [str(Path(nanny.__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]
     machines = f"/usr/bin/python3.{sys.version_info.minor}"
     tried = {sys.executable: {}, machines: {"PYTHONPATH": os.pathsep.join(places)}}
-    trial = ["sh", "-c", 'cd / && "$0" -c "import psutil, pydantic_core, supervisor.daemon" && exit 0']
+    trial = ["sh", "-c", 'cd / && "$0" -c "import psutil, pydantic_core, supervisor.daemon.loop" && exit 0']
     for python, more in tried.items():
         if not subprocess.run(
             [*stranger, *trial, python], capture_output=True, check=False, env={**os.environ, **more}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import load
+from supervisor.base.errors import SupervisorError
+from supervisor.config.settings import load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects.carry_out import Effects
-from supervisor.errors import SupervisorError
 
 
 @pytest.fixture

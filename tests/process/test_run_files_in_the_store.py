@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from supervisor import next_pod
-from supervisor.config import RunFile, load
+from supervisor.config.settings import RunFile, load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.daemon import fetch_run_files
+from supervisor.daemon.fetch_run_files import filled
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.described import describe
-from supervisor.next_pod import filled
+from supervisor.effects.run_files import describe
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 PLAIN = 'api_key_var = "OPENAI_API_KEY"\nmax_steps = 7  # *** steps ***\n'
@@ -52,7 +52,7 @@ def test_no_secret_of_the_run_goes_to_the_store(tmp_path: Path) -> None:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sentences of the start, wherever the log goes."""
     told: list[str] = []
-    monkeypatch.setattr(next_pod, "say", lambda level, event, sentence: told.append(sentence))
+    monkeypatch.setattr(fetch_run_files, "say", lambda level, event, sentence: told.append(sentence))
     return told
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import shim
-from supervisor.effects import survivors
-from supervisor.effects.launch import launch, look
-from supervisor.errors import ConfigError, SupervisorError
-from supervisor.secrets import masked_list
+from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.base.secrets import masked_list
+from supervisor.process import shim, survivors
+from supervisor.process.launch import launch, look
 from tests.process.conftest import Attempt, gone, wait_for
 
 
@@ -70,7 +69,7 @@ def test_the_daemon_is_killed_and_the_job_lives_on_and_its_exit_status_is_still_
         """
     )
     source = (
-        "import sys, time; from pathlib import Path; from supervisor.effects.launch import launch\n"
+        "import sys, time; from pathlib import Path; from supervisor.process.launch import launch\n"
         "from supervisor.jobs.base import Component\n"
         f"launch(Component('job', {component.argv!r}, Path({str(component.cwd)!r}), {component.env!r}),"
         f" Path({str(attempt.folder)!r}), 'fork', {attempt.run_id!r})\n"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.effects import own_cgroup, segments, survivors
-from supervisor.effects import stop as stop_module
-from supervisor.effects.survivors import Process
 from supervisor.jobs.base import StopRules
+from supervisor.process import own_cgroup, segments, survivors
+from supervisor.process import stop as stop_module
+from supervisor.process.survivors import Process
 from tests.process.conftest import BLUNT, PATIENT, Attempt, kill, wait_for
 
 HIDE = """
@@ -280,7 +280,7 @@ def test_foreign_processes_with_the_same_command_line_and_another_attempt_are_le
 def test_the_daemon_and_its_transfers_are_never_counted(attempt: Attempt) -> None:
     """Even a daemon that was itself started with the marker, from inside a job, does not stop itself."""
     source = (
-        "import os, signal, sys; from pathlib import Path; from supervisor.effects.survivors import Belongings\n"
+        "import os, signal, sys; from pathlib import Path; from supervisor.process.survivors import Belongings\n"
         f"print(len(Belongings(Path({str(attempt.folder)!r}), [], {attempt.run_id!r}).living()))"
     )
     env = {
@@ -332,7 +332,7 @@ def test_stragglers_of_an_attempt_are_found_by_a_new_daemon(attempt: Attempt) ->
     attempt.told("hidden")
     attempt.told("up")
     source = (
-        "from pathlib import Path; from supervisor.effects.stop import stop_attempt\n"
+        "from pathlib import Path; from supervisor.process.stop import stop_attempt\n"
         "from supervisor.jobs.base import StopRules\n"
         f"print(stop_attempt(Path({str(attempt.folder)!r}), ['job'], {attempt.run_id!r}, StopRules(((15, 0.2),)),"
         " 30.0, lambda: True, 1.0))"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.run_file import load
 from supervisor.core import facts as f
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.store_work import StoreWork
-from supervisor.run_file import load
 from supervisor.storage.base import StoreError
 
 ABOUT = """

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.errors import TryAgainError
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import ports, segments, strangers, survivors
-from supervisor.effects.launch import launch
-from supervisor.effects.stop import stop_attempt
-from supervisor.errors import TryAgainError
 from supervisor.jobs.plain import PlainJob
+from supervisor.process import ports, segments, strangers, survivors
+from supervisor.process.launch import launch
+from supervisor.process.stop import stop_attempt
 from tests.process.conftest import BLUNT, Attempt, wait_for
 from tests.process.test_earlier_attempts import Driver
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.effects import survivors, transient
-from supervisor.effects.launch import Launched, choose, launch, shim_argv
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
+from supervisor.process import survivors, transient
+from supervisor.process.launch import Launched, choose, launch, shim_argv
 from tests.process.conftest import BLUNT, Attempt, kill, wait_for
 
 booted = transient.why_not() == ""
@@ -123,7 +123,7 @@ def test_the_job_lives_on_when_the_daemons_own_service_is_killed(service: Attemp
     component = service.component("tell('up'); sleep()")
     source = service.folder / "daemon.py"
     source.write_text(
-        "import time; from pathlib import Path; from supervisor.effects.launch import launch\n"
+        "import time; from pathlib import Path; from supervisor.process.launch import launch\n"
         "from supervisor.jobs.base import Component\n"
         f"launch(Component('job', {component.argv!r}, Path({str(component.cwd)!r}), {component.env!r}),"
         f" Path({str(service.folder)!r}), 'auto', {service.run_id!r})\n"

@@ -25,10 +25,10 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects import own_cgroup, survivors
-from supervisor.effects.attempts import attempt_dir
-from supervisor.effects.survivors import Identity
 from supervisor.jobs.base import StopRules
+from supervisor.process import own_cgroup, survivors
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.survivors import Identity
 from supervisor.sensors.processes import Identity as Seen
 from supervisor.sensors.processes import process_sensors
 from tests.process.conftest import PRELUDE, Attempt, PlainHands, kill, wait_for
@@ -330,7 +330,7 @@ def _kill(attempt: Attempt, victim: str, shim: int) -> None:
 def _stop_and_die(attempt: Attempt, chance: random.Random) -> None:
     """Another daemon begins the stop and is killed in the middle of it."""
     source = (
-        "from pathlib import Path; from supervisor.effects.stop import stop_attempt\n"
+        "from pathlib import Path; from supervisor.process.stop import stop_attempt\n"
         "from supervisor.jobs.base import StopRules\n"
         "print('begun', flush=True)\n"
         f"stop_attempt(Path({str(attempt.folder)!r}), [], {attempt.run_id!r}, StopRules(((15, 0.3),)), 30.0,"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import trace
+from supervisor.config.core_settings import under
+from supervisor.config.run_file import load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.evolve import replace
-from supervisor.core_settings import under
-from supervisor.journal import Journal
-from supervisor.replaying import Turn, replay
-from supervisor.run_file import load
+from supervisor.journal import trace
+from supervisor.journal.journal import Journal
+from supervisor.journal.replay_trace import Turn, replay
 from tests.core.world import SETTINGS, World
 
 from .test_journal_and_replay import RUN, keep

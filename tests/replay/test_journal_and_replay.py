@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from supervisor import archive, journal, trace
 from supervisor.cli.main import main
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.journal import Journal
-from supervisor.replaying import Turn, replay
+from supervisor.journal import archive, journal, trace
+from supervisor.journal.journal import Journal
+from supervisor.journal.replay_trace import Turn, replay
 from tests.core.test_model import Pod
 from tests.core.world import World
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import trace
 from supervisor.core import actions as a
-from supervisor.replaying import replay
+from supervisor.journal import trace
+from supervisor.journal.replay_trace import replay
 from tests.e2e.rig import Pod
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import trace
 from supervisor.cli.main import main
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.decide import decide
 from supervisor.core.proof import APART_S
-from supervisor.journal import Journal
-from supervisor.replaying import replay
+from supervisor.journal import trace
+from supervisor.journal.journal import Journal
+from supervisor.journal.replay_trace import replay
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "replay.md").read_text()

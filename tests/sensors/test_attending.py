@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.facts import Growing, HostLook, ProcessSeen
-from supervisor.journal import Journal
+from supervisor.journal.journal import Journal
 from supervisor.simulator.nvml.build import NoCompilerError, compiler
 from tests.e2e.rig import Pod
 

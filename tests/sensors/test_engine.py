@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.base.errors import ConfigError
 from supervisor.core.facts import EngineCount, EngineLook, Observation
 from supervisor.core.observe import observe
 from supervisor.core.state import State
-from supervisor.errors import ConfigError
 from supervisor.jobs.base import Engine
 from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.http import ask, endpoint

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import Gpus
+from supervisor.config.settings import Gpus
 from supervisor.jobs.base import GpuPlan
 from supervisor.sensors.gpu import merged
 from supervisor.simulator import gpus as practice

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import web
+from supervisor.base import http
+from supervisor.base.secrets import withheld_from_commands
 from supervisor.core import facts as f
-from supervisor.secrets import withheld_from_commands
 from supervisor.sensors import leaving
 from supervisor.sensors.leaving import CommandSource, FileSource, PageSource, PublishSensor, Trigger, within
 
@@ -225,8 +225,8 @@ def test_nobody_listens_there() -> None:
 def test_a_page_that_drips_is_given_up_in_time(notices: Notices) -> None:
     notices.status, notices.text, notices.delay_s = 200, "x" * 200, 0.1
     began = time.monotonic()
-    with pytest.raises(web.NoAnswerError, match=r"no whole answer within 0\.5 s"):
-        web.ask(notices.url, timeout_s=0.5)
+    with pytest.raises(http.NoAnswerError, match=r"no whole answer within 0\.5 s"):
+        http.ask(notices.url, timeout_s=0.5)
     assert time.monotonic() - began < 3.0
 
 
@@ -234,8 +234,8 @@ def test_a_page_that_drips_is_given_up_in_time(notices: Notices) -> None:
     "url", ["", "x", "ftp://a/b", "http://", "http://a:b/", "http://me:pw@a/", "http://a/b c", "http://a/\r\nX: y"]
 )
 def test_what_is_no_page_is_told_without_its_address(url: str) -> None:
-    assert web.problem_of(url)
-    assert "pw" not in web.problem_of(url)
+    assert http.problem_of(url)
+    assert "pw" not in http.problem_of(url)
 
 
 # ---------------------------------------------------------------- a command

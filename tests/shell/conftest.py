@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.api import Api
+from supervisor.api.protocol import Api
 from tests.people.desk import serving
 
 STRANGER = 54321

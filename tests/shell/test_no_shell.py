@@ -25,22 +25,22 @@ ALLOWED = {
 }
 STARTED_IN = {
     "effects/carry_out.py",
-    "effects/evidence/collecting.py",  # py-spy and its like, by words
-    "effects/launch.py",  # the shim, by words
+    "evidence/collecting.py",  # py-spy and its like, by words
+    "process/launch.py",  # the shim, by words
     "effects/log_upkeep.py",
     "effects/root_cause.py",  # our own diagnose, beside the daemon
     "effects/transfers.py",
-    "effects/transient.py",  # systemd-run, systemctl
-    "installing.py",  # systemctl
-    "nanny.py",  # the daemon
+    "process/transient.py",  # systemd-run, systemctl
+    "install/installing.py",  # systemctl
+    "process/nanny.py",  # the daemon
     "preflight/eras.py",  # git, by words, when a maintainer writes eras.json anew
     "primerl/probe.py",  # the job's interpreter with fixed code
     "preflight/asking.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
     "sensors/gpu_survey.py",  # our interpreter with fixed code, to ask NVML beside us
     "sensors/leaving.py",  # [leaving] command, by words
-    "shim.py",  # the job
-    "start_check.py",  # our own check, beside the daemon
-    "upgrade.py",
+    "process/shim.py",  # the job
+    "daemon/start_check.py",  # our own check, beside the daemon
+    "daemon/upgrade.py",
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.api import Api
+from supervisor.api.protocol import Api
 from supervisor.cli.client import Client
 from tests.people.desk import FakeDesk
 from tests.shell.conftest import CTL, STRANGER, as_root, run_as, words_as
@@ -157,7 +157,7 @@ def test_a_directory_service_that_hangs_on_a_strangers_name_keeps_nobody_waiting
 def test_a_group_that_nobody_knows_lets_nobody_in_and_costs_no_daemon(
     serve: Serve, door: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from supervisor import logs
+    from supervisor.base import logs
 
     logs.configure("json")
     serve(FakeDesk(), group="nobody-calls-a-group-so")

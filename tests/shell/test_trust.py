@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import secrets, shim, trust
-from supervisor.errors import ConfigError
-from supervisor.run_file import load
+from supervisor.base import secrets, trust
+from supervisor.base.errors import ConfigError
+from supervisor.config.run_file import load
+from supervisor.process import shim
 from tests.shell.conftest import STRANGER, as_root
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 from supervisor.simulator.virtual.healthy import BLOCK, EVAL_S, STEP_S, healthy_physics
 from supervisor.simulator.virtual.run import simulate
 from supervisor.simulator.virtual.scenario import load_scenario

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 from supervisor.simulator.virtual.faults import KINDS
 from supervisor.simulator.virtual.scenario import load_scenario
 from supervisor.simulator.virtual.schedule import describe_kinds, load_faults, parse_faults, seconds

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import homes, unit_files, unix_socket
+from supervisor.base import homes, unix_socket
+from supervisor.base.errors import ConfigError
 from supervisor.cli import client, which
-from supervisor.config import RunFile, load
-from supervisor.errors import ConfigError
+from supervisor.config.settings import RunFile, load
+from supervisor.install import unit_files
 
 RUN = '[run]\nid = "mine"\n{}[job]\nkind = "command"\n[job.plain]\nstart = ["true"]\nresume = ["true", "{{step}}"]\n'
 

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import installing, secrets, unit_files
+from supervisor.base import secrets
+from supervisor.base.errors import ConfigError
 from supervisor.cli import main
-from supervisor.effects import transient
-from supervisor.errors import ConfigError
-from supervisor.unit_files import Place
+from supervisor.install import installing, unit_files
+from supervisor.install.unit_files import Place
+from supervisor.process import transient
 
 ROOT = Path(__file__).parents[2]
 RUN_FILE = """
@@ -496,7 +497,7 @@ def test_a_wheel_brings_the_units_along(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
     for file in (ROOT / "units").iterdir():
-        assert wheel.read(f"supervisor/units/{file.name}") == file.read_bytes()
+        assert wheel.read(f"supervisor/install/units/{file.name}") == file.read_bytes()
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import nanny
+from supervisor.process import nanny
 
 PRELUDE = """
 import os, signal, sys, time
@@ -50,7 +50,7 @@ class Crib:
         source = self.folder / "daemon.py"
         source.write_text(PRELUDE + dedent(daemon))
         words = ["--once", str(len(once)), "--", sys.executable, "-I", "-S", str(source), "run", *once]
-        code = f"import sys; from supervisor import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
+        code = f"import sys; from supervisor.process import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
         program = ["-c", code] if patch else ["-I", "-S", "-X", "utf8", nanny.__file__]
         with (self.folder / "said").open("wb") as said:
             self.child = subprocess.Popen(
@@ -149,7 +149,7 @@ def test_no_wish_for_the_first_wait_makes_it_spin(crib: Crib, wished: str) -> No
 
 def test_every_signal_that_tells_of_the_end_is_handed_on() -> None:
     """One that the daemon listens to and the nanny does not would kill the nanny."""
-    from supervisor import upgrade
+    from supervisor.daemon import upgrade
     from supervisor.sensors.leaving import SIGNALS
 
     assert set(SIGNALS.values()) <= set(nanny.FORWARDED)
@@ -364,7 +364,7 @@ def test_a_program_that_is_gone_for_a_moment_is_tried_again(crib: Crib, tmp_path
 def test_the_log_is_cut_and_one_old_part_stays(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import os, sys; from supervisor import nanny; os.write(2, b'x' * 1500)\n"
+        "import os, sys; from supervisor.process import nanny; os.write(2, b'x' * 1500)\n"
         f"done = nanny.cut({str(log)!r}, 1000), nanny.cut({str(log)!r}, 1000), nanny.cut('/nowhere', 0)\n"
         "os.write(2, b'new'); print(done)"
     )
@@ -408,7 +408,7 @@ def test_the_command_turns_into_it_and_keeps_its_pid(tmp_path: Path) -> None:
 
 
 def test_its_numbers_are_those_of_the_contract_and_it_needs_no_package() -> None:
-    from supervisor import errors
+    from supervisor.base import errors
 
     codes = (nanny.FINISHED, nanny.TRY_AGAIN, nanny.PERSON_NEEDED, nanny.POD_UNFIT)
     contract = (errors.EXIT_FINISHED, errors.EXIT_TRY_AGAIN, errors.EXIT_PERSON_NEEDED, errors.EXIT_POD_UNFIT)
@@ -525,8 +525,8 @@ def test_no_wish_makes_the_watch_kill_a_daemon_that_is_well(wished: str, watched
 HOLDER = """
 import contextlib, pathlib
 sys.path[:0] = [os.environ["SOURCE"], *os.environ["PACKAGES"].split(":")]
-from supervisor import run_lock
-from supervisor.errors import SupervisorError
+from supervisor.process import run_lock
+from supervisor.base.errors import SupervisorError
 try:
     lock = run_lock.take(pathlib.Path(box, "state"), "night", os.environ)
 except SupervisorError as error:
@@ -540,7 +540,7 @@ signal.signal(signal.SIGTERM, ends); tell(f"holds-{os.getpid()}"); sleep()
 def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
     """A daemon whose nanny was killed, and a second nanny, whose daemon finds the run's lock held."""
     packages = ":".join(path for path in sys.path if path.endswith("site-packages"))
-    env = {"SOURCE": str(Path(nanny.__file__).parents[1]), "PACKAGES": packages}
+    env = {"SOURCE": str(Path(nanny.__file__).parents[2]), "PACKAGES": packages}
     first = Crib(crib.folder).start(HOLDER, **env)
     wait_until(lambda: list(crib.folder.glob("holds-*[0-9]")), "the first holds it")
     holder = int(crib.starts()[0].split()[0])

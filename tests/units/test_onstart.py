@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "units" / "onstart.sh"
-NANNY = ROOT / "supervisor" / "nanny.py"
+NANNY = ROOT / "supervisor" / "process" / "nanny.py"
 
 # With --restart it is looked after by the real nanny, as the real program is. Without: appends its pid and words to
 # `calls`; then ends with the next code of `codes`, or stays until SIGTERM.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT
 from supervisor.cli.upgrading import PATIENCE_S
-from supervisor.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT
-from supervisor.upgrade import QUIET_S, TRIAL_S
+from supervisor.daemon.upgrade import QUIET_S, TRIAL_S
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "units" / "rl-supervisor@.service"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 from supervisor.simulator.virtual.job import Job, Line
 from supervisor.simulator.virtual.scenario import GB
 

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from supervisor.base.errors import ConfigError
 from supervisor.core.facts import Settings
-from supervisor.errors import ConfigError
 from supervisor.simulator.virtual.healthy import healthy_physics, healthy_rates
 
 FILE = Path(__file__).with_name("mix.toml")

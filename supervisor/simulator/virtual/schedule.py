@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from supervisor.errors import ConfigError
+from supervisor.base.errors import ConfigError
 from supervisor.simulator.virtual.faults import KINDS, with_defaults
 from supervisor.simulator.virtual.world import Planned
 

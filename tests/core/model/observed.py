@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects.observing import held_back
+from supervisor.core.observe_only import held_back
 
 from .news import NewsPod
 from .pod import SETTINGS

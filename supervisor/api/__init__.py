@@ -1,0 +1,1 @@
+"""What a daemon answers over its unix socket, and the server that asks it."""

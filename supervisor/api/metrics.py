@@ -1,0 +1,146 @@
+"""The daemon's status as Prometheus text (exposition format 0.0.4). Pure: status in, text out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float]
+
+KNOWN_STATES = (
+    "stopped",
+    "setting-up",
+    "surveying",
+    "restoring",
+    "starting",
+    "running",
+    "recovering",
+    "stopping",
+    "publishing",
+    "finished",
+    "gave-up",
+    "unfit",
+)
+
+_SIMPLE = (
+    # name, type, key of the status, help
+    ("step", "gauge", "step", "Last training step that is done."),
+    ("max_steps", "gauge", "max_steps", "Last step of the run."),
+    ("step_seconds", "gauge", "step_seconds", "Median duration of the recent steps, in seconds."),
+    ("reward", "gauge", "reward", "Reward of the last step."),
+    ("loss", "gauge", "loss", "Loss of the last step."),
+    ("attempt", "gauge", "attempt", "Number of the present attempt."),
+    ("restarts_total", "counter", "restarts", "Restarts of the job by this supervisor."),
+    ("last_good_step", "gauge", "last_good_step", "Highest step that can be resumed from."),
+    ("published_step", "gauge", "published_step", "Highest step that is published in the store."),
+    ("uptime_seconds", "gauge", "uptime_s", "Age of the daemon, in seconds."),
+    ("state_since_seconds", "gauge", "since", "Unix time at which the present state began."),
+    ("paused", "gauge", "paused", "1 while the supervisor observes but does not act."),
+)
+
+
+def render(status: Mapping[str, Any]) -> str:
+    """All metrics of a status (``protocol.Desk.status``). What is unknown has no sample: it is not zero."""
+    lines: list[str] = []
+
+    def family(name: str, kind: str, about: str, samples: Iterable[tuple[Labels, object]]) -> None:
+        known = [(labels, number) for labels, value in samples if (number := _number(value)) is not None]
+        if known:
+            full = f"rl_supervisor_{name}"
+            lines.append(f"# HELP {full} {_help(about)}")
+            lines.append(f"# TYPE {full} {kind}")
+            lines.extend(f"{full}{_labels({**run, **labels})} {_value(number)}" for labels, number in known)
+
+    run = {"run": str(status.get("run") or "")}
+    build = {"version": str(status.get("version") or ""), "job": str(status.get("job") or "")}
+    state = str(status.get("state") or "")
+    states = (*KNOWN_STATES, *(() if state in KNOWN_STATES or not state else (state,)))
+    disk = status.get("disk") or {}
+    local, stored = status.get("local_steps") or (), status.get("stored_steps") or ()
+    engine, incident, publishing = (status.get(name) or {} for name in ("engine", "incident", "publishing"))
+    publishing = {} if publishing.get("what") == "restoring" else publishing
+    gpus = [(_gpu(gpu), gpu) for gpu in status.get("gpus") or ()]
+    path = {"path": str(disk.get("path") or "")}
+
+    family("up", "gauge", "1 when the daemon answers.", [({}, 1)])
+    family("build_info", "gauge", "Version of the daemon, and the trainer's dialect.", [(build, 1)])
+    family("state", "gauge", "1 for the state that the run is in.", [({"state": s}, int(s == state)) for s in states])
+    for name, kind, key, about in _SIMPLE:
+        family(name, kind, about, [({}, status.get(key))])
+    family("incident_open", "gauge", "1 while an incident is open.", [({}, int(bool(incident)))])
+    family("incident_seconds", "gauge", "Age of the open incident, in seconds.", [({}, incident.get("seconds"))])
+    complete, committed = _count(local, "state", "complete"), _count(stored, "committed", True)
+    family("local_steps", "gauge", "Complete checkpoints on the local disk.", [({}, complete)])
+    family("stored_steps", "gauge", "Published checkpoints in the store.", [({}, committed)])
+    family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, sum(_sizes(local)))])
+    family("disk_free_bytes", "gauge", "Free space of the checkpoint volume.", [(path, disk.get("free_bytes"))])
+    family("disk_total_bytes", "gauge", "Size of the checkpoint volume.", [(path, disk.get("total_bytes"))])
+    family(
+        "gpu_memory_used_bytes", "gauge", "GPU memory in use.", [(tags, gpu.get("used_bytes")) for tags, gpu in gpus]
+    )
+    family("gpu_memory_total_bytes", "gauge", "GPU memory.", [(tags, gpu.get("total_bytes")) for tags, gpu in gpus])
+    if engine:
+        family(
+            "engine_healthy", "gauge", "1 when the engine answers /health.", [({}, int(engine.get("health") == "ok"))]
+        )
+    family("engine_requests_running", "gauge", "Requests that the engine works on.", [({}, engine.get("running"))])
+    family("engine_requests_waiting", "gauge", "Requests that wait in the engine.", [({}, engine.get("waiting"))])
+    family("publish_bytes", "gauge", "Bytes sent of the step that is being published.", [({}, publishing.get("bytes"))])
+    family("publish_total_bytes", "gauge", "Size of that step.", [({}, publishing.get("total_bytes"))])
+    lines.extend(_waits(run, status.get("loop_waits") or {}))
+    return "\n".join(lines) + "\n"
+
+
+def _waits(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:
+    """The loop's waits as a histogram (``supervisor.daemon.inbox``)."""
+    if not waits:
+        return
+    name = "rl_supervisor_loop_wait_seconds"
+    yield f"# HELP {name} How long facts and due moments waited for the decision loop."
+    yield f"# TYPE {name} histogram"
+    for bound, count in {**waits["at_most"], "+Inf": waits["count"]}.items():
+        yield f"{name}_bucket{_labels({**run, 'le': bound})} {count}"
+    yield f"{name}_sum{_labels(run)} {_value(waits['sum_s'])}"
+    yield f"{name}_count{_labels(run)} {waits['count']}"
+
+
+def _gpu(gpu: Mapping[str, Any]) -> Labels:
+    return {name: str(gpu.get(name, "")) for name in ("index", "uuid", "role")}
+
+
+def _count(steps: Iterable[Mapping[str, Any]], key: str, value: object) -> int:
+    return sum(step.get(key) == value for step in steps)
+
+
+def _sizes(steps: Iterable[Mapping[str, Any]]) -> list[int]:
+    return [int(step.get("size_bytes") or 0) for step in steps]
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    return None
+
+
+def _value(number: float) -> str:
+    """As Go's ParseFloat reads it."""
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "+Inf" if number > 0 else "-Inf"
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+
+
+def _labels(labels: Labels) -> str:
+    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return "{" + inner + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,0 +1,155 @@
+"""What keeps steps, and what a check of the store found: what is asked for and said because of it.
+
+A person pins steps. The supervisor holds those from before training became worthless, from the first bad step on, until
+the run went back behind it, or until what retention keeps anyway was all made after training was well again.
+"""
+
+from __future__ import annotations
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core import fencing
+from supervisor.core.evolve import replace
+from supervisor.core.moves import Actions, say
+from supervisor.core.retention import from_before, held, way_back
+from supervisor.core.state import State
+from supervisor.core.training_health import standing, to_record, without
+from supervisor.core.watch import Watch
+from supervisor.core.words import numbers
+
+
+def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
+    """Remember the wish, so that the step stays from now on, and write it down in the store."""
+    if len(fact.args) != 1 or not fact.args[0].isdigit():
+        return state, [say("pin", f"{fact.verb} wants one step, not {' '.join(fact.args)!r}.", "warning")]
+    step, pinned = int(fact.args[0]), fact.verb == "pin"
+    known = {s.step for s in state.store} | {s.step for s in state.local}
+    said: Actions = []
+    if pinned and step not in known:
+        said = [say("pin", f"Step {step} is neither here nor in the store; it is kept when it comes.", "warning")]
+    state = replace(state, pin_wishes={**state.pin_wishes, str(step): pinned})
+    return state, [*said, a.Pin(step, pinned)]
+
+
+# ---------------------------------------------------------------- training that is worth nothing
+
+
+def findings(state: State) -> dict[str, str]:
+    """By name, what stands against the training, each with the way back where there is one: for status and notes."""
+    return {name: with_advice(state, name, sentence) for name, sentence in standing(state.worth).items()}
+
+
+def with_advice(state: State, name: str, sentence: str) -> str:
+    """What was found, which step from before it is kept, and the command that goes back there."""
+    hold = state.worth.holds.get(name)
+    if hold is None:
+        return sentence
+    step, which = way_back(state, hold.bad)
+    if step is None:
+        return f"{sentence} {which[0].upper()}{which[1:]}. {_again(state, None)}"
+    if state.settings.mode == "observe":
+        return f"{sentence} {which}. To go back, start your job again at step {step}."
+    return f"{sentence} {which}. Go back to it with: supervisorctl rollback {step}"
+
+
+def after_the_end(state: State, bad: int) -> str:
+    """The command that goes back once no daemon runs any more."""
+    return _again(state, way_back(state, bad)[0])
+
+
+def _again(state: State, step: int | None) -> str:
+    if step is None:
+        return "Begin again with: rl-supervisor run RUN.toml --fresh"
+    return f"Start it again at step {step} with: rl-supervisor run RUN.toml --step {step}"
+
+
+def until_when(state: State, name: str) -> str:
+    """A finding was taken back: what is still held, and for how long."""
+    hold = state.worth.holds.get(name)
+    kept = sorted(held(state)) if hold is not None else []
+    if not kept:
+        return ""
+    return f" Kept until {_enough(state)} newer checkpoints are in the store: step {numbers(kept)}."
+
+
+_OVER = "Training has been well for long enough: what was held from before goes by the usual rules again ({})."
+
+
+def _enough(state: State) -> int:
+    return max(2, state.settings.keep_last)
+
+
+def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
+    """Let go what is well again for long enough, and see that the store has it as it is."""
+    if not (state.worth.holds or state.holds or state.held):
+        return state, []
+    good = state.good_stored()
+    over = [
+        name
+        for name, hold in state.worth.holds.items()
+        if hold.lifted is not None and sum(step >= hold.lifted for step in good) >= _enough(state)
+    ]
+    if over:
+        state = replace(state, worth=without(state.worth, over))
+    holds = to_record(state.worth)
+    steps = tuple(sorted({step for hold in holds for step in from_before(good, hold.bad)}))
+    told: Actions = [say("worth", _OVER.format(f"step {numbers(state.held)}"))] if over and state.held else []
+    may = state.holds_read and not state.busy.holds and fencing.may_write(state) and state.settings.has_store
+    if (steps, holds) == (state.held, state.holds) or not may or state.store_reason or state.pins_reason:
+        return state, told
+    if not watch.over(state.holds_after, 0.0):
+        return state, told
+    return replace(state, busy=replace(state.busy, holds=True)), [*told, a.KeepHolds(steps, holds)]
+
+
+def _holds_said(before: State, fact: f.HoldsKept) -> Actions:
+    if not fact.reason or fact.reason == before.holds_reason:
+        return []
+    what = f"That step {numbers(fact.steps)} is held" if fact.steps else "That no step is held any more"
+    sentence = f"{what} could not be written down in the store: {fact.reason.rstrip('.')}. It is tried again."
+    return [say("hold", sentence, "warning")]
+
+
+def react(
+    before: State, state: State, fact: f.PinKept | f.HoldsKept | f.StoreChecked | f.StoreSteps
+) -> tuple[State, Actions]:
+    """Say how it went, and ask anew for what could not be written down."""
+    if isinstance(fact, f.PinKept):
+        return state, [_pin_said(fact)]
+    if isinstance(fact, f.HoldsKept):
+        return state, _holds_said(before, fact)
+    if isinstance(fact, f.StoreChecked):
+        return state, _checked(before, state, fact)
+    # What a pod before this one found.
+    acts: Actions = [
+        say("worth", sentence, "warning", finding=name)
+        for name, sentence in findings(state).items()
+        if name in state.worth.holds and name not in before.worth.holds
+    ]
+    if state.pins_reason and state.pins_reason != before.pins_reason:
+        acts.append(say("pin", f"Nothing is deleted from the store: {state.pins_reason}", "warning"))
+    return state, [*acts, *(a.Pin(int(step), pinned) for step, pinned in state.pin_wishes.items())]
+
+
+def _pin_said(fact: f.PinKept) -> a.Action:
+    verb = "pinned" if fact.pinned else "unpinned"
+    if not fact.reason:
+        kept = "is kept in the store until it is unpinned" if fact.pinned else "may go when no other rule keeps it"
+        return say("pin", f"Step {fact.step} is {verb}: it {kept}.", step=fact.step)
+    then = "It is not tried again" if fact.permanent else "It is kept here meanwhile, and tried again"
+    sentence = f"That step {fact.step} is {verb} could not be written down: {fact.reason.rstrip('.')}. {then}."
+    return say("pin", sentence, "warning", step=fact.step)
+
+
+def _checked(before: State, state: State, fact: f.StoreChecked) -> Actions:
+    new = {step: why for step, why in fact.damaged.items() if before.damaged.get(step) != why}
+    said: Actions = [
+        say("store-damaged", f"Step {step} in the store is damaged and will not be restored: {why}", "error")
+        for step, why in sorted(new.items(), key=lambda pair: int(pair[0]))
+    ]
+    if fact.damaged and not new:
+        return []
+    if not fact.damaged:
+        how = "listing, manifests and a sample of their bytes agree" if fact.deep else "listing and manifests agree"
+        said.append(say("store-checked", f"{len(fact.good)} steps in the store were checked: {how}."))
+    return said

@@ -1,0 +1,1 @@
+"""The loop that joins sensors, core, effects and journal, and what else lives in the daemon's process."""

@@ -1,0 +1,157 @@
+"""The daemon as people meet it: what the API's pages show, and which orders are taken. Nothing here decides."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from supervisor import __version__
+from supervisor.api.protocol import VERBS, Reply
+from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
+from supervisor.core import fencing, leaving, pinned_steps
+from supervisor.core.state import State
+from supervisor.daemon import order_replies
+from supervisor.daemon.active_sensors import Attending
+from supervisor.daemon.attach_requests import Attaching
+from supervisor.daemon.inbox import Waits
+from supervisor.daemon.upgrade import Upgrade
+from supervisor.effects.carry_out import Effects
+from supervisor.effects.heartbeat import Heartbeat
+from supervisor.jobs.base import StartRequest
+from supervisor.journal.clock import Clock
+from supervisor.journal.journal import Journal
+from supervisor.views import incidents, status
+
+
+class House(Protocol):
+    """What people may see of the daemon; its loop changes ``state`` meanwhile, always for a whole new one."""
+
+    run_file: RunFile
+    state: State
+    observed: str
+    clock: Clock
+    journal: Journal
+    effects: Effects
+    attending: Attending
+    heartbeat: Heartbeat
+    upgrade: Upgrade
+    waits: Waits
+
+    def post(self, fact: f.Fact, source: str = "") -> None:
+        """Hand a fact to the core."""
+
+
+class FrontDesk:
+    """The API's desk (``api.protocol.Desk``). Every method is called from other threads, and answers at once."""
+
+    def __init__(self, house: House, attaching: Attaching) -> None:
+        self._house = house
+        self._attaching = attaching
+        self._began = time.monotonic()
+
+    def status(self) -> dict[str, Any]:
+        """Everything that `supervisorctl status` shows."""
+        state = self._house.state
+        job = self._house.effects.job
+        transfers = self._house.effects.store.transfers.moving
+        moving = transfers.get("publish") or transfers.get("restore")
+        facts = job.facts() if job else None
+        return {
+            **status.status(state),
+            "observed": self._house.observed,
+            "store": self._house.run_file.store_url,
+            "disk": {
+                "path": str(job.output_dir if job else self._house.run_file.output_dir),
+                "total_bytes": state.disk_total,
+                "free_bytes": state.disk_free,
+                "reason": state.disk_reason,
+            },
+            "publishing": {
+                "what": "publishing" if moving.what == "publish" else "restoring",
+                "step": state.busy.publish if moving.what == "publish" else state.busy.restore,
+                "phase": moving.phase,
+                "bytes": moving.bytes,
+                "total_bytes": moving.total,
+                "rate": moving.rate,
+                "remaining_s": moving.remaining_s,
+            }
+            if moving
+            else None,
+            "wandb_id": self._house.run_file.wandb.id or self._house.journal.get("wandb_id"),
+            "version": __version__,
+            "daemon_pid": os.getpid(),
+            "state_dir": str(self._house.run_file.state_dir),
+            "uptime_s": round(time.monotonic() - self._began, 1),
+            "loop_waits": self._house.waits.told(),
+            "job": facts.name if facts else "not installed yet",
+            "notes": [
+                *pinned_steps.findings(state).values(),
+                *(note for note in (fencing.note(state), leaving.note(state), self._house.heartbeat.note) if note),
+                *(facts.notes if facts else ()),
+                *([self._house.journal.failure] if self._house.journal.failure else []),
+            ],
+        }
+
+    def command(self, verb: str, args: list[str], who: str) -> Reply:
+        """Take a person's command; it is carried out by the loop."""
+        if verb not in VERBS:
+            return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
+        if verb == "attach":
+            return self._attaching.ask(args)
+        if verb == "upgrade":
+            return Reply(*self._house.upgrade.ask(who))
+        ok, sentence = order_replies.answer(self._house.state, verb, args, self._house.observed)
+        if ok:
+            self._house.post(f.Command(verb, who, tuple(args)), "api")
+        return Reply(ok, sentence)
+
+    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """What was said, oldest first."""
+        found = self._house.journal.events(after, limit)
+        return [
+            {
+                "id": event.id,
+                "wall": event.wall,
+                "level": event.level,
+                "event": event.event,
+                "sentence": event.sentence,
+                "fields": event.fields,
+            }
+            for event in found
+        ]
+
+    def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
+        """The run's incidents, newest first, out of the journal; the whole story of one when it is named."""
+        return incidents.told(self._house.run_file.state_dir, number, only_open=only_open)
+
+    def log_files(self) -> dict[str, Path]:
+        """Newest log of each role, and of each component's captured output."""
+        return self._house.attending.log_files()
+
+    def explain(self) -> dict[str, Any]:
+        """Why the core thinks what it thinks."""
+        now = replace(self._house.state, now=self._house.clock.now(), wall=time.time())  # ages are told as of now
+        return {**status.explain(now), "observed": self._house.observed, "start": self._start()}
+
+    def _start(self) -> list[dict[str, str]]:
+        """What the supervisor gives the job's start beside the person's own configuration."""
+        job, state, run_file = self._house.effects.job, self._house.state, self._house.run_file
+        if job is None:
+            return []
+        wandb_id = run_file.wandb.id or self._house.journal.get("wandb_id") or "chosen at the first start"
+        folder = run_file.state_dir / "attempts"
+        request = StartRequest(run_file.run.id, max(1, state.attempt), state.resume_step, {}, wandb_id, folder)
+        return [asdict(change) for change in job.changes(request)]
+
+    def health(self) -> tuple[bool, str]:
+        """Does the decision loop turn?"""
+        age = self._house.clock.now() - self._house.state.now
+        return age < 30, f"the decision loop turned {age:.1f} s ago"
+
+    def ready(self) -> tuple[bool, str]:
+        """Is the job running and making steps?"""
+        return self._house.state.mode == "running", status.headline(self._house.state)

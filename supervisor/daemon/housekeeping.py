@@ -1,0 +1,112 @@
+"""The household's clockwork: APScheduler calls for looks and uploads at intervals. No verdict hangs on it.
+
+What it starts only yields facts (local steps, the store's listing, changed configuration); what follows from them,
+publishing and pruning included, is the core's decision.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from supervisor.config.settings import RunFile
+from supervisor.core.state import State
+from supervisor.daemon import trim_memory
+from supervisor.daemon.witness import Witness
+from supervisor.journal.journal import Journal
+
+CATALOGUE_S = 900.0
+CATALOGUE_AGAIN_S = 60.0
+LOGS_S = 600.0
+CHECK_S = 86_400.0
+CHECK_FIRST_S = 3600.0  # a spot pod may not live a day
+POSITIONS_S = 5.0
+CLAIMS_S = 0.5
+TEND_LOGS_S = 10.0
+TRIM_S = 60.0
+CHECKPOINT_S = 5.0
+WITNESS_S = 5.0
+
+
+class Household(Protocol):
+    """What the clockwork needs of the daemon."""
+
+    run_file: RunFile
+    state: State
+    effects: Any
+    attending: Any
+    journal: Journal
+    witness: Witness
+
+    def keep_positions(self) -> None:
+        """Write down how far the logs were read."""
+
+
+class Housekeeping:
+    """A background scheduler with the few jobs of the house."""
+
+    def __init__(self, house: Household) -> None:
+        """Make the scheduler; ``start`` sets it going."""
+        # Imported here: its own logging must be quiet before it says anything.
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        from apscheduler.executors.pool import ThreadPoolExecutor
+        from apscheduler.schedulers.background import BackgroundScheduler
+
+        self._house = house
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(2)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+
+    def start(self) -> None:
+        """Set it going."""
+        supervision = self._house.run_file.supervision
+        self._every(supervision.scan, self._scan)
+        self._every(2 * supervision.scan, self._configs)
+        self._every(POSITIONS_S, self._house.keep_positions)
+        self._every(CATALOGUE_AGAIN_S, self._catalogue)
+        self._every(LOGS_S, self._upload_logs)
+        self._every(min(TEND_LOGS_S, supervision.scan), self._tend_logs)
+        self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
+        self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
+        self._every(TRIM_S, trim_memory.trim)
+        self._every(CHECKPOINT_S, self._house.journal.checkpoint)
+        self._every(WITNESS_S, self._house.witness.keep)
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Stop it; what runs ends by itself."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    def _every(self, seconds: float, work: Callable[[], None], *, first_s: float | None = None) -> None:
+        # datetime without a zone would need tzlocal to agree with it; an interval only needs a first time.
+        first = datetime.now().astimezone() + timedelta(seconds=first_s or seconds)
+        self._scheduler.add_job(work, "interval", seconds=seconds, next_run_time=first)
+
+    def _scan(self) -> None:
+        self._house.attending.look_at_steps()
+
+    def _configs(self) -> None:
+        self._house.attending.look_at_configs()
+
+    def _catalogue(self) -> None:
+        state = self._house.state
+        if state.store_reason or state.store_t < 0 or state.now - state.store_t > CATALOGUE_S:
+            self._house.effects.store.catalogue(force=True)
+
+    def _check_store(self) -> None:
+        busy = self._house.state.busy
+        if not self._house.state.store_reason and busy.publish is None and busy.prune_store is None:
+            self._house.effects.store.check()
+
+    def _tend_logs(self) -> None:
+        state = self._house.state
+        incident = state.incident.attempt if state.incident else 0
+        self._house.effects.logs.tend(state.attempt, (state.snapshot or 0, incident))
+
+    def _upload_logs(self) -> None:
+        if self._house.state.attempt:
+            self._house.effects.store.upload_logs(self._house.state.attempt)

@@ -1,0 +1,645 @@
+"""The daemon: the small loop that joins sensors, core, effects, journal and people.
+
+``Daemon.run`` is the whole of it: wait for a fact or for the core's deadline, decide, write the journal, act, ping
+systemd's watchdog. Everything that can hang runs beside this loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import queue
+import secrets
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from supervisor import __version__
+from supervisor.api.protocol import Api
+from supervisor.base import logs, trust
+from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
+from supervisor.base.secrets import told
+from supervisor.config.core_settings import of_run_file
+from supervisor.config.run_file import load
+from supervisor.config.settings import RunFile
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core import leaving
+from supervisor.core.decide import Decision, decide
+from supervisor.core.journal_lost import go_on
+from supervisor.core.repeats import Said, once
+from supervisor.core.state import Mode, State
+from supervisor.daemon import fetch_run_files, trim_memory
+from supervisor.daemon.active_sensors import Attending
+from supervisor.daemon.api_backend import FrontDesk
+from supervisor.daemon.attach_requests import Attaching
+from supervisor.daemon.housekeeping import Housekeeping
+from supervisor.daemon.inbox import Inbox
+from supervisor.daemon.preemption import Going
+from supervisor.daemon.start_check import StartCheck
+from supervisor.daemon.systemd import notifier
+from supervisor.daemon.upgrade import Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
+from supervisor.daemon.witness import Witness, sentence
+from supervisor.effects import move_aside
+from supervisor.effects.carry_out import Effects
+from supervisor.effects.heartbeat import Heartbeat
+from supervisor.effects.own_engine import last_engine, look_at
+from supervisor.evidence.scene import Known
+from supervisor.jobs.base import Job
+from supervisor.journal.clock import Clock
+from supervisor.journal.journal import Journal
+from supervisor.primerl import open_job
+from supervisor.process import attached, run_lock
+from supervisor.process.attached import look
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.survivors import Identity
+from supervisor.views import status
+
+Item = f.Fact | Callable[[], None]
+"""What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
+STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
+SWITCH_S = 0.0005  # the loop gets Python's lock after so long from a thread that parses; 5 ms each time, by default
+OWN_UMASK = 0o027  # whatever the caller's was: logs and evidence are for us and our group; job and hooks have 022
+ROOT_CAUSE_S = 10.0  # the end waits so long for a look at what failed
+PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
+
+
+class Daemon:
+    """One run on one pod."""
+
+    def __init__(
+        self,
+        run_file: RunFile,
+        path: Path,
+        environ: Mapping[str, str],
+        *,
+        fresh: bool = False,
+        step: int | None = None,
+        take_over: bool = False,
+        onstart: bool = False,
+        attach_to: Identity | None = None,
+        attached: bool = False,
+        came_from: str = "",
+        orders: Sequence[tuple[f.Fact, str]] = (),
+        overrule: Sequence[str] = (),
+    ) -> None:
+        """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
+
+        ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed.
+        ``attached``: such a job is watched already. ``came_from``: the version in whose place this process goes on;
+        ``orders``: what people asked it for in its last moment, and who did. ``overrule``: ids of findings that do not
+        stop a start.
+
+        Raises SupervisorError with a sentence when the run cannot be watched at all.
+        """
+        # First of all, and from the process's own environment: what a child inherits, it would use (systemctl does).
+        self.notifier = notifier()
+        if came_from:
+            self.notifier.ping()  # the watchdog's time goes on over the exec
+        self.run_file = run_file
+        self._environ = dict(environ)
+        self._fresh, self._step, self._over = fresh, step, take_over
+        self._attach_to, self._attached = attach_to, attached
+        self._came_from, self._orders = came_from, orders
+        self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
+        self._path = path
+        self._new_pod = onstart
+        self._setup = onstart and bool(run_file.setup.commands) and not came_from
+        self._state_dir = run_file.state_dir
+        self._inbox: Inbox[tuple[Item, str]] = Inbox()
+        self.waits = self._inbox.waits
+        self._first: deque[tuple[Item, str]] = deque()
+        self._signals = 0
+        self._unwritten = 0  # turns that the journal could not take
+        self._repeats: dict[str, Said] = {}
+        self._left = Orders()  # for a program that takes this place
+        self._shown: tuple[object, ...] = ()
+        self._shown_at = 0.0
+        self._lock_file = run_lock.take(self._state_dir, run_file.run.id, environ)
+        self._heir = run_lock.Heir(self._state_dir, environ)
+        self.journal = Journal(self._state_dir)
+        self.state, self._replayed = self.journal.rebuild()
+        self.witness = Witness(self._state_dir, self.journal)
+        self.clock = Clock(self.journal)
+        self.attending = Attending(run_file, self.post, self._attempt_dir, lambda: self.state)
+        self.effects = Effects(
+            run_file,
+            self.post,
+            environ=environ,
+            gpu_free=lambda: self.attending.gpu_free(*(("trainer",) if self._own_engine else ())),
+            gpu_pids=self.attending.gpu_pids,
+            wandb_id=self.wandb_id,
+            explain=lambda: status.explain(self.state),
+            log_files=self.attending.log_files,
+            known=lambda: self._known(engine=False),
+            opened=self._open_late,
+            observed=lambda: self.observed,
+            engine_gpu_free=lambda: self.attending.gpu_free("inference"),
+            engine_known=lambda: self._known(engine=True),
+            seen=self._seen,
+            start_check=StartCheck(
+                lambda: self.run_file,
+                path,
+                environ,
+                post=lambda told: self.post(told, "check"),
+                state=lambda: self.state,
+                overrule=overrule,
+            )
+            if run_file.check.at_start
+            else None,
+        )
+        self._own_engine = run_file.recovery.inference == "own-role"
+        self.housekeeping = Housekeeping(self)
+        store = self.effects.store
+        self.going = Going(
+            run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
+        )
+        self.heartbeat = Heartbeat(
+            run_file,
+            self.post,
+            lambda: self.state,
+            self.clock.now,
+            store.put_heartbeat,
+            holds=lambda: store.claiming.holds,
+        )
+        self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
+        self.attaching = Attaching(self)
+        api = run_file.api
+        self.api = Api(FrontDesk(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
+
+    def _open_job(self) -> Job:
+        if self._new_pod:
+            # Done here, since [setup] may have just put the files there that would otherwise come from the store.
+            stored = fetch_run_files.fetch(self.run_file, self._environ)
+            self.run_file = fetch_run_files.filled(self.run_file, self._path, stored)
+            self.effects.run_file = self.run_file  # it is also what the pod after this one is given
+            self._new_pod = False
+        return open_job(self.run_file, self._environ)
+
+    def _open_late(self) -> Job:
+        """Open the job after the beginning: [setup] has installed it, or the store has answered at last."""
+        job = self._open_job()
+        self._inbox.put((lambda: self._opened_late(job), "daemon"))
+        return job
+
+    def _opened_late(self, job: Job) -> None:
+        self.attending.watch_pod(job)
+        self.post(f.SettingsChanged(self.settings(job)), "daemon")
+        self.effects.do(a.Survey())
+        self._adopt_engine(self._engine_left())
+        if self.state.live and self.state.pid is not None and self.attending.positions() is None:
+            self.attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
+
+    def _attempt_dir(self, attempt: int) -> Path:
+        return attempt_dir(self._state_dir, attempt)
+
+    # ------------------------------------------------------------ the loop
+
+    def post(self, fact: f.Fact, source: str = "") -> None:
+        """Hand a fact to the core; from any thread."""
+        self._inbox.put((fact, source))
+
+    def chore(self, work: Callable[[], None]) -> None:
+        """Have the loop do ``work``, after the facts that were told before; from any thread."""
+        self._inbox.put((work, "daemon"))
+
+    def run(self) -> int:
+        """Watch the run until the core asks for the end; returns the exit code of the contract."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.going.signals):
+            signal.signal(number, self._on_signal)
+        listen()
+        self.api.start()
+        try:
+            self._begin()
+            code = self._loop()
+        finally:
+            self._end()
+        if self.upgrade.going:
+            self.upgrade.become(self._late_orders)
+        return code
+
+    def _begin(self) -> None:
+        if self.witness.lost or self.state.attempt == 0:
+            # Count on from the folders, so that no earlier evidence is written over, and keep what persons ordered.
+            before, attempt = self.witness.before, self.witness.last_attempt
+            known = before.orders if before is not None and self.witness.lost else None
+            own = replace(self.state.own, number=max(self.state.own.number, last_engine(self._state_dir)))
+            living = bool(self._pids(attempt))
+            self.state = replace(go_on(self.state, known, attempt, living=living), own=own)
+            # No fact tells of it, and a replay has to begin with it.
+            self.journal.snapshot(self.state)
+        if self._attach_to is not None or self._attached or self.attaching.watches():
+            self.observed = _ATTACHED
+        self.effects.job = self._job_or_none()
+        if self.effects.job is not None and not self.observed:
+            move_aside.finish_deletions(self.effects.job.output_dir)
+        settings = self.settings(self.effects.job)
+        self.attending.watch_pod(self.effects.job)
+        self._take_over(settings)
+        self.housekeeping.start()
+        self.going.start()
+        self.heartbeat.start()
+        self.notifier.ready(f"watching {self.run_file.run.id}")
+        if self._came_from:
+            self.post(arrived(self._came_from), "daemon")
+
+    def _job_or_none(self) -> Job | None:
+        if self._setup:
+            try:
+                return self._open_job()
+            except SupervisorError:
+                return None  # [setup] installs it; it is opened again, and its complaint told, after that
+        try:
+            job = self._open_job()
+        except TryAgainError as error:
+            logs.say("warning", "next-pod", str(error))
+            return None  # it is opened as soon as the store answers; nothing can be started before that
+        problems = job.problems()
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return job
+
+    def _take_over(self, settings: f.Settings) -> None:
+        """Find what the daemon before left: a living job is adopted, an ended one's status is told."""
+        state = self.state
+        adopted = None
+        after: list[f.Fact] = []
+        taken = self.attaching.claim(self._attach_to) if self._attach_to is not None else None
+        # A job of a journal that was lost: of what any other tells, nothing lives while it looks where to begin.
+        forgotten = state.mode in ("new", "surveying") or attached.living(self._attempt_dir(state.attempt)) is not None
+        if taken is None and not state.live and forgotten and self._pids(state.attempt):
+            taken = state.attempt
+        if taken is not None and (taken != state.attempt or not state.live):
+            after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
+        elif state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
+            for component in self._components(state.attempt):
+                found = look(self._attempt_dir(state.attempt), component)
+                if found.state == "absent":
+                    continue
+                adopted = state.attempt
+                if found.state == "running" and found.pid:
+                    after.append(f.AttemptAdopted(state.attempt, state.resume_step, found.pid))
+                elif self.effects.job is None or not state.live:
+                    lost = found.state == "lost"
+                    after.append(f.ComponentExited(state.attempt, component, found.exit_code, found.signal, lost))
+                # Else its end is told as any other is: after its last lines, which no daemon has read yet.
+            if adopted is None and state.live and state.busy.start is None:
+                adopted = state.attempt
+                after.append(f.ComponentExited(state.attempt, "launcher", None, None, lost=True))
+        lives = any(isinstance(fact, f.AttemptAdopted) for fact in after)
+        # Nothing is installed under a job that runs.
+        setup = self._setup and not lives
+        # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
+        # each age in its state (the last step, the last token) counts that while as silence of the job.
+        journal = self.effects.store.journal = self.journal.identity()
+        self.effects.store.claiming.journal = self.witness.claimant
+        engine = self._engine_left()
+        started = f.DaemonStarted(
+            __version__, settings, self.clock.boot_id, adopted, setup, journal, engine, self._lost()
+        )
+        self._first.extend((fact, "daemon") for fact in (started, *after))
+        self._first.extend(self._orders)
+        self._adopt_engine(engine)
+        if adopted is not None and (lives or not after):
+            self.attend(adopted, adopting=True)
+        elif lives and taken is not None:
+            self._inbox.put((lambda: self.attend(taken, adopting=True), "daemon"))
+
+    def _lost(self) -> str:
+        if not self.witness.lost:
+            return ""
+        last = self.journal.last_time()
+        return sentence(self.witness.lost, self.witness.before, last[1] if last else None, self.state.attempt)
+
+    def _pids(self, attempt: int) -> list[int]:
+        """The living components of an attempt."""
+        folder = self._attempt_dir(attempt)
+        found = (look(folder, component) for component in self._components(attempt))
+        return [one.pid for one in found if one.state == "running" and one.pid]
+
+    def _components(self, attempt: int) -> list[str]:
+        return attached.components(self._attempt_dir(attempt))
+
+    def _loop(self) -> int:
+        deadline = self.clock.now()
+        while not (self.upgrade.due(self.state) or self._heir.due(self._calm)):
+            fact, source = self._next(deadline)
+            if not isinstance(fact, f.Fact):
+                fact()
+                continue
+            before = self.state
+            decision = self._decide(fact, source)
+            deadline = decision.deadline
+            for action in decision.actions:
+                if isinstance(action, a.Exit):
+                    self._hear_root_cause()
+                    return action.code
+                self._act(action)
+            self._follow(before, fact)
+            self.going.follow()
+            self._show()
+        return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
+
+    def _hear_root_cause(self) -> None:
+        """Before the end: what the look at the last evidence finds is what a person asks first. A signal is not kept
+        waiting for it.
+        """
+        until = self.clock.now() + ROOT_CAUSE_S
+        while not self._signals and self.clock.now() < until:
+            looks = self.effects.root_cause.looks  # before the inbox: its fact is posted first
+            try:
+                fact, source = self._inbox.get(0.1 if looks else 0.0)
+            except queue.Empty:
+                if not looks:
+                    return
+            else:
+                if isinstance(fact, f.RootSeen):
+                    self._decide(fact, source)
+            self._show()
+
+    def _calm(self) -> bool:
+        return not self._signals and not busy_with(self.state)
+
+    def _decide(self, fact: f.Fact, source: str) -> Decision:
+        # The one door through which text enters the core: journal, store, messages and terminals have it from there.
+        fact = told(fact)
+        before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
+        decision = decide(before, observation)
+        self.state = decision.state
+        self._told(self.journal.record(observation, before, self.state, decision.actions))
+        self.witness.note(self.state, self.journal)
+        return decision
+
+    def _next(self, deadline: float) -> tuple[Item, str]:
+        if self._first:
+            return self._first.popleft()
+        wanted = max(0.0, min(deadline - self.clock.now(), 5.0))
+        began = self.clock.now()
+        try:
+            found = self._inbox.get(wanted)
+        except queue.Empty:
+            return self._paused(began, wanted) or (f.Tick(), "clock")
+        jumped = self._paused(began, wanted)
+        if jumped is None:
+            return found
+        # What waited in the inbox was seen before the pause; it is judged after the clocks are set right, and before
+        # all that waits behind it: an exit is told after the job's last lines, and has to stay behind them.
+        self._first.append(found)
+        return jumped
+
+    def _paused(self, began: float, wanted: float) -> tuple[Item, str] | None:
+        away = self.clock.now() - began - wanted
+        return (f.ClockJumped(away), "clock") if away > PAUSE_S else None
+
+    def _told(self, events: list[Any]) -> None:
+        # All that is said while an incident is open belongs to its story (`journalctl RL_INCIDENT=1`).
+        known = {"attempt": self.state.attempt, "incident": self.state.incident.id if self.state.incident else None}
+        for event in events:
+            logs.say(event.level, event.event, event.sentence, **{**known, **event.fields})
+        self._tell_of_the_journal()
+
+    def _tell_of_the_journal(self) -> None:
+        """That it cannot be written no core can be told: what it consumed would be written nowhere."""
+        self._unwritten += bool(self.journal.failure)
+        if not (self.journal.failure or self._unwritten):
+            return
+        sentence = self.journal.failure or "The journal can be written again."
+        self._repeats, told = once(self._repeats, "journal", sentence, self.state.now)
+        if told and self.journal.failure:
+            logs.say("error", "journal", told)
+        elif told:
+            logs.say("warning", "journal", f"{told} Of {self._unwritten} turns of the loop it has no record.")
+        if not self.journal.failure:
+            self._unwritten = 0
+
+    def _act(self, action: a.Action) -> None:
+        match action:
+            case a.Say():
+                return
+            case a.Start():
+                # Followed from before the launch, so that not even the first line is missed.
+                if self.effects.job is not None:
+                    self.attending.prepare(self.effects.job, action.attempt)
+        self.effects.do(action)
+        if isinstance(action, a.Stop) and self._signals > 1:
+            self.effects.hurry()
+
+    def _follow(self, before: State, fact: f.Fact) -> None:
+        """Keep the sensors in step with the state."""
+        if isinstance(fact, f.AttemptStarted):
+            self.attend(fact.attempt, adopting=False)
+        if isinstance(fact, f.AttemptStopped):
+            self.attending.leave(fact.attempt)
+        if isinstance(fact, f.EngineStarted) and self.effects.job is not None:
+            self.attending.watch_engine(self.effects.job, fact.engine)
+        if isinstance(fact, f.EngineStopped):
+            self.attending.leave_engine(fact.engine)
+        if isinstance(fact, f.Suppressed) and not self.state.live and self.state.mode != "stopping":
+            self.attending.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
+        if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
+            self.journal.put("wandb_id", fact.wandb_id)
+
+    def _engine_left(self) -> int | None:
+        """The inference server of our own that the daemon before left running, or whose end nobody has told yet."""
+        own = self.state.own
+        if not self._own_engine or own.number == 0:
+            return None
+        found = look_at(self._state_dir, own.number)
+        if found.pid is not None or (found.state != "absent" and (own.alive or own.asked == "start")):
+            return own.number
+        return None
+
+    def _adopt_engine(self, engine: int | None) -> None:
+        if engine is None or self.effects.job is None or self.attending.engine is not None:
+            return
+        kept = self.journal.kept("log_positions").get("positions", [])
+        self.attending.watch_engine(self.effects.job, engine, kept)
+        if not self.observed:  # giving weights is acting
+            self.effects.engine.adopt()
+
+    def _known(self, *, engine: bool) -> list[tuple[int, int]]:
+        """Pid and start ticks of the inference server's processes where it is a role of its own, or of all others."""
+        known = list(self.state.processes.values())
+        mine = [one for one in known if (self._own_engine and one.role == "inference") == engine]
+        found = [(one.pid, one.start_ticks) for one in mine]
+        # With one tree alone, helpers that no role was found for are its own, too.
+        return found if self._own_engine else [*found, *self.attending.identities()]
+
+    def attend(self, attempt: int, *, adopting: bool) -> None:
+        job = self.effects.job
+        if job is None:
+            return
+        components = self._components(attempt)
+        folder = self._attempt_dir(attempt)
+        kept = self.journal.kept("log_positions") if adopting else {}
+        positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
+        self.attending.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
+
+    def keep_positions(self) -> None:
+        """Write down how far the logs were read, after the loop has consumed what was read until now."""
+        positions, attempt = self.attending.positions(), self.state.attempt
+        if positions is not None:
+            text = json.dumps({"attempt": attempt, "positions": positions})
+            self._inbox.put((lambda: self.journal.put("log_positions", text), "daemon"))
+
+    def _show(self) -> None:
+        """Ping the watchdog at each turn; the status line costs more and changes seldom."""
+        self.notifier.ping()
+        key = (self.state.mode, self.state.progress.step, self.state.published, self.state.incident is None)
+        if key != self._shown or self.state.now - self._shown_at > STATUS_S:
+            self._shown, self._shown_at = key, self.state.now
+            self.notifier.status(status.headline(self.state))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            return  # a terminal that went away is no reason to end
+        if number not in self.going.signals:
+            self._signals += 1
+        if self._signals > 1:
+            self.effects.hurry()
+            self.effects.store.claiming.ended.set()  # who asks twice does not wait for a store that is away
+        self._inbox.put((self.going.told_by(number), "signal"))
+
+    def _hand_over(self) -> None:
+        """Another program goes on here: take no further orders, and keep for it those that were taken.
+
+        What sensors and effects have told meanwhile is there to be found again, as after any end of a daemon.
+        """
+        self.notifier.reloading("the installed program takes over")
+        self.api.close()
+        self._late_orders()
+
+    def _late_orders(self) -> Orders:
+        """Empty the inbox for the program that goes on here."""
+        while self._first or not self._inbox.empty():
+            fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
+            if isinstance(fact, f.Fact):
+                self._left.take(fact, source)
+        return self._left
+
+    def _end(self) -> None:
+        if self.upgrade.going:
+            self._hand_over()
+        else:
+            self.notifier.stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
+        self.heartbeat.close()
+        self.housekeeping.stop()
+        now = self.clock.now()
+        self.effects.close(self.going.left_s(now), self.going.release_s(now))
+        self.going.close()
+        self.attending.close()
+        if self.effects.store.claiming.unreturned:
+            logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
+            if told := leaving.unpublished(self.state):
+                logs.say("error", "unpublished", told)  # once more: what goes with this disk has the last word
+        self.api.close()
+        self.journal.snapshot(self.state)
+        self.journal.close()
+        self.witness.keep()
+
+    def _seen(self) -> Known:
+        """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
+        # The verdict has put the mode to "stopping" already: shown is what was judged.
+        mode: Mode = "starting" if self.state.progress.step is None else "running"
+        judged = replace(self.state, mode=mode)
+        processes = {one.pid: (one.role, one.title) for one in judged.processes.values()}
+        identity = self.effects.store.journal
+        return Known(lambda: status.explain(judged), processes, self.attending.engine_page(), identity)
+
+    # ------------------------------------------------------------ settings, identity
+
+    def settings(self, job: Job | None) -> f.Settings:
+        """What the core needs of the run file and of the trainer's configuration."""
+        own = of_run_file(self.run_file)
+        role = job.engine_role() if job is not None and self._own_engine else None
+        return replace(
+            own,
+            max_steps=own.max_steps or (job.max_steps() if job else None),
+            first_step_at=job.facts().first_step if job else 0,
+            has_engine=job is None or job.engine() is not None,
+            has_finish_line=job is None or job.facts().finish_line,
+            mode="observe" if self.observed else "act",
+            fresh=self._fresh,
+            pin_step=self._step,
+            fencing=self.run_file.store.url is not None,  # the embedded store is this machine's own
+            take_over=self._over,
+            engine_alone=role is None or role.restart_alone,
+            engine_warm=role is None or role.keep_warm,
+            run_file=shlex.quote(str(self._path.absolute())),
+        )
+
+    def wandb_id(self) -> str:
+        """One W&B run id for the whole run: the run file's, the journal's, latest.json's, or a new one."""
+        known = self.run_file.wandb.id or self.journal.get("wandb_id")
+        if known is None:
+            known = secrets.token_hex(4)
+        if self.journal.get("wandb_id") != known:
+            self.journal.put("wandb_id", known)
+        return known
+
+
+_OBSERVED = (
+    'this run is only observed, because its run file says [recovery] mode = "observe". Set it to "act" and start the '
+    "daemon anew to let it act."
+)
+_ATTACHED = (
+    "this run is only observed, because a person started its job and attached it. End the job where it was started; "
+    "`rl-supervisor run` then starts it from its last good step."
+)
+
+
+def main(
+    path: Path,
+    *,
+    fresh: bool = False,
+    step: int | None = None,
+    take_over: bool = False,
+    onstart: bool = False,
+    attach_to: Identity | None = None,
+    attached: bool = False,
+    overrule: Sequence[str] = (),
+) -> int:
+    """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # a closed stderr
+        faulthandler.enable()  # a watchdog ends a loop that hangs with SIGABRT: then it says where
+    came_from, orders = arrive(os.environ), orders_of(os.environ)
+    if came_from:
+        fresh, step, take_over = False, None, False  # what was asked for at the start has been done
+    os.umask(OWN_UMASK)
+    run_file = load(path)
+    about = run_file.logging
+    size = int(about.file_mb * 1e6)
+    logs.configure(about.format, about.level, run_file.log_file, run_file.run.id, file_bytes=size, keep=about.keep)
+    threading.current_thread().name = "loop"
+    sys.setswitchinterval(SWITCH_S)
+    trim_memory.few_arenas()
+    try:
+        daemon = Daemon(
+            run_file,
+            path,
+            os.environ,
+            fresh=fresh,
+            step=step,
+            take_over=take_over,
+            onstart=onstart,
+            attach_to=attach_to,
+            attached=attached,
+            came_from=came_from,
+            orders=orders,
+            overrule=overrule,
+        )
+        if warning := trust.accept(path, run_file.state_dir):
+            logs.say("warning", "files", warning)
+        return daemon.run()
+    except OSError as error:
+        raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error

@@ -1,0 +1,104 @@
+"""What the daemon does about its pod's going: it hears of it, follows the last publish, and knows how long it has."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+
+from supervisor.base.secrets import withheld_from_commands
+from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
+from supervisor.core.state import State
+from supervisor.core.upkeep import ENDED_WITHIN_S
+from supervisor.effects.transfers import Moving
+from supervisor.sensors.base import Looker, Sensor
+from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
+
+ASK_S = 5.0  # Amazon's own advice for its page
+MOVES_S = 0.5
+RELEASE_S = 60.0  # of a daemon that ends by itself: what comes next is not kept waiting for longer
+LEAST_RELEASE_S = 10.0
+LAST_S = 0.3  # of the time that is left: the journal, the interpreter
+
+
+class Going:
+    """The triggers of ``[leaving]``, and what follows once one of them has fired."""
+
+    def __init__(
+        self,
+        run_file: RunFile,
+        environ: Mapping[str, str],
+        post: Callable[[f.Fact, str], None],
+        state: Callable[[], State],
+        moving: Callable[[], Moving | None],
+    ) -> None:
+        """``moving`` is how far the publish under way is."""
+        self._about = run_file.leaving
+        self._environ = withheld_from_commands(environ)
+        self._post, self._state, self._moving = post, state, moving
+        self._lookers: list[Looker] = []
+        self._follows = False
+
+    # ------------------------------------------------------------ hearing of it
+
+    @property
+    def signals(self) -> tuple[signal.Signals, ...]:
+        """Those that say it, besides SIGTERM."""
+        return (SIGNALS[self._about.signal],) if self._about.signal else ()
+
+    def told_by(self, number: int) -> f.Fact:
+        """What a signal means."""
+        name = signal.Signals(number).name
+        if number in self.signals:
+            return f.LeaveSoon(self._about.within_s, name)
+        if number == signal.SIGTERM and self._about.grace_s is not None:
+            return f.LeaveSoon(self._about.grace_s, name)
+        return f.Command("shutdown", name)
+
+    def start(self) -> None:
+        """Ask all triggers that are set, now and then."""
+        about = self._about
+        if about.file is not None:
+            self._ask("file", FileSource(about.file))
+        if about.url is not None:
+            self._ask("url", PageSource(about.url, about.url_matches, about.url_headers))
+        if about.command:
+            self._ask("command", CommandSource(about.command, self._environ))
+
+    def _ask(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
+        self._look(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)
+
+    def _look(self, sensor: Sensor, interval_s: float, deadline_s: float) -> None:
+        name = sensor.name
+        looker = Looker(sensor, lambda fact: self._post(fact, name), interval_s=interval_s, deadline_s=deadline_s)
+        looker.start()
+        self._lookers.append(looker)
+
+    # ------------------------------------------------------------ once it is so
+
+    def follow(self) -> None:
+        """Tell the core how far the publish is from now on; called after each decision."""
+        if not self._follows and self._state().leave.exit_at is not None:
+            self._follows = True
+            self._look(PublishSensor(self._moves), MOVES_S, deadline_s=15.0)
+
+    def _moves(self) -> f.PublishMoves | None:
+        moving, step = self._moving(), self._state().busy.publish
+        if moving is None or step is None:
+            return None
+        return f.PublishMoves(step, moving.phase, moving.bytes, moving.total, round(moving.rate, 1))
+
+    def left_s(self, now: float) -> float | None:
+        """Seconds in which the daemon has to end; None: as long as that takes. ``now`` is the core's clock."""
+        until = self._state().leave.until
+        return None if until is None else max(0.0, until - now - LAST_S)
+
+    def release_s(self, now: float) -> float:
+        """Seconds for giving the run back where nobody said when the pod goes: until what sent SIGTERM kills."""
+        leave = self._state().leave
+        return max(LEAST_RELEASE_S, leave.since + ENDED_WITHIN_S - now) if leave.asked else RELEASE_S
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        for looker in self._lookers:
+            looker.stop(timeout_s=0.1)

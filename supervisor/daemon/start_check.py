@@ -1,0 +1,180 @@
+"""Runs the pre-flight check before a job's first start: its errors stop that start, and nothing else of it can.
+
+The check is a child with a time limit: it looks at drivers, volumes and other people's files, and none of them may hang
+or end the daemon. A check that fails or takes too long is told, and the run starts. So it does after any error where
+the run has shown that it trains, or where a start is the supervisor's own: a restart, or a resume on a new pod.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile
+from supervisor.core.facts import Remark
+from supervisor.core.state import State
+from supervisor.jobs.base import Job
+from supervisor.preflight.asking import ended
+from supervisor.process.attempts import attempt_dir, digest, read_snapshot
+
+LIMIT_S = 20.0
+VERB = "start-check"
+"""The hidden command that the child is; it reads the run's settings as JSON and prints what it found as JSON."""
+_SAYS = ("id", "severity", "overruled", "file", "line", "sentence", "remedy")
+"""What is read of a finding. The child may be of another version: an upgrade replaces files under a living daemon."""
+
+
+class StartCheck:
+    """The check before the first start of one daemon. Called on the lanes of the job and of the inference server."""
+
+    def __init__(
+        self,
+        run_file: Callable[[], RunFile],
+        path: Path,
+        environ: Mapping[str, str],
+        *,
+        post: Callable[[Remark], None],
+        state: Callable[[], State],
+        overrule: Sequence[str] = (),
+    ) -> None:
+        """``run_file``: the settings as they are now (the store may have completed those of ``path``)."""
+        self._run_file = run_file
+        self._path = path
+        self._environ = dict(environ)
+        self._post = post
+        self._state = state
+        self._overrule = tuple(overrule)
+        self._lock = threading.Lock()
+        self._passed = False
+
+    def before_start(self, job: Job, step: int | None, snapshot: int | None, unwanted: threading.Event) -> None:
+        """Raises ConfigError, with the id of each error and how to overrule it, where the start must not be.
+
+        ``step`` is the one that is resumed at; ``snapshot`` the attempt whose configuration is used again, None for the
+        files as they are. ``unwanted``: set where a stop has been asked for, and nobody waits for an answer.
+        """
+        with self._lock:  # the inference server of its own is started at the same moment
+            if self._passed:
+                return
+            found, yields = self._look(unwanted)
+            if unwanted.is_set():
+                return  # nothing is started, and nobody has seen what was found
+            errors = [one for one in found if one["severity"] == "error" and not one["overruled"]]
+            excuse = self._excuse(job, step, snapshot) if errors else ""
+            if errors and not excuse:
+                for one in errors if len(errors) > 1 else ():
+                    self._post(Remark("check", _told(one), "warning"))
+                raise ConfigError(_refusal(errors, self._path, yields=yields))
+            self._say(found, f"The run starts all the same: {excuse}.")
+            self._passed = True
+
+    def say(self) -> None:
+        """Only tell what is found: the run is observed."""
+        with self._lock:
+            if not self._passed:
+                self._say(
+                    self._look(threading.Event())[0], "It would stop a start of this run, which is only observed."
+                )
+                self._passed = True
+
+    def _excuse(self, job: Job, step: int | None, snapshot: int | None) -> str:
+        """Why an error does not stop this start, "" where it does."""
+        state = self._state()
+        if snapshot is not None:
+            return "it goes on with the configuration that last made steps"
+        if state.snapshot is not None and self._same(job, state.snapshot):
+            return "the run has made steps with this very configuration"
+        if state.failures or state.barren:
+            return "this is a restart of the supervisor's own"
+        if step is not None and state.snapshot is None:
+            return "the run resumes from a checkpoint, and what it was made with is not known here"
+        return ""
+
+    def _same(self, job: Job, attempt: int) -> bool:
+        """Are the configuration files those of the attempt's snapshot?"""
+        before = read_snapshot(attempt_dir(self._run_file().state_dir, attempt))
+        try:
+            return digest(before) == digest({path: path for path in job.config_files()})
+        except OSError:
+            return False
+
+    def _say(self, found: Sequence[Mapping[str, Any]], of_errors: str) -> None:
+        for one in found:
+            if one["severity"] == "error":
+                then = "It is overruled." if one["overruled"] else of_errors
+                self._post(Remark("check", f"{_told(one)} {then}", "warning"))
+            elif one["severity"] == "warning":
+                self._post(Remark("check", _told(one), "warning"))
+
+    # ------------------------------------------------------------ the child
+
+    def _look(self, unwanted: threading.Event) -> tuple[list[dict[str, Any]], bool]:
+        """What is found, and whether a start would follow if a person overruled all errors of it."""
+        settings = self._run_file().model_dump_json(exclude_unset=True).encode()
+        try:
+            said, complaint, code = self._ask(settings, unwanted)
+        except OSError as error:  # no room for a temporary file, no memory for a child
+            return self._without(f"could not be begun ({error.strerror})")
+        if unwanted.is_set():
+            return [], False
+        if code is None:
+            return self._without(f"took longer than {LIMIT_S:.0f} s")
+        try:
+            told = json.loads(said)
+            return [{name: one[name] for name in _SAYS} for one in told["findings"]], bool(told.get("yields", True))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            last = complaint.decode(errors="replace").strip().splitlines()
+            return self._without(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
+
+    def _ask(self, settings: bytes, unwanted: threading.Event) -> tuple[bytes, bytes, int | None]:
+        """What the child said, its complaints, and its exit code; None where it was ended. Raises OSError."""
+        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
+            asked.write(settings)
+            asked.seek(0)
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *self._overrule],
+                stdin=asked,
+                stdout=said,
+                stderr=complaint,
+                env=self._environ,
+                start_new_session=True,
+            )
+            code = ended(child, LIMIT_S, unwanted)
+            said.seek(0)
+            complaint.seek(0)
+            return said.read(), complaint.read()[-2000:], code
+
+    def _without(self, how: str) -> tuple[list[dict[str, Any]], bool]:
+        told = (
+            f"The check before the start {how}, so the run starts without it. By hand: rl-supervisor check {self._path}"
+        )
+        self._post(Remark("check", told, "warning"))
+        return [], True
+
+
+def _told(one: Mapping[str, Any]) -> str:
+    """A finding in one or two sentences, with its id and its place."""
+    place = f"{one['file']} line {one['line']}" if one["line"] else one["file"] or ""
+    return f"[{one['id']}] {f'{place}: ' if place else ''}{one['sentence']} {one['remedy']}"
+
+
+def _refusal(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -> str:
+    """One sentence for the log, the status and whoever is told: a lone error whole, of several their names."""
+    ids = list(dict.fromkeys(one["id"] for one in errors))
+    words = " ".join(f"--overrule {name}" for name in ids)
+    listed = ", ".join(f'"{name}"' for name in ids)
+    if len(errors) == 1:
+        told = f"1 error. {_told(errors[0])}"
+    else:
+        told = f"{len(errors)} errors: {', '.join(ids)}. Each is said above, and by rl-supervisor check {path}."
+    told = f"rl-supervisor check finds {told}"
+    if yields:
+        told += f" To start all the same: {words}, or [check] overrule = [{listed}] in {path}."
+    return told

@@ -1,0 +1,429 @@
+"""Another program in the daemon's place: the one that is installed now is tried first, then this process becomes it.
+
+The process id stays, and so do the job, its shim and their clocks: to them an upgrade is a daemon that blinked. What is
+asked is first tried by a child, which loads the run file, opens the job and reads a copy of the journal. Only if it
+comes to the same run as we do, and at a moment when nothing is launched or stopped, the loop ends as for an exit, the
+journal is closed, and ``execve`` puts the new program here. It takes the job over as any next daemon does.
+
+The two programs may be of different versions, so what passes between them is small and stays as it is: the command
+``rl-supervisor upgrade-check RUN.toml FOLDER run|onstart``, the ``answer.json`` that it leaves in FOLDER, and the
+variables ``RL_SUPERVISOR_UPGRADED_FROM`` and ``RL_SUPERVISOR_ORDERS``: what people asked for in the last moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from supervisor import __version__
+from supervisor.base.errors import ConfigError, SupervisorError, TryAgainError
+from supervisor.config.run_file import load
+from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
+from supervisor.core import leaving
+from supervisor.core.codec import decode, encode
+from supervisor.core.evolve import replace
+from supervisor.core.state import ENDED, State
+from supervisor.daemon import fetch_run_files
+from supervisor.journal.journal import Journal
+from supervisor.primerl import open_job
+
+VARIABLE = "RL_SUPERVISOR_UPGRADED_FROM"
+ORDERS = "RL_SUPERVISOR_ORDERS"
+VERB = "upgrade-check"
+ANSWER = "answer.json"
+TRIAL_S = 45.0
+QUIET_S = 45.0  # for so long a launch or a stop that is under way is waited for
+HELD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR)
+"""Signals that wait from before the exec until the new program listens."""
+FRESH_S = 600.0  # orders that are older were meant for a program that did not know them
+SHOWN = 600  # characters of a complaint
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the two programs have to agree on before one takes the other's place; "" is not known."""
+
+    run: str
+    state_dir: str
+    output_dir: str
+    journal: str
+    attempt: int
+    pid: int | None
+    incident: int | None
+
+
+class House(Protocol):
+    """What an upgrade needs of the daemon."""
+
+    run_file: RunFile
+    state: State
+    journal: Journal
+    effects: Any
+
+    def post(self, fact: f.Fact, source: str = "") -> None:
+        """Hand a fact to the core."""
+
+    def chore(self, work: Callable[[], None]) -> None:
+        """Have the loop do ``work``, after the facts that were told before."""
+
+    def keep_positions(self) -> None:
+        """Write down how far the logs were read."""
+
+
+# ---------------------------------------------------------------- in the program that gives its place
+
+
+class Orders:
+    """What was asked for while this program gave its place: for the one that goes on here, which carries it out."""
+
+    def __init__(self) -> None:
+        self.end: signal.Signals | None = None
+        """The signal that said here that it is to end; it is sent once more, since whoever goes on understands it."""
+        self._given: list[dict[str, Any]] = []
+
+    def take(self, fact: f.Fact, source: str) -> None:
+        """One fact that came too late for this program. What sensors tell, the other one sees for itself."""
+        if not isinstance(fact, f.LeaveSoon | f.Command):
+            return
+        if source == "signal":
+            self.end = signal.Signals[fact.why if isinstance(fact, f.LeaveSoon) else fact.who]
+        # Also beside the signal: the time that a pod has left counts from now.
+        self._given.append({"at": _boot_s(), "source": source, "fact": encode(fact)})
+
+    def text(self) -> str:
+        """For the environment of the program that goes on; "" when there is nothing."""
+        return json.dumps(self._given) if self._given else ""
+
+
+class Upgrade:
+    """At most one upgrade at a time. ``ask`` may be called from any thread, ``due`` and ``become`` by the loop's."""
+
+    def __init__(
+        self,
+        house: House,
+        path: Path,
+        environ: Mapping[str, str],
+        variables: Mapping[str, str],
+        *,
+        onstart: bool = False,
+    ) -> None:
+        """``path`` of the run file and ``environ`` as this process was given them; ``variables`` that were taken out
+        of the environment since (the service manager's). ``onstart``: settings come from the store, too.
+        """
+        self._house = house
+        self._path, self._onstart = path, onstart
+        self._environ, self._variables = dict(environ), dict(variables)
+        self._lock = threading.Lock()
+        self._stage = ""  # "trying", "reading", "waiting", "going"
+        self._is_read = False  # are all lines that the core was told of counted in the positions that are kept?
+        self._until = 0.0
+        self._given = inheritable()  # open files that whoever started us wants us to hold
+
+    @property
+    def going(self) -> bool:
+        """Is the loop to end so that another program takes this place?"""
+        return self._stage == "going"
+
+    def ask(self, who: str) -> tuple[bool, str]:
+        """Ask for the upgrade: is it tried, and a sentence. What comes of it is an event."""
+        if self._house.state.mode in (*ENDED, "leaving"):
+            return (
+                False,
+                f"The daemon of run {self._house.run_file.run.id} is about to end: there is nothing to upgrade.",
+            )
+        with self._lock:
+            if self._stage:
+                return False, "An upgrade is under way already: supervisorctl events shows what comes of it."
+            self._stage = "trying"
+        self._house.chore(lambda: self._begin(who))
+        return True, (
+            "The installed program is tried beside this one; if it can go on with this run, it takes this place. The "
+            "job is not touched."
+        )
+
+    def _begin(self, who: str) -> None:
+        self._house.post(f.Remark("upgrade", f"An upgrade was asked for by {who}: the installed program is tried."))
+        self._house.journal.snapshot(self._house.state)  # what the other one reads is what we know now
+        before = self._seen()
+        threading.Thread(target=lambda: self._try(before), name="upgrade", daemon=True).start()
+
+    def _try(self, before: Seen) -> None:
+        try:
+            answer = self._trial()
+        except (SupervisorError, OSError, ValueError) as error:
+            refused = str(error)
+            self._house.chore(lambda: self._refuse(refused))
+        else:
+            self._house.chore(lambda: self._tried(before, answer))
+
+    def _trial(self) -> dict[str, Any]:
+        """Let the installed program try; returns its answer. Raises SupervisorError with its complaint."""
+        folder = self._house.run_file.state_dir / "upgrade"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        said = folder / "said.txt"
+        words = [VERB, str(self._path), str(folder), "onstart" if self._onstart else "run"]
+        try:
+            with said.open("wb") as output:
+                child = subprocess.Popen(
+                    [*_program(), *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self._environ,
+                    start_new_session=True,
+                )
+                try:
+                    code = child.wait(TRIAL_S)
+                except subprocess.TimeoutExpired:
+                    raise SupervisorError(f"it gave no answer in {TRIAL_S:.0f} s") from None
+                finally:
+                    if child.poll() is None:
+                        os.killpg(child.pid, signal.SIGKILL)  # our child, not reaped: the number is its own
+                        child.wait()
+            if code != 0:
+                raise SupervisorError(_complaint(said, code))
+            answer = json.loads((folder / ANSWER).read_text())
+            if not isinstance(answer, dict):
+                raise SupervisorError("its answer cannot be understood")
+            return answer
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _tried(self, before: Seen, answer: Mapping[str, Any]) -> None:
+        """The other program can start: does it see what we see, or saw when it began to look?"""
+        now = self._seen()
+        for name, value in asdict(now).items():
+            if value != "" and answer.get(name) not in (value, getattr(before, name)):
+                self._refuse(f"it would go on with {name} {answer.get(name)!r}, and this run has {value!r}")
+                return
+        self._until = time.monotonic() + QUIET_S
+        self._read()
+
+    def _read(self) -> None:
+        """Write down how far the logs were read, and come back to ``due`` right behind that: none is read twice."""
+        self._stage = "reading"
+        self._house.keep_positions()
+        self._house.chore(self._wait)
+
+    def _wait(self) -> None:
+        self._stage, self._is_read = "waiting", True
+
+    def due(self, state: State) -> bool:
+        """Has the moment come? From then on ``going``."""
+        if self._stage != "waiting":
+            return False
+        busy, is_read = busy_with(state), self._is_read
+        self._is_read = False  # the loop turns on, and takes more lines
+        if not busy and is_read:
+            self._stage = "going"
+            return True
+        if not busy:
+            self._read()
+        elif time.monotonic() > self._until:
+            self._refuse(f"it can start, but {busy}: ask again when that is over")
+        return False
+
+    def _refuse(self, reason: str) -> None:
+        self._stage = ""
+        told = f"The installed program does not take over, and rl-supervisor {__version__} goes on: {reason}"
+        self._house.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
+
+    def _seen(self) -> Seen:
+        house = self._house
+        job, run_file, state = house.effects.job, house.run_file, house.state
+        return Seen(
+            run=run_file.run.id,
+            state_dir=str(run_file.state_dir),
+            output_dir=str(job.output_dir) if job is not None else "",
+            journal=house.journal.identity(),
+            attempt=state.attempt,
+            pid=state.pid,
+            incident=state.incident.id if state.incident is not None else None,
+        )
+
+    def become(self, orders: Callable[[], Orders]) -> NoReturn:
+        """Turn this process into the installed program. Everything of the run is closed by now.
+
+        ``orders``: what was asked for since ``due``; called when no signal can come any more.
+        Raises TryAgainError when the exec fails: whoever restarts us starts the new program.
+        """
+        environ = {**self._environ, **self._variables, VARIABLE: __version__}
+        for fd in inheritable() - self._given:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(fd, False)  # a library's: the new program must not hold what nobody closes
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        left = orders()
+        if left.end is not None:
+            # Blocked here, it waits for the new program. (One that is sent to the process could be taken by a thread.)
+            signal.pthread_kill(threading.get_ident(), left.end)
+        if text := left.text():
+            environ[ORDERS] = text
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        try:
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606
+        except OSError as error:
+            raise TryAgainError(
+                f"{sys.executable} could not be started in the daemon's place: {error.strerror or error}. The job is "
+                "not touched; the next daemon takes it over."
+            ) from error
+
+
+def busy_with(state: State) -> str:
+    """What must not be interrupted, as a clause; "" when an upgrade may come now.
+
+    A transfer may: it goes on where it was. A launch or a [setup] command would be begun a second time, and the
+    patience of a stop would begin anew.
+    """
+    settings, waits = state.settings, state.settings.take_over and state.fence.asked
+    if ending := leaving.word(state):
+        return ending
+    if state.mode in (*ENDED, "leaving"):
+        return "the daemon is about to end"
+    if state.setup_pending:
+        return "[setup] is under way"
+    if state.busy.start is not None or state.own.asked == "start":
+        return "something is just being launched"
+    if state.busy.stop is not None or state.mode == "stopping" or state.own.asked == "stop":
+        return "something is just being stopped"
+    if state.busy.hook is not None:
+        return "a hook is running"
+    if state.override and (settings.fresh or settings.pin_step is not None):
+        return "what the daemon was started for (--fresh or --step) is not done yet"
+    if waits and state.fence.generation is None and not state.fence.lost:
+        return "the run that --take-over asked for is not claimed yet"
+    return ""
+
+
+def inheritable() -> set[int]:
+    """Open files besides the three standard ones that a program started by exec would keep."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
+        with contextlib.suppress(OSError):  # that of this listing is closed by now
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.add(int(name))
+    return found
+
+
+def _program() -> list[str]:
+    """How this program was started, without its own words: interpreter, its options, script or module."""
+    words = sys.orig_argv[1:]
+    return [sys.executable, *words[: len(words) - len(sys.argv[1:])]]
+
+
+def _complaint(said: Path, code: int) -> str:
+    text = said.read_text(errors="replace").strip()
+    if "Traceback (most recent call last)" in text:
+        text = text.splitlines()[-1]
+    text = " ".join(text.split())
+    return text[-SHOWN:] if text else f"it ended with {code} and said nothing"
+
+
+# ---------------------------------------------------------------- in the program that takes the place
+
+
+def arrive(environ: MutableMapping[str, str]) -> str:
+    """The version whose place this process took by exec, "" for one that was started. Takes it out of ``environ``."""
+    version = environ.pop(VARIABLE, "")
+    if version:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass  # a child of the program before, which nobody else waits for
+    return version
+
+
+def orders_of(environ: MutableMapping[str, str]) -> list[tuple[f.Fact, str]]:
+    """What the program before had no time for, and who said it. Takes it out of ``environ``.
+
+    The time that a pod has left goes on over the exec. What cannot be understood is left out.
+    """
+    found: list[tuple[f.Fact, str]] = []
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        for one in json.loads(environ.pop(ORDERS, "") or "[]"):
+            fact, age_s = decode(one["fact"]), _boot_s() - one["at"]
+            if isinstance(fact, f.LeaveSoon) and fact.within_s is not None:
+                fact = replace(fact, within_s=max(0.0, fact.within_s - max(0.0, age_s)))
+            if isinstance(fact, f.LeaveSoon | f.Command) and 0 <= age_s < FRESH_S:
+                found.append((fact, str(one["source"])))
+    return found
+
+
+def _boot_s() -> float:
+    """Seconds since the machine was started, also those in which it slept: the same for both programs."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def listen() -> None:
+    """The handlers are in place: signals that waited over an exec may come."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+
+
+def arrived(before: str) -> f.Remark:
+    """What the new program tells when it watches the run."""
+    if before == __version__:
+        return f.Remark("upgraded", f"rl-supervisor {before} was started anew in its own place (pid {os.getpid()}).")
+    return f.Remark("upgraded", f"rl-supervisor {__version__} took the place of {before} (pid {os.getpid()}).")
+
+
+def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]) -> None:
+    """As a child of the living daemon: do all that a new daemon does until it watches, and leave what was found.
+
+    ``folder`` is the asker's, empty, and takes a copy of the journal. Raises SupervisorError with what is wrong.
+    """
+    for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer"):
+        importlib.import_module(module)  # what is missing of an install shows here, not after the exec
+    run_file = load(path)
+    identity, state = _copied(run_file.state_dir / "journal.db", folder)
+    if onstart:
+        run_file = fetch_run_files.filled(run_file, path, fetch_run_files.fetch(run_file, environ))
+    job = open_job(run_file, environ)
+    if problems := job.problems():
+        raise ConfigError(" ".join(problems))
+    seen = Seen(
+        run=run_file.run.id,
+        state_dir=str(run_file.state_dir),
+        output_dir=str(job.output_dir),
+        journal=identity,
+        attempt=state.attempt,
+        pid=state.pid,
+        incident=state.incident.id if state.incident is not None else None,
+    )
+    (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))
+
+
+def _copied(path: Path, folder: Path) -> tuple[str, State]:
+    """Identity of the journal at ``path`` and the state that it leads to, both read from a copy in ``folder``."""
+    if not path.exists():
+        raise ConfigError(f"There is no journal {path}: the run file names another run, or another state folder.")
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as source,
+            contextlib.closing(sqlite3.connect(folder / "journal.db")) as target,
+        ):
+            source.backup(target)
+        journal = Journal(folder)
+    except sqlite3.Error as error:
+        raise ConfigError(f"The journal {path} cannot be copied to {folder} and read there: {error}.") from error
+    try:
+        if journal.set_aside is not None:
+            raise ConfigError(f"The journal {path} cannot be read by rl-supervisor {__version__}.")
+        state, _ = journal.rebuild()
+        return journal.identity(), state
+    finally:
+        journal.close()

@@ -1,0 +1,1 @@
+"""Puts the units on a machine with systemd, and takes them away again."""

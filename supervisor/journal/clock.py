@@ -1,0 +1,56 @@
+"""The journal's clock: boot time (suspends count), plus an epoch that carries it across boots; wall time is a label."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from supervisor.journal.journal import Journal
+
+
+class Clock:
+    """Seconds that never run backwards in one journal, whatever happens to the wall clock or the machine."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Take up the journal's epoch, or make a new one after a reboot."""
+        self.boot_id = boot_id()
+        last = journal.last_time()
+        kept = journal.get("epoch") if journal.get("boot_id") == self.boot_id else None
+        epoch = _finite(kept)
+        if epoch is not None:
+            self._epoch = epoch
+        elif last is not None:
+            away = max(0.0, time.time() - last[1])  # wall time is the only witness across a reboot
+            self._epoch = last[0] + away - _boottime()
+        else:
+            self._epoch = 0.0
+        if last is not None:
+            self._epoch = max(self._epoch, last[0] - _boottime())
+        journal.put("boot_id", self.boot_id)
+        journal.put("epoch", repr(self._epoch))
+
+    def now(self) -> float:
+        """Seconds of the journal's clock."""
+        return _boottime() + self._epoch
+
+
+def _finite(text: str | None) -> float | None:
+    """The number that was kept; None when somebody made it something else."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Identity of this boot of the kernel."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"

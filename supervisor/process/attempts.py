@@ -1,0 +1,69 @@
+"""The folder of one attempt: the snapshot of its configuration, its captured output, its shim's records.
+
+Promise 11: each attempt runs a snapshot, and a restart uses the snapshot that last made progress.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from supervisor.base.errors import ConfigError
+
+
+def attempt_dir(state_dir: Path, attempt: int) -> Path:
+    """Folder of attempt ``attempt``."""
+    return state_dir / "attempts" / f"{attempt:04d}"
+
+
+def last_attempt(state_dir: Path) -> int:
+    """Highest attempt that has a folder, 0 if none: what to count on from when the journal is gone."""
+    names = [path.name for path in (state_dir / "attempts").glob("[0-9]*")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def take_snapshot(folder: Path, files: Sequence[Path], earlier: Path | None) -> dict[Path, Path]:
+    """Copy the configuration files into ``folder``; from ``earlier``'s snapshot where that has them.
+
+    Returns original path -> copy. Raises ConfigError when a file is missing.
+    """
+    target = folder / "config"
+    target.mkdir(parents=True, exist_ok=True)
+    before = read_snapshot(earlier) if earlier else {}
+    copies: dict[Path, Path] = {}
+    for number, path in enumerate(files):
+        source = before.get(path, path)
+        copy = target / f"{number}-{path.name}"
+        try:
+            shutil.copyfile(source, copy)
+        except OSError as error:
+            raise ConfigError(
+                f"The configuration {source} cannot be read: {error.strerror}. "
+                "Put it there, or mend [job] in the run file."
+            ) from error
+        copies[path] = copy
+    index = {str(path): copy.name for path, copy in copies.items()}
+    (folder / "config.json").write_text(json.dumps(index, indent=1))
+    return copies
+
+
+def read_snapshot(folder: Path) -> dict[Path, Path]:
+    """Original path -> copy of an attempt's snapshot; empty when it has none."""
+    try:
+        index = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    names = index.items() if isinstance(index, dict) else ()
+    found = {Path(path): folder / "config" / name for path, name in names if isinstance(name, str) and "/" not in name}
+    return {path: copy for path, copy in found.items() if copy.is_file()}
+
+
+def digest(files: Mapping[Path, Path]) -> str:
+    """SHA-256 over the snapshot's contents, in the order of the original paths."""
+    total = hashlib.sha256()
+    for path in sorted(files):
+        total.update(str(path.name).encode() + b"\0" + files[path].read_bytes() + b"\0")
+    return total.hexdigest()

@@ -1,0 +1,77 @@
+"""Processes that are not the run's, in words: they are never signalled, only named where they are in its way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Iterable
+from pathlib import Path
+
+from supervisor.base.secrets import masked_words
+from supervisor.process.survivors import Identity, Process, look_at
+
+LONGEST_COMMAND = 120
+DRIVER = Path("/dev/nvidiactl")
+
+
+def told(pid: int) -> str:
+    """``pid 4711 of user anna (python serve.py)``: what a person needs to find out whose it is."""
+    try:
+        owner = user_name(Path(f"/proc/{pid}").stat().st_uid)
+    except OSError:
+        return f"pid {pid}, which has just ended"
+    return f"pid {pid} of user {owner} ({command_of(pid)})"
+
+
+def command_of(pid: int) -> str:
+    """Its command line without secrets, cut to a sentence's length; its name where it has or shows none."""
+    process = look_at(pid)
+    name = process.name if process else "unknown"
+    if process is None or process.state == "D":
+        return name  # reading the command line of a process in D state can hang the reader with it
+    try:
+        with Path(f"/proc/{pid}/cmdline").open("rb", buffering=0) as file:
+            words = file.read(4096).decode(errors="replace").replace("\0", " ").split()
+    except OSError:
+        words = []
+    text = masked_words(words)
+    return (f"{text[:LONGEST_COMMAND]}..." if len(text) > LONGEST_COMMAND else text) or name
+
+
+def user_name(uid: int) -> str:
+    """A user for people, by number where it has no name here."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def on_the_gpus(pids: Iterable[int], ours: Iterable[Identity], driver: Path = DRIVER) -> tuple[str, ...]:
+    """The living processes among ``pids`` that are not ``ours``, one phrase each.
+
+    ``pids`` is the driver's list, which in a container may be in the machine's numbers: that number here is then some
+    innocent's. So the list is never a reason to end anything, and one that is seen to hold no file of the driver is
+    not named either.
+    """
+    mine = set(ours)
+    found = [process for pid in sorted(set(pids)) if (process := look_at(pid)) is not None and not process.dead]
+    return tuple(told(one.pid) for one in found if one.identity not in mine and _may_hold(one, driver))
+
+
+def _may_hold(process: Process, driver: Path) -> bool:
+    if not driver.exists():
+        return True  # no such files on this machine, so they tell nothing
+    try:
+        return any(link.startswith("/dev/nvidia") for link in open_links(process.pid))
+    except OSError:
+        return True
+
+
+def open_links(pid: int) -> list[str]:
+    """Where the open files of a process point to; one that it closes meanwhile is none. Raises OSError."""
+    folder, found = f"/proc/{pid}/fd", []
+    for number in os.listdir(folder):  # noqa: PTH208
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"{folder}/{number}"))  # noqa: PTH115
+    return found

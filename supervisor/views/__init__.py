@@ -1,0 +1,1 @@
+"""What people are shown: status, belief, incidents, reports. Pure, or reading only."""

@@ -1,0 +1,246 @@
+"""What people are shown, computed from the core's state: the status, the explanation, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from supervisor.core import leaving, pinned_steps
+from supervisor.core.account import settled
+from supervisor.core.deadlines import allowance, excuse, started, startup_budget, step_deadline
+from supervisor.core.goodput import PRODUCTIVE, across, merged
+from supervisor.core.phases import STEP
+from supervisor.core.retention import held, next_to_publish
+from supervisor.core.state import Incident, State
+from supervisor.core.upkeep import publish_until
+from supervisor.core.verdicts import judge, progress_sentence
+from supervisor.core.words import root_line, span
+from supervisor.views import belief
+
+_STATES = {
+    "new": "surveying",
+    "backing-off": "recovering",
+    "disk-full": "stopped",
+    "finishing": "publishing",
+    "leaving": "stopping",
+}
+
+
+def state_word(state: State) -> str:
+    """The state as `supervisorctl status` and the metrics name it."""
+    if state.mode == "surveying" and state.setup_pending:
+        return "setting-up"
+    if state.incident is not None and state.mode in ("stopping", "surveying", "backing-off", "starting"):
+        return "recovering"
+    return _STATES.get(state.mode, state.mode)
+
+
+def headline(state: State) -> str:
+    """One sentence: where the run is, and what happened last."""
+    words = []
+    cause = ""
+    if state.mode == "running":
+        verdict = judge(state)
+        cause = verdict.cause
+        words.append(progress_sentence(state) if verdict.kind == "healthy" else verdict.sentence.rstrip("."))
+    elif state.mode == "starting":
+        words.append(judge(state).sentence.rstrip("."))
+    else:
+        words.append(state.why.rstrip("."))
+        if state.progress.highest is not None and state.mode not in ("finished",):
+            words.append(progress_sentence(state))
+    if waiting := _last_publish(state):
+        words.insert(0, waiting.rstrip("."))
+    if state.paused:
+        words.insert(0, "paused")
+    if state.published is not None:
+        words.append(f"published step {state.published}")
+    if state.incident is not None:
+        lasts = span(state.now - state.incident.opened)
+        why = state.incident.sentence.rstrip(".")
+        known = cause == state.incident.cause or any(why in word for word in words)
+        words.append(f"incident {state.incident.id} open for {lasts}{'' if known else f': {why}'}")
+        words += _roots(state.incident, "; ".join(words))
+    elif state.incidents:
+        last = state.incidents[-1]
+        lasted = span((last.closed or last.opened) - last.opened)
+        words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
+        words += _roots(last, words[-1])
+    return "; ".join(words)
+
+
+def _last_publish(state: State) -> str:
+    """What the daemon stays for although all else is over; "" where that is nothing."""
+    if state.exit_code is None or state.exit_said:
+        return ""
+    return leaving.unpublished(state, max(0.0, publish_until(state) - state.now))
+
+
+def _roots(one: Incident, told: str) -> list[str]:
+    return [root_line(root.name, root.role, root.text, told) for root in one.roots]
+
+
+def status(state: State) -> dict[str, Any]:
+    """The part of the status that the core knows. Sizes in bytes, times in Unix time or seconds."""
+    progress = state.progress
+    look = state.engine.look
+    return {
+        "run": state.settings.run_id,
+        "state": state_word(state),
+        "paused": state.paused,
+        "mode": state.settings.mode,
+        "would": ledger_of_would(state)[-3:],
+        "sentence": headline(state),
+        "since": state.since_wall,
+        "step": progress.step if progress.step is not None else progress.highest,
+        "max_steps": state.settings.max_steps,
+        "step_seconds": _typical_step(state),
+        "reward": progress.reward,
+        "loss": progress.loss,
+        "attempt": state.attempt,
+        "restarts": state.restarts,
+        "pid": state.pid,
+        "worthless": list(pinned_steps.findings(state).values()),
+        "last_good_step": state.last_good,
+        "published_step": state.published,
+        "local_steps": [
+            {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes} for s in state.local
+        ],
+        "stored_steps": [
+            {
+                "step": s.step,
+                "committed": s.committed,
+                "size_bytes": s.size_bytes,
+                "left": s.left,
+                "problem": s.problem,
+            }
+            for s in state.store
+        ],
+        # that a fenced pod may not write says nothing of the store; who holds the run is told among the notes
+        "store_reason": state.store_reason or ("" if state.fence.lost else state.publish_reason),
+        "next_to_publish": next_to_publish(state),
+        "pinned": sorted({*state.pinned, *(int(s) for s, on in state.pin_wishes.items() if on)}),
+        "held": sorted(held(state)),
+        "damaged": dict(state.damaged),
+        "quarantined": sorted(int(step) for step in state.quarantined),
+        "gpus": [
+            {
+                "index": m.gpu.index,
+                "uuid": m.gpu.uuid,
+                "used_bytes": m.gpu.used_bytes,
+                "total_bytes": m.gpu.total_bytes,
+                "role": m.gpu.role,
+            }
+            for m in sorted(state.gpus.values(), key=lambda m: m.gpu.index)
+        ],
+        "gpu_reason": state.gpu_reason,
+        "engine": {
+            "health": look.health,
+            "liveness": look.liveness,
+            "running": look.running,
+            "waiting": look.waiting,
+        }
+        if look and state.live
+        else None,
+        "incident": incident(state.incident, state),
+        "last_incident": incident(state.incidents[-1], state) if state.incidents else None,
+        "incidents": [incident(one, state) for one in state.incidents],
+        "goodput": goodput(state),
+        "config_changed": list(state.config_changed),
+        "exit_code": state.exit_code if state.exit_said else None,  # before, it still publishes
+    }
+
+
+def _typical_step(state: State) -> float | None:
+    times = state.learned.phases.get(STEP)
+    return median(times.seconds[-9:]) if times else state.progress.duration_s
+
+
+def goodput(state: State) -> dict[str, Any] | None:
+    """The run's ledger, all pods together, up to now: seconds by category, and the effective training time ratio."""
+    ledgers = {**state.ledgers, state.journal or "this": settled(state)}
+    run = merged(ledgers)
+    if run.total_s <= 0:
+        return None
+    lost = {name: seconds for name, seconds in run.seconds.items() if name != PRODUCTIVE and seconds > 0}
+    return {
+        "ettr": run.share(PRODUCTIVE),
+        "seconds": run.total_s,
+        "pods": len(across(ledgers)),
+        "categories": {name: round(seconds, 3) for name, seconds in run.seconds.items() if seconds},
+        "lost_most_to": max(lost, key=lambda name: lost[name]) if lost else None,
+        "steps_kept": run.kept,
+        "steps_lost": run.steps_lost,
+    }
+
+
+def incident(one: Incident | None, state: State) -> dict[str, Any] | None:
+    """An incident and how long each part of it took, in seconds from its opening."""
+    if one is None:
+        return None
+    end = one.closed if one.closed is not None else state.now
+
+    def since_open(t: float | None) -> float | None:
+        return round(t - one.opened, 3) if t else None
+
+    return {
+        "id": one.id,
+        "cause": one.cause,
+        "sentence": one.sentence,
+        "opened": one.opened_wall,
+        "closed": one.closed_wall,
+        "seconds": round(end - one.opened, 3),
+        "step": one.step,
+        "resume_step": one.resume_step,
+        "recovered_step": one.closed_step,
+        "roots": [asdict(root) for root in one.roots],
+        "decided_after": since_open(one.decided),
+        "stopped_after": since_open(one.stopped),
+        "relaunched_after": since_open(one.relaunched),
+    }
+
+
+def explain(state: State) -> dict[str, Any]:
+    """Why the core thinks what it thinks: the verdict, the evidence with its age, the next deadline, the past."""
+    verdict = judge(state) if state.live else None
+    return {
+        "sentence": verdict.sentence if verdict else state.why,
+        "verdict": asdict(verdict) if verdict else None,
+        "excuse": excuse(state),
+        "mode": state.settings.mode,
+        "paused": state.paused,
+        "would_do": belief.would_do(state, verdict) if verdict and verdict.act else "",
+        "evidence": belief.evidence(state),
+        "forecast": belief.forecast(state),
+        "deadline": _deadline(state),
+        "would": ledger_of_would(state),
+        "history": [one.sentence for one in state.incidents[-10:]],
+    }
+
+
+def ledger_of_would(state: State) -> list[dict[str, Any]]:
+    """What observing kept us from doing, newest last, and how it went on without us. Times are Unix time."""
+    return [asdict(one) for one in state.would]
+
+
+def _deadline(state: State) -> dict[str, Any] | None:
+    if state.mode == "running":
+        deadline = step_deadline(state)
+        extra = allowance(state)
+        left = deadline.hard_s + extra - (state.now - state.progress.t)
+        more = f"; known reasons explain {span(extra)} more" if extra else ""
+        return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
+    if state.mode == "starting":
+        budget = startup_budget(state)
+        left = budget - (state.now - started(state))
+        return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
+    if state.mode == "backing-off":
+        return {"sentence": "The next try.", "seconds_left": round(state.backoff_until - state.now, 1)}
+    if _last_publish(state):
+        left = publish_until(state) - state.now
+        return {
+            "sentence": f"The store to take step {max(state.good_local(), default=0)}.",
+            "seconds_left": round(left, 1),
+        }
+    return None

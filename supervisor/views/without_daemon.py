@@ -1,0 +1,157 @@
+"""A run that no daemon watches: since when and why, what it said last, and what lives of its job. Reads only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from supervisor.base.errors import SupervisorError
+from supervisor.core.facts import Role, StepDone
+from supervisor.evidence.ends import tail_of
+from supervisor.journal import attempt_logs
+from supervisor.journal.journal import open_read_only
+from supervisor.primerl.logs import parse_line
+from supervisor.process import attached, run_lock
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.survivors import Belongings, alive
+from supervisor.views import incidents
+
+TAIL_BYTES = 128 << 10
+ROLES: tuple[Role, ...] = ("launcher", "trainer", "orchestrator", "job")  # whose lines tell steps
+LOG_SLACK_S = 2.0  # a log's line is written a moment after the journal's row of it
+
+
+def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What is known of it, as JSON values; ``log_files``: the daemon's own, where more than its journal may stand.
+
+    {since, ended (exit code, None where it said no farewell), finished, last_words {wall, sentence}, daemon_pid (it
+    lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid: name}, step,
+    silent_since}, incident, worthless (why training is worth nothing)}. Times in Unix time; None for what is not known,
+    or not there.
+    """
+    holder, parent = run_lock.read(state_dir / "lock")
+    found: dict[str, Any] = {
+        "since": None,
+        "ended": None,
+        "finished": False,
+        "last_words": None,
+        "daemon_pid": holder[0] if holder is not None and alive(holder) else None,
+        "parent_pid": parent[0] if parent is not None and alive(parent) else None,
+        "job": _job(state_dir, run_id),
+        "incident": None,
+        "worthless": None,
+    }
+    with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
+        found |= _journal(state_dir)
+    if found["last_words"] is not None:
+        _newest_line(found, (state_dir / "daemon.jsonl", *log_files))
+    with contextlib.suppress(SupervisorError):
+        found["incident"] = next(iter(incidents.told(state_dir)), None)
+    return found
+
+
+def _journal(state_dir: Path) -> dict[str, Any]:
+    marks = ",".join("?" * len(incidents.AFTERWARDS))
+    with contextlib.closing(open_read_only(state_dir / "journal.db")) as db:
+        seen = db.execute("SELECT wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
+        began = db.execute(
+            "SELECT id FROM observations WHERE source = 'daemon' AND fact LIKE '{\"@\":\"DaemonStarted\"%' "
+            "ORDER BY id DESC LIMIT 1"
+        ).fetchone()
+        ended = db.execute(
+            'SELECT wall, action FROM actions WHERE observation >= ? AND action LIKE \'{"@":"Exit"%\' '
+            "ORDER BY id DESC LIMIT 1",
+            (began[0] if began else 0,),
+        ).fetchone()
+        said = db.execute(
+            f"SELECT wall, event, sentence FROM events WHERE event NOT IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
+            incidents.AFTERWARDS,
+        ).fetchone()
+        worth = db.execute(
+            "SELECT level, sentence FROM events WHERE event = 'worth' ORDER BY id DESC LIMIT 1"
+        ).fetchone()
+    found: dict[str, Any] = {"since": float(seen[0]) if seen else None}
+    if said:
+        found["last_words"] = {"wall": float(said[0]), "sentence": str(said[2])}
+    if worth and worth[0] != "info":
+        found["worthless"] = str(worth[1])
+    if ended:
+        action = json.loads(ended[1])
+        found |= {"since": float(ended[0]), "ended": action.get("code")}
+    # What it said of its end is not what its log ends with: records and claims come after that.
+    why = incidents.last_word(state_dir)
+    found["finished"] = why is not None and why[1] == "finished"
+    if why is not None and (ended or found["finished"]):
+        found["last_words"] = {"wall": why[0], "sentence": why[2]}
+    return found
+
+
+def _newest_line(found: dict[str, Any], files: tuple[Path, ...]) -> None:
+    """Take the last line of a log that says more than the journal: the journal's disk was full, or its parent spoke."""
+    if found["ended"] is not None:
+        return
+    for path in files:
+        with contextlib.suppress(OSError):
+            wall = path.stat().st_mtime
+            if wall <= found["last_words"]["wall"] + LOG_SLACK_S:
+                continue
+            lines = tail_of(path, TAIL_BYTES).decode(errors="replace").splitlines()
+            sentence = next((text for line in reversed(lines) if (text := _sentence(line))), "")
+            if sentence:
+                found["last_words"] = {"wall": wall, "sentence": sentence}
+
+
+def _sentence(line: str) -> str:
+    with contextlib.suppress(ValueError, RecursionError):
+        told = json.loads(line)
+        if isinstance(told, dict):
+            return str(told.get("sentence") or "")
+    return line.strip()
+
+
+# ---------------------------------------------------------------- the job
+
+
+def _job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
+    """What lives of the newest attempt; None where nothing does."""
+    numbers = attempt_logs.attempts(state_dir)
+    if not numbers:
+        return None
+    folder = attempt_dir(state_dir, numbers[-1])
+    belongings = Belongings(folder, (), run_id)
+    living = [one.pid for one in belongings.living() if one.identity not in belongings.shims]
+    if (by_hand := attached.living(folder)) is not None:
+        living.append(by_hand.process[0])
+    if not living:
+        return None
+    logs = [log for log in attempt_logs.logs_of(state_dir, numbers[-1]) if not log.pieces[-1].name.endswith(".gz")]
+    steps = [step for role in ROLES for log in logs if log.role == role for step in _steps(role, log.pieces[-1])]
+    newest = max((log.changed_wall for log in logs), default=None)
+    return {
+        "attempt": numbers[-1],
+        "pids": {pid: _name(pid) for pid in living},
+        "step": max(steps, default=None),
+        "silent_since": newest,
+    }
+
+
+def _name(pid: int) -> str:
+    """The program of a process, or the title that it gave itself."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
+    except OSError:
+        return "gone"
+    return words[0].rpartition("/")[2].strip()[:40] or "unknown"
+
+
+def _steps(role: Role, path: Path) -> Iterator[int]:
+    """The newest step in a log's end."""
+    for line in reversed(tail_of(path, TAIL_BYTES).decode(errors="replace").splitlines()):
+        for fact in parse_line(role, line):
+            if isinstance(fact, StepDone):
+                yield fact.step
+                return
