@@ -71,7 +71,17 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/architecture.md", "docs/operations.md", "docs/vault.md", "docs/settings.md"]
+    "page",
+    [
+        "README.md",
+        "docs/architecture.md",
+        "docs/parts.md",
+        "docs/promises.md",
+        "docs/design-decisions.md",
+        "docs/operations.md",
+        "docs/vault.md",
+        "docs/settings.md",
+    ],
 )
 def test_every_link_leads_somewhere(page: str) -> None:
     path = ROOT / page
