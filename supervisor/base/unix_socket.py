@@ -1,11 +1,9 @@
-"""The address of a run's unix socket, and whom it answers: one daemon, no stale file, and nobody but those let in."""
+"""A run's unix socket, from the daemon's side: one daemon, no stale file, and it answers only those let in."""
 
 from __future__ import annotations
 
-import fcntl
 import grp
 import os
-import pwd
 import socket
 import stat
 import struct
@@ -17,45 +15,12 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.socket_paths import PROBE_S, lock_beside, remove_if_dead, try_to_lock, user_name
 
 LONGEST = 107  # bytes of a path in sockaddr_un, without the closing NUL (unix(7))
-SYSTEM_DIR = Path("/run/rl-supervisor")
-_PROBE_S = 2.0
 _LOCK_S = 0.5  # who clears a dead daemon's socket away holds the lock for a moment
 _SO_PEERGROUPS = 59  # asm-generic/socket.h, Linux 4.13; Python has no name for it
 _MOST_OPTION_BYTES = 1024  # that Python's getsockopt takes: 256 groups
-
-
-def socket_dir() -> Path:
-    """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR.
-
-    Where that is not set, is somebody else's (sudo keeps it) or is gone: /tmp/rl-supervisor-UID.
-    RL_SUPERVISOR_SOCKET_DIR overrules all, for the daemon and for supervisorctl alike.
-    """
-    if chosen := os.environ.get("RL_SUPERVISOR_SOCKET_DIR"):
-        return Path(chosen).absolute()
-    if os.geteuid() == 0:
-        return SYSTEM_DIR
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/") and os.access(runtime, os.W_OK | os.X_OK):
-        return Path(runtime) / "rl-supervisor"
-    return _temporary_dir()
-
-
-def socket_dirs() -> tuple[Path, ...]:
-    """Where daemons may be found: a login may have an XDG_RUNTIME_DIR that the on-start script did not have."""
-    if "RL_SUPERVISOR_SOCKET_DIR" in os.environ:
-        return (socket_dir(),)
-    last = _temporary_dir()
-    try:
-        ours = last.lstat().st_uid == os.geteuid()
-    except OSError:
-        ours = False
-    return tuple(dict.fromkeys((SYSTEM_DIR, *((last,) if ours else ()), socket_dir())))
-
-
-def _temporary_dir() -> Path:
-    return Path(f"/tmp/rl-supervisor-{os.getuid()}")  # noqa: S108
 
 
 @dataclass(frozen=True)
@@ -146,7 +111,7 @@ class Claim:
 
     def _take_lock(self) -> int:
         """An advisory lock beside the socket: two daemons that start at the same moment cannot both win."""
-        lock = _lock_beside(self.path)
+        lock = lock_beside(self.path)
         try:
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -155,7 +120,7 @@ class Claim:
                 f"[api] socket in the run file."
             ) from None
         deadline = time.monotonic() + _LOCK_S
-        while not _try_to_lock(fd):
+        while not try_to_lock(fd):
             if time.monotonic() > deadline:
                 holder = os.read(fd, 32).decode("ascii", "replace").strip()
                 os.close(fd)
@@ -176,7 +141,7 @@ class Claim:
                 f"{self.path} exists and is not a socket: move it away, or set [api] socket in the run file."
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_PROBE_S)
+            probe.settimeout(PROBE_S)
             try:
                 probe.connect(str(self.path))
                 pid = peer(probe)[0]
@@ -213,50 +178,6 @@ class Claim:
             listener.close()
             raise
         return listener
-
-
-def remove_if_dead(path: Path) -> None:
-    """Remove the socket of ours that a killed daemon left at ``path``; whatever else is there stays.
-
-    It is a dead daemon's when its lock, which each daemon of this user makes beside it, is held by none, and it refuses
-    connections. The lock is held meanwhile: a daemon that starts takes it before it binds.
-    """
-    try:
-        fd = os.open(_lock_beside(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        if os.fstat(fd).st_uid == os.geteuid() and _try_to_lock(fd) and _refuses(path):
-            path.unlink()
-    except OSError:
-        pass  # a folder that cannot be written keeps it
-    finally:
-        os.close(fd)
-
-
-def _refuses(path: Path) -> bool:
-    """Is it a socket at which nobody listens any more?"""
-    if not stat.S_ISSOCK(path.lstat().st_mode):
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_S)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-    return False
-
-
-def _lock_beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
-
-
-def _try_to_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _make_folder(folder: Path) -> None:
@@ -317,14 +238,6 @@ def peer_name(connection: socket.socket) -> str:
     """``alice (pid 4711)``: who is at the other end, for people."""
     pid, uid = peer(connection)
     return f"{user_name(uid)} (pid {pid})"
-
-
-def user_name(uid: int) -> str:
-    """The user's name, ``user 54321`` for one without."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def _group_name(gid: int) -> str:

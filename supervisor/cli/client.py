@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from supervisor.base.errors import SupervisorError
-from supervisor.base.unix_socket import remove_if_dead, socket_dirs, user_name
+from supervisor.base.socket_paths import remove_if_dead, socket_dirs, user_name
 
 TIMEOUT_S = 15.0
 
