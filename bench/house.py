@@ -5,8 +5,8 @@ that holds is broken; `make lint` does that. Nothing is imported or run: the fil
 
 **What a program imports** are its own lines and those of every module of ours that an import statement names, followed
 through all of them. "In all" counts each import statement of a file: late ones inside functions, and those for types.
-"At start" counts only what runs when the module is loaded. What a program starts as a child is not its own; the
-large children have rows of their own. The packages above a module count, since Python loads them.
+"At start" counts what loading the program runs: import statements outside of functions, and the packages above each
+module, with what those import. What a program starts as a child is not its own; the large children have rows.
 
 **Names** are those of functions and methods without ``__dunder__`` ones. **Odd words** are counted in the texts of the
 program (docstrings included) and in the Markdown files.
@@ -91,16 +91,17 @@ class House:
         return seen
 
     def _named_in(self, module: str, *, at_start: bool) -> set[str]:
-        """The modules that its import statements name, and the packages above them."""
-        named = {module}
+        """The modules that its import statements name; of what is loaded at start, the packages above them, too."""
+        named: set[str] = {module}
         for node in statements(self.trees[module].body, at_start=at_start):
             if isinstance(node, ast.Import):
                 named |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 base = self._base(module, node)
                 named |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-        above = {".".join(name.split(".")[:length]) for name in named for length in range(1, name.count(".") + 1)}
-        return (named | above) & self.trees.keys()
+        if at_start:
+            named |= {".".join(name.split(".")[:length]) for name in named for length in range(1, name.count(".") + 1)}
+        return named & self.trees.keys()
 
     def _base(self, module: str, node: ast.ImportFrom) -> str:
         if not node.level:

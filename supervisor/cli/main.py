@@ -329,7 +329,7 @@ def _hold_signals() -> None:
     import os
     import signal
 
-    from supervisor.process.nanny import NANNY
+    from supervisor.process.known_names import NANNY
 
     if NANNY not in os.environ:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.checkpoints import claims, keeping, lineage, log_files, record_files
+from supervisor.checkpoints import claims, keeping, lineage, log_files, log_packing, record_files
 from supervisor.checkpoints.catalogue import get_run_files, list_steps
 from supervisor.checkpoints.manifest import (
     Latest,
@@ -168,8 +168,8 @@ NAMES = (
 )  # fmt: skip
 CONTENTS = (
     MANIFEST.to_bytes(), LATEST.to_bytes(), dumped(LEGACY), LINEAGE, dumped(CLAIM), RECORD, b"", b"{}", b"null",
-    dumped({"format": 1, "steps": [1, 20]}), dumped({"format": 1, "steps": [True, -1]}), log_files.pack("a log\n"),
-    log_files.pack("x" * 3_000_000)[:-9], b"[" * 50_000, b"9" * 5000, b'{"writer": 1e999}',
+    dumped({"format": 1, "steps": [1, 20]}), dumped({"format": 1, "steps": [True, -1]}), log_packing.pack("a log\n"),
+    log_packing.pack("x" * 3_000_000)[:-9], b"[" * 50_000, b"9" * 5000, b'{"writer": 1e999}',
 )  # fmt: skip
 
 LOOKS: dict[str, Callable[[Store], object]] = {

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.process import nanny
+from supervisor.process import known_names, nanny
 
 PRELUDE = """
 import os, signal, sys, time
@@ -50,7 +50,7 @@ class Crib:
         source = self.folder / "daemon.py"
         source.write_text(PRELUDE + dedent(daemon))
         words = ["--once", str(len(once)), "--", sys.executable, "-I", "-S", str(source), "run", *once]
-        code = f"import sys; from supervisor import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
+        code = f"import sys; from supervisor.process import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
         program = ["-c", code] if patch else ["-I", "-S", "-X", "utf8", nanny.__file__]
         with (self.folder / "said").open("wb") as said:
             self.child = subprocess.Popen(
@@ -364,7 +364,7 @@ def test_a_program_that_is_gone_for_a_moment_is_tried_again(crib: Crib, tmp_path
 def test_the_log_is_cut_and_one_old_part_stays(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import os, sys; from supervisor import nanny; os.write(2, b'x' * 1500)\n"
+        "import os, sys; from supervisor.process import nanny; os.write(2, b'x' * 1500)\n"
         f"done = nanny.cut({str(log)!r}, 1000), nanny.cut({str(log)!r}, 1000), nanny.cut('/nowhere', 0)\n"
         "os.write(2, b'new'); print(done)"
     )
@@ -587,3 +587,7 @@ def test_a_link_in_the_place_of_the_old_part_of_the_log_leads_nowhere(tmp_path: 
     assert done.returncode == 0
     assert victim.read_text() == "a person's key"
     assert log.read_text() == "", "the disk is not filled by it, either"
+
+
+def test_the_daemon_knows_it_and_the_shims_by_the_same_words() -> None:
+    assert (known_names.NANNY, known_names.SHIMS) == (nanny.NANNY, nanny.SHIMS)
