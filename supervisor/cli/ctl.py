@@ -184,7 +184,10 @@ def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:
     if run.state_dir is None or not (run.state_dir / "journal.db").exists():
         return status
     logs = [str(path) for path in run.log_files()]
-    found = state_folder.read("status", run.state_dir, run_id=run.id, log_files=logs)
+    try:
+        found = state_folder.read("status", run.state_dir, run_id=run.id, log_files=logs)
+    except UnclearError as error:
+        return {**status, "sentence": f"{sentence} {error}"}
     word = "unwatched" if found["job"] else "not-running"
     commands = {"start": run.start_command(), "log": run.log_command()}
     return {**status, **found, "state": word, "commands": commands, "sentence": render.unwatched(found, commands)}

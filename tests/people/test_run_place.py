@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.base.errors import ConfigError
-from supervisor.cli import which
+from supervisor.cli import ctl, state_folder, which
+from supervisor.cli.client import NotThereError, UnclearError
 from supervisor.config import settings
 from supervisor.config.run_place import default_socket, default_state_dir, read_place
 
@@ -80,3 +81,34 @@ def test_a_mistake_elsewhere_in_the_file_still_names_the_run(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="there is no section"):
         settings.load(path)
     assert which.of_file(path) == which.Here("w", default_socket("w"), tmp_path / "w", path)
+
+
+def test_what_the_child_cannot_do_is_said_as_its_own_error(tmp_path: Path) -> None:
+    with pytest.raises(UnclearError, match="says nothing: it holds no attempts"):
+        state_folder.read("logs", tmp_path, attempt=None)
+    (tmp_path / "attempts").mkdir()
+    with pytest.raises(NotThereError, match="Nothing was ever started"):
+        state_folder.read("logs", tmp_path, attempt=None)
+    with pytest.raises(
+        UnclearError, match=r"rl-supervisor could not read .* failed in a way it does not know: KeyError"
+    ):
+        state_folder.read("nonsense", tmp_path)
+
+
+def test_a_child_that_fails_costs_the_status_no_more_than_what_it_would_have_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "w.toml"
+    path.write_text(f'[run]\nid = "w"\nstate_dir = "{tmp_path}/w"{REST}')
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/journal.db").touch()
+
+    def fails(what: str, path: str, query: str) -> str:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(state_folder, "ask_child", fails)
+    assert ctl.main(["status", str(path)]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("w  NOT RUNNING  No daemon answers for w ("), said
+    assert "could not read" in said
+    assert "Cannot allocate memory" in said
