@@ -1,6 +1,6 @@
 """Where the sockets of this machine's runs are, and what a killed daemon left there.
 
-All that who asks a daemon needs; ``supervisor.base.unix_socket`` is for the one that answers.
+A client needs no more; ``supervisor.base.unix_socket`` is the daemon's side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROBE_S = 2.0
 def socket_dir() -> Path:
     """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR.
 
-    Where that is not set, is somebody else's (sudo keeps it) or is gone: /tmp/rl-supervisor-UID.
+    Where that is not set, is another user's (sudo keeps it) or is gone: /tmp/rl-supervisor-UID.
     RL_SUPERVISOR_SOCKET_DIR overrules all, for the daemon and for supervisorctl alike.
     """
     if chosen := os.environ.get("RL_SUPERVISOR_SOCKET_DIR"):
@@ -68,7 +68,7 @@ def remove_if_dead(path: Path) -> None:
 
 
 def _refuses(path: Path) -> bool:
-    """Is it a socket at which nobody listens any more?"""
+    """Is it a socket at which no process listens any more?"""
     if not stat.S_ISSOCK(path.lstat().st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -25,7 +25,7 @@ _MOST_OPTION_BYTES = 1024  # that Python's getsockopt takes: 256 groups
 
 @dataclass(frozen=True)
 class Door:
-    """Whom a socket answers: its owner and root; besides, whom the bits of ``mode`` let in.
+    """Who gets an answer at a socket: its owner, root, and those that the bits of ``mode`` let in.
 
     ``group``: the group that the socket is given, None: that of the daemon. The file's mode keeps the others from
     connecting; the same rule is kept for each connection by what the kernel says of its other end, since a mode can be
@@ -38,8 +38,8 @@ class Door:
     def refusal(self, connection: socket.socket) -> Callable[[], str] | None:
         """None for those who are let in; for others what makes the sentence that they are told.
 
-        Only the kernel is asked before the answer: names come from a directory service that may hang, and whoever
-        calls this has the connections of all others waiting behind it.
+        Only the kernel is asked before the answer: names come from a directory service that may hang, and the caller
+        has the connections of all others waiting behind it.
         """
         pid, uid, gid = _credentials(connection)
         if uid in (0, os.geteuid()) or self.mode & 0o006:
@@ -51,7 +51,7 @@ class Door:
 
     def _sentence(self, pid: int, uid: int, ours: int) -> str:
         owner = user_name(os.geteuid())
-        may = "root" if os.geteuid() == 0 else f"{owner}, whose daemon it is, and root"
+        may = "root" if os.geteuid() == 0 else f"{owner}, who runs the daemon, and root"
         may += f", and the members of group {_group_name(ours)}" if self.mode & 0o060 else ""
         return (
             f"{user_name(uid)} (pid {pid}) is not let in: this run answers {may}. Use sudo, or ask {owner} to let a "
@@ -60,13 +60,13 @@ class Door:
 
 
 def door(mode: int, group: str | None) -> Door:
-    """The door that the run file asks for. A group that is not on this machine lets nobody in, and is told."""
+    """The door that the run file asks for. A group that is not on this machine lets no one in, with a warning."""
     if group is None:
         return Door(mode)
     try:
         return Door(mode | 0o060, int(group) if group.isdigit() else grp.getgrnam(group).gr_gid)
     except KeyError:
-        _warn(f"[api] group: there is no group {group} on this machine, so nobody but the owner and root is let in.")
+        _warn(f"[api] group: there is no group {group} on this machine, so only the owner and root are let in.")
         return Door(mode)
 
 
@@ -100,13 +100,13 @@ class Claim:
             remove_if_dead(other)
 
     def release(self) -> None:
-        """Stop listening and remove the socket, unless somebody else has put another one there."""
+        """Stop listening and remove the socket, unless another one has taken its place."""
         self.socket.close()
         try:
             if self.path.lstat().st_ino == self._inode:
                 self.path.unlink()
         except OSError:
-            pass  # gone already, or its folder is: either way nobody finds us any more
+            pass  # the socket or its folder is gone already: no client finds us any more
         os.close(self._lock)
 
     def _take_lock(self) -> int:
@@ -131,7 +131,7 @@ class Claim:
         return fd
 
     def _refuse_living_daemon(self) -> None:
-        """Whoever answers at the old socket is alive, lock or no lock; a refused connection means a dead one's file."""
+        """A daemon that answers at the old socket is alive, lock or no lock; a dead one refuses the connection."""
         try:
             kind = self.path.lstat().st_mode
         except FileNotFoundError:
@@ -193,7 +193,7 @@ def _make_folder(folder: Path) -> None:
         ) from None
     if not stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{folder} is not a folder: set [api] socket in the run file.")
-    if found.st_uid not in (0, os.geteuid()):  # somebody made our folder in /tmp first
+    if found.st_uid not in (0, os.geteuid()):  # another user made our folder in /tmp first
         raise ConfigError(f"{folder} belongs to user id {found.st_uid}, not to us: set [api] socket in the run file.")
 
 

@@ -30,7 +30,7 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     The exit code of both is 1 (2 for wrong usage, 75 where the store stayed away); with ``contract`` it is that of
     ``supervisor.base.errors``: the error's own, and "try again" for a crash.
     """
-    os.umask(os.umask(0o022) | 0o022)  # what a command writes is the caller's, and nobody else's to change
+    os.umask(os.umask(0o022) | 0o022)  # only the caller may change what a command writes
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a sentence may hold what the terminal's encoding does not
             stream.reconfigure(errors="replace")
@@ -146,4 +146,4 @@ def _tell(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
-        pass  # nobody is there to read it
+        pass  # stderr is closed: there is no reader

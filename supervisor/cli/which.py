@@ -34,7 +34,7 @@ ONSTART = Path(__file__).parents[1] / "install/units/onstart.sh"
 
 @dataclass(frozen=True)
 class Here:
-    """A run of this machine, as far as it is known. ``id`` is "" where nobody answers at a socket that was named."""
+    """A run of this machine, as far as it is known. ``id`` is "" where no daemon answers at a named socket."""
 
     id: str
     socket: Path | None = None
@@ -231,7 +231,7 @@ def _only() -> Here:
 
 
 def _at(socket: Path) -> Here:
-    """The run whose daemon listens at ``socket``."""
+    """The run of the daemon that listens at ``socket``."""
     if status := _asked(socket):
         state_dir = status.get("state_dir")
         return Here(str(status.get("run") or ""), socket, Path(str(state_dir)) if state_dir else None)
@@ -253,8 +253,8 @@ def _entries(folder: Path, closed: list[Path]) -> Iterator[Path]:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries)
     except PermissionError:
-        # A folder above may be closed to us: then nobody knows whether anything is there, and in a home of somebody
-        # else it is not ours.
+        # A folder above may be closed to us: then we cannot know whether anything is there. In another user's home
+        # nothing is ours.
         if os.path.isdir(folder):  # noqa: PTH112
             closed.append(folder)
         return
