@@ -23,6 +23,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m bench.house --check
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench

@@ -127,7 +127,7 @@ class Api:
     def __init__(
         self, desk: Desk, socket_path: Path, mode: int = 0o600, tcp: str | None = None, group: str | None = None
     ) -> None:
-        """``mode`` and ``group``: whom the socket answers besides its owner and root (``unix_socket.Door``)."""
+        """``mode`` and ``group``: who gets an answer besides the owner and root (``unix_socket.Door``)."""
         self._desk = desk
         self._path = socket_path
         self._mode, self._group = mode, group

@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from supervisor.base import env_file, secrets, unix_socket
+from supervisor.base import env_file, secrets, socket_paths
 
 VARIABLE = "RL_SUPERVISOR_TRUST_FILES"
 """With "1" every file is obeyed, whoever can write it: for volumes that show each file as everybody's."""
@@ -236,7 +236,7 @@ def _sums_file(state_dir: Path) -> Path:
     """
     if not problem_of(state_dir):
         return state_dir / ACCEPTED
-    return unix_socket.socket_dir() / f"{_sum(os.fsencode(state_dir.absolute()))[:16]}-{ACCEPTED}"
+    return socket_paths.socket_dir() / f"{_sum(os.fsencode(state_dir.absolute()))[:16]}-{ACCEPTED}"
 
 
 def _lives(state_dir: Path) -> bool:
@@ -253,7 +253,7 @@ def _lives(state_dir: Path) -> bool:
             users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["-1"])
             mine = set(map(int, users)) <= {0, os.geteuid()}  # all four: not a stranger's who became root by a program
             if mine and marker in (process / "environ").read_bytes().split(b"\0"):
-                return _start_ticks(process) == told["shim_start_ticks"]
+                return bool(_start_ticks(process) == told["shim_start_ticks"])
     return False
 
 

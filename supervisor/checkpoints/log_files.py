@@ -7,10 +7,10 @@ in number: the oldest go. Bytes only; whoever puts them there has masked what is
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from supervisor.checkpoints.log_packing import LOG_LIMIT, unpack
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import delete_old
 from supervisor.storage.base import Store, StoredFile, StoreError
@@ -19,10 +19,7 @@ from supervisor.storage.hashing import sha1
 FOLDER = "logs/"
 NAME = re.compile(r"([0-9a-f]{8,64})/([0-9]{4,9})-([A-Za-z0-9][A-Za-z0-9._-]{0,99})\.gz")
 PART_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-LOG_LIMIT = 512 << 10  # bytes of one, compressed
-UNPACKED_LIMIT = 4 << 20
 MOST_LOGS = 400
-GZIP = 31  # zlib's window bits for a gzip header
 
 
 @dataclass(frozen=True)
@@ -34,20 +31,6 @@ class LogFile:
     name: str
     size_bytes: int  # compressed
     uploaded_at: float  # Unix time
-
-
-def pack(text: str) -> bytes:
-    """Compressed, reproducibly: equal texts give equal bytes."""
-    packer = zlib.compressobj(6, zlib.DEFLATED, GZIP)
-    return packer.compress(text.encode("utf-8", "replace")) + packer.flush()
-
-
-def unpack(data: bytes) -> str:
-    """The text again. Raises kind "damaged"; what would unpack to more than 4 MiB is cut there."""
-    try:
-        return zlib.decompressobj(GZIP).decompress(data, UNPACKED_LIMIT).decode("utf-8", "replace")
-    except zlib.error as error:
-        raise StoreError("damaged", f"a log in the store is damaged: it cannot be unpacked ({error})") from error
 
 
 def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapping[str, bytes]) -> int:

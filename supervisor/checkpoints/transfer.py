@@ -101,6 +101,7 @@ from supervisor.checkpoints.publish import PublishPlan, Source, publish
 from supervisor.checkpoints.records import settle_files, settled_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
+from supervisor.checkpoints.writers import FencedError
 from supervisor.storage import DEFAULT_STREAMS, open_store
 from supervisor.storage.base import Store, StoreError
 
@@ -522,7 +523,7 @@ def main() -> None:
             step_back()
         lines.write({"ok": serve(request, os.environ, lines)})
     except StoreError as error:
-        by = {"by": error.by, "generation": error.generation} if isinstance(error, claims.FencedError) else {}
+        by = {"by": error.by, "generation": error.generation} if isinstance(error, FencedError) else {}
         lines.write({"error": {"kind": error.kind, "sentence": str(error), **by}})
         code = 1
     os._exit(code)

@@ -362,7 +362,8 @@ def _reach(
 
 def _holder(store: Store, run_id: str) -> list[str]:
     """The pod that holds the run now, if one does."""
-    from supervisor.checkpoints.claims import host_of, look
+    from supervisor.checkpoints.claims import look
+    from supervisor.checkpoints.writers import host_of
 
     standing = look(store, run_id)
     if not standing.generation or standing.released:

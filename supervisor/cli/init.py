@@ -23,7 +23,8 @@ from supervisor.cli.launch_settings import Draft, draft
 from supervisor.cli.machine import ConfigFound, Machine, look
 from supervisor.cli.pod import Pod, survey
 from supervisor.cli.run_text import run_file_text
-from supervisor.config.settings import RUN_ID, load
+from supervisor.config.run_place import RUN_ID
+from supervisor.config.settings import load
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Source
 from supervisor.primerl.launch_flags import PARTS, Translation, of_files

@@ -18,8 +18,8 @@ Verb = Callable[[argparse.Namespace], int]
 OF_THE_STORE = ("restore", "verify", "logs", "report")
 """Commands that need no more than the store and its keys."""
 
-OWN = ("upgrade-check", "start-check")
-"""What a daemon asks."""
+OWN = ("upgrade-check", "start-check", "read-state")
+"""What a daemon asks, and ``supervisorctl``."""
 
 EPILOG = """\
 It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _own_parser() -> argparse.ArgumentParser:
-    """Of what a daemon asks: a person who mistypes a command is not shown these."""
+    """Of what programs of ours ask: a person who mistypes a command is not shown these."""
     parser = argparse.ArgumentParser("rl-supervisor")
     verbs = parser.add_subparsers(required=True)
     # The daemon may be of another version (supervisor.daemon.upgrade).
@@ -194,6 +194,11 @@ def _own_parser() -> argparse.ArgumentParser:
     before.set_defaults(verb=_start_check, contract=False)
     before.add_argument("run_file", type=Path)
     before.add_argument("overrule", nargs="*")
+    # Of a run without a daemon (supervisor.cli.state_folder).
+    left = verbs.add_parser("read-state")
+    left.set_defaults(verb=_read_state, contract=False)
+    for name, kind in (("what", str), ("path", Path), ("query", str)):
+        left.add_argument(name, type=kind)
     return parser
 
 
@@ -324,7 +329,7 @@ def _hold_signals() -> None:
     import os
     import signal
 
-    from supervisor.process.nanny import NANNY
+    from supervisor.process.known_names import NANNY
 
     if NANNY not in os.environ:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -472,6 +477,12 @@ def _start_check(options: argparse.Namespace) -> int:
 
     signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile ends nobody
     return check.before_start(options.run_file, sys.stdin.read(), options.overrule)
+
+
+def _read_state(options: argparse.Namespace) -> int:
+    from supervisor.cli import read_state
+
+    return read_state.print_answer(options.what, options.path, options.query)
 
 
 def _version(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.cli.render import clock, safe, table
 from supervisor.config.settings import RunFile
-from supervisor.core.goodput import CATEGORIES, STOPPED, WORDS
+from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
 WIDTH = 100

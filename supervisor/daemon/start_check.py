@@ -21,7 +21,7 @@ from supervisor.config.settings import RunFile
 from supervisor.core.facts import Remark
 from supervisor.core.state import State
 from supervisor.jobs.base import Job
-from supervisor.preflight.asking import ended
+from supervisor.process.ask_program import ended
 from supervisor.process.attempts import attempt_dir, digest, read_snapshot
 
 LIMIT_S = 20.0

@@ -386,7 +386,7 @@ def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]
 
     ``folder`` is the asker's, empty, and takes a copy of the journal. Raises SupervisorError with what is wrong.
     """
-    for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer"):
+    for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer", "supervisor.effects.log_round"):
         importlib.import_module(module)  # what is missing of an install shows here, not after the exec
     run_file = load(path)
     identity, state = _copied(run_file.state_dir / "journal.db", folder)

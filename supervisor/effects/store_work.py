@@ -16,7 +16,7 @@ from typing import Any
 
 from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.base.secrets import masked
-from supervisor.checkpoints.log_files import pack
+from supervisor.checkpoints.log_packing import pack
 from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f

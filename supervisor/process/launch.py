@@ -27,7 +27,7 @@ from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, 
 from supervisor.base.secrets import masked_list, remember_environment
 from supervisor.jobs.base import Component
 from supervisor.process import own_cgroup, ports, shim, transient
-from supervisor.process.nanny import NANNY
+from supervisor.process.known_names import NANNY
 from supervisor.process.survivors import (
     ATTEMPT_MARKER,
     RUN_MARKER,

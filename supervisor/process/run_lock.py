@@ -21,7 +21,7 @@ from typing import IO
 from supervisor.base import logs
 from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.process import shim
-from supervisor.process.nanny import NANNY
+from supervisor.process.known_names import NANNY
 from supervisor.process.survivors import Identity, alive, send
 
 WANTED = "lock.wanted"

@@ -26,6 +26,8 @@ class StoreError(SupervisorError):
     nothing more is written or deleted by this one.
     """
 
+    is_clause = True
+
     def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
         super().__init__(sentence)
         self.kind: Kind = kind
@@ -43,6 +45,7 @@ class StoreAwayError(StoreError):
     """The store did not answer for longer than a command by hand is patient."""
 
     exit_code = EXIT_TRY_AGAIN
+    holds_by_hand = True
 
     def __init__(self, sentence: str) -> None:
         super().__init__("transient", sentence)

@@ -17,7 +17,7 @@ import pytest
 from supervisor.api.protocol import Api
 from supervisor.base import homes
 from supervisor.base.errors import UsageError
-from supervisor.cli import ctl, main, which
+from supervisor.cli import ctl, main, read_state, state_folder, which
 from supervisor.cli.client import NotThereError
 from supervisor.views import incidents
 from tests.evidence.rig import journal_with_an_incident
@@ -62,6 +62,11 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
+def read_here(what: str, path: str, query: str) -> str:
+    """In place of the child, which a user who may not read this environment could not start."""
+    return json.dumps(read_state.answer(what, Path(path), json.loads(query)))
+
+
 def as_stranger(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
     """``supervisorctl WORDS`` as a user whom no password file knows: (exit code, all that it said)."""
     said = folder / "said"
@@ -76,6 +81,7 @@ def as_stranger(folder: Path, env: dict[str, str], *words: str) -> tuple[int, st
             os.environ.update({"RL_SUPERVISOR_SOCKET_DIR": str(folder / "sockets"), **env})
             os.chdir("/")
             sys.stdout = sys.stderr = os.fdopen(fd, "w", buffering=1)
+            state_folder.ask_child = read_here
             try:
                 code = ctl.main(list(words))
             except SystemExit as ended:

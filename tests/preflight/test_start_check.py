@@ -23,8 +23,8 @@ from supervisor.core.state import Failure, State
 from supervisor.daemon import start_check
 from supervisor.daemon.start_check import StartCheck
 from supervisor.jobs.base import Job
-from supervisor.preflight import asking
 from supervisor.primerl import open_job
+from supervisor.process import ask_program
 from supervisor.process.attempts import attempt_dir, take_snapshot
 
 ERROR = {
@@ -181,7 +181,7 @@ def test_without_room_for_a_temporary_file_the_run_starts(start: Start, monkeypa
 def test_a_child_that_the_kernel_holds_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a dead network volume: SIGKILL does nothing until the volume answers."""
     monkeypatch.setattr(start_check, "LIMIT_S", 0.2)
-    monkeypatch.setattr(asking, "REAP_S", 0.2)
+    monkeypatch.setattr(ask_program, "REAP_S", 0.2)
     monkeypatch.setattr(os, "killpg", lambda pid, number: None)
     start.child("exec sleep 4")
     began = time.monotonic()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.goodput import CATEGORIES, DETECTION, INFRASTRUCTURE, PRODUCTIVE, SAVE
+from supervisor.core.time_kinds import CATEGORIES, DETECTION, INFRASTRUCTURE, PRODUCTIVE, SAVE
 from supervisor.simulator.virtual import sensitivity
 from supervisor.simulator.virtual.baselines import ALL
 from supervisor.simulator.virtual.compare import compare, distance, run_all, score, sentences, table

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.core.goodput import INFRASTRUCTURE, PRODUCTIVE, SAVE
+from supervisor.core.time_kinds import INFRASTRUCTURE, PRODUCTIVE, SAVE
 from supervisor.simulator.virtual.baselines import ALL
 from supervisor.simulator.virtual.ledger import Account, Strike, quantile
 from supervisor.simulator.virtual.run import simulate
