@@ -18,7 +18,6 @@ from supervisor.storage.hashing import sha1
 
 FOLDER = "logs/"
 NAME = re.compile(r"([0-9a-f]{8,64})/([0-9]{4,9})-([A-Za-z0-9][A-Za-z0-9._-]{0,99})\.gz")
-PART_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LOG_LIMIT = 512 << 10  # bytes of one, compressed
 UNPACKED_LIMIT = 4 << 20
 MOST_LOGS = 400
