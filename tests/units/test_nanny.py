@@ -50,7 +50,7 @@ class Crib:
         source = self.folder / "daemon.py"
         source.write_text(PRELUDE + dedent(daemon))
         words = ["--once", str(len(once)), "--", sys.executable, "-I", "-S", str(source), "run", *once]
-        code = f"import sys; from supervisor import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
+        code = f"import sys; from supervisor.process import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
         program = ["-c", code] if patch else ["-I", "-S", "-X", "utf8", nanny.__file__]
         with (self.folder / "said").open("wb") as said:
             self.child = subprocess.Popen(
@@ -364,7 +364,7 @@ def test_a_program_that_is_gone_for_a_moment_is_tried_again(crib: Crib, tmp_path
 def test_the_log_is_cut_and_one_old_part_stays(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import os, sys; from supervisor import nanny; os.write(2, b'x' * 1500)\n"
+        "import os, sys; from supervisor.process import nanny; os.write(2, b'x' * 1500)\n"
         f"done = nanny.cut({str(log)!r}, 1000), nanny.cut({str(log)!r}, 1000), nanny.cut('/nowhere', 0)\n"
         "os.write(2, b'new'); print(done)"
     )
@@ -525,7 +525,7 @@ def test_no_wish_makes_the_watch_kill_a_daemon_that_is_well(wished: str, watched
 HOLDER = """
 import contextlib, pathlib
 sys.path[:0] = [os.environ["SOURCE"], *os.environ["PACKAGES"].split(":")]
-from supervisor import run_lock
+from supervisor.process import run_lock
 from supervisor.base.errors import SupervisorError
 try:
     lock = run_lock.take(pathlib.Path(box, "state"), "night", os.environ)
