@@ -5,6 +5,11 @@ asked is first tried by a child, which loads the run file, opens the job and rea
 comes to the same run as we do, and at a moment when nothing is launched or stopped, the loop ends as for an exit, the
 journal is closed, and ``execve`` puts the new program here. It takes the job over as any next daemon does.
 
+Why not simply end, and let systemd or the nanny start the next daemon? Both wait before they do (10 s and 5 s). In that
+time `systemctl stop` would end nothing but the wait and leave the job alive, a preemption would be missed, a daemon
+without either (`run` by hand, `attach`) would never come back, and `onstart` would run its ``[setup]`` again. The exec
+itself, with what it hands over, is about 100 lines of this file; the trial is the rest, and would stay.
+
 The two programs may be of different versions, so what passes between them is small and stays as it is: the command
 ``rl-supervisor upgrade-check RUN.toml FOLDER run|onstart``, the ``answer.json`` that it leaves in FOLDER, and the
 variables ``RL_SUPERVISOR_UPGRADED_FROM`` and ``RL_SUPERVISOR_ORDERS``: what people asked for in the last moment.

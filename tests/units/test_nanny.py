@@ -540,7 +540,7 @@ signal.signal(signal.SIGTERM, ends); tell(f"holds-{os.getpid()}"); sleep()
 def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
     """A daemon whose nanny was killed, and a second nanny, whose daemon finds the run's lock held."""
     packages = ":".join(path for path in sys.path if path.endswith("site-packages"))
-    env = {"SOURCE": str(Path(nanny.__file__).parents[1]), "PACKAGES": packages}
+    env = {"SOURCE": str(Path(nanny.__file__).parents[2]), "PACKAGES": packages}
     first = Crib(crib.folder).start(HOLDER, **env)
     wait_until(lambda: list(crib.folder.glob("holds-*[0-9]")), "the first holds it")
     holder = int(crib.starts()[0].split()[0])
