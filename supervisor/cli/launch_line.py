@@ -21,17 +21,15 @@ from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
 from supervisor.cli.launch_words import (
     CLUSTER,
     CONTAINERS,
-    DELETES,
     DROPPED,
     ENGINES,
-    HARMLESS,
     KEPT,
-    KILLS,
     SCREEN_VALUES,
     TMUX_VALUES,
     TRAINS_NOTHING,
     component_of,
     entry_of,
+    left_out_because,
     looks_like_training,
     options_end,
     prepares,
@@ -371,27 +369,11 @@ class _Finder:
         if written and not written[0].startswith("/dev/"):
             self._left_out(command, "it writes a file, which has to be there before a start")
             return
-        if name == "sed" and any(word.text.startswith(("-i", "--in-place")) for word in words):
-            self._left_out(command, "it changes a file: do that once, by hand")
+        why = left_out_because(name, words, wrapped=bool(before))
+        if why:
+            self._left_out(command, why)
+        elif why == "":
             return
-        if name in HARMLESS:
-            return
-        whole = joined([*before, *words]).text
-        if name.startswith("-") and not before:
-            self._left_out(command, "a shell takes it for a command of its own, not for a part of the line above")
-        elif name in DELETES:
-            if name == "rm" or "-delete" in whole:
-                self._left_out(command, "it deletes files; nothing of a run may be deleted at a start")
-        elif name in KILLS:
-            self._left_out(command, "the supervisor ends what is the run's own, and nothing else")
-        elif "login" in [word.text for word in words[1:2]] and name in ("wandb", "huggingface-cli", "hf", "prime"):
-            self._left_out(command, "put the key into the .env beside the run file")
-        elif name in ("b2", "rclone", "aws", "s3cmd", "gsutil", "vastai", "runpodctl") and not before:
-            self._left_out(
-                command, "the supervisor itself restores and publishes ([store]) and ends a pod ([hooks] finish)"
-            )
-        elif name in ("conda", "mamba", "micromamba", "module", "ml", "pyenv", "nvm") and not before:
-            self._left_out(command, "say which interpreter the job uses with [job] python")
         elif rank := rank_of(name, words, lone=lone and self._there(words[0])):
             launch = Launch(
                 kind="command",
