@@ -5,7 +5,7 @@ and what else a launch script holds.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from supervisor.base.errors import ConfigError
@@ -78,23 +78,25 @@ _LEFT_OUT = [
 """Holds it only for a command that stands alone, how it begins, and what is said of it; the first row that fits."""
 
 # Programs that start another one, and which of their options take a value.
-DROPPED: dict[str, set[str]] = {
-    "nohup": set(),
-    "setsid": set(),
+_NONE: frozenset[str] = frozenset()
+DROPPED: dict[str, Collection[str]] = {
+    **dict.fromkeys(("nohup", "setsid", "command", "unbuffer", "caffeinate", "systemd-inhibit"), _NONE),
     "exec": {"-a"},
     "time": {"-f", "-o"},
-    "command": set(),
     "stdbuf": {"-i", "-o", "-e"},
-    "unbuffer": set(),
-    "caffeinate": set(),
-    "systemd-inhibit": set(),
 }
-KEPT: dict[str, tuple[set[str], int]] = {  # ... and how many words besides
+KEPT: dict[str, tuple[Collection[str], int]] = {  # ... and how many words besides
     "numactl": ({"-N", "-m", "-C", "-i", "-p"}, 0),
-    "taskset": (set(), 1),
-    "nice": ({"-n"}, 0),
     "ionice": ({"-c", "-n"}, 0),
-    "chrt": (set(), 1),
+    "nice": ({"-n"}, 0),
+    **dict.fromkeys(("taskset", "chrt"), (_NONE, 1)),
+}
+LEFT_OUT_BEFORE: dict[str, tuple[Collection[str], int, str]] = {  # ... and why, where a person must know
+    "sudo": ({"-u", "-g"}, 0, "the job runs as the daemon's user"),
+    "doas": (_NONE, 0, "the job runs as the daemon's user"),
+    "timeout": ({"-k", "-s"}, 1, "a run that it ends would be started again; [run] max_steps bounds a run"),
+    "env": ({"-u", "-C"}, 0, ""),
+    "flock": (_NONE, 1, ""),
 }
 _UV_VALUES = {
     *("--project", "--directory", "-p", "--python", "--extra", "--no-extra", "--group", "--no-group", "--only-group"),
@@ -173,7 +175,7 @@ def uv_run(words: Sequence[Word]) -> tuple[int, str | None, bool, bool] | None:
     return end, project, at == 1 and end == begin, module
 
 
-def options_end(words: Sequence[Word], at: int, values: set[str]) -> int:
+def options_end(words: Sequence[Word], at: int, values: Collection[str]) -> int:
     """Where the options end that begin at ``at``; those in ``values`` take the word behind them."""
     while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
         if words[at].text == "--":

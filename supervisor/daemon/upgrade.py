@@ -43,6 +43,7 @@ from supervisor.core.codec import decode, encode
 from supervisor.core.evolve import replace
 from supervisor.core.state import ENDED, State
 from supervisor.daemon import fetch_run_files
+from supervisor.jobs.base import Job
 from supervisor.journal.journal import Journal
 from supervisor.primerl import open_job
 
@@ -250,16 +251,7 @@ class Upgrade:
 
     def _seen(self) -> Seen:
         house = self._house
-        job, run_file, state = house.effects.job, house.run_file, house.state
-        return Seen(
-            run=run_file.run.id,
-            state_dir=str(run_file.state_dir),
-            output_dir=str(job.output_dir) if job is not None else "",
-            journal=house.journal.identity(),
-            attempt=state.attempt,
-            pid=state.pid,
-            incident=state.incident.id if state.incident is not None else None,
-        )
+        return _seen(house.run_file, house.effects.job, house.journal.identity(), house.state)
 
     def become(self, orders: Callable[[], Orders]) -> NoReturn:
         """Turn this process into the installed program. Everything of the run is closed by now.
@@ -288,6 +280,18 @@ class Upgrade:
                 f"{sys.executable} could not be started in the daemon's place: {error.strerror or error}. The job is "
                 "not touched; the next daemon takes it over."
             ) from error
+
+
+def _seen(run_file: RunFile, job: Job | None, journal: str, state: State) -> Seen:
+    return Seen(
+        run=run_file.run.id,
+        state_dir=str(run_file.state_dir),
+        output_dir=str(job.output_dir) if job is not None else "",
+        journal=journal,
+        attempt=state.attempt,
+        pid=state.pid,
+        incident=state.incident.id if state.incident is not None else None,
+    )
 
 
 def busy_with(state: State) -> str:
@@ -400,15 +404,7 @@ def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]
     job = open_job(run_file, environ)
     if problems := job.problems():
         raise ConfigError(" ".join(problems))
-    seen = Seen(
-        run=run_file.run.id,
-        state_dir=str(run_file.state_dir),
-        output_dir=str(job.output_dir),
-        journal=identity,
-        attempt=state.attempt,
-        pid=state.pid,
-        incident=state.incident.id if state.incident is not None else None,
-    )
+    seen = _seen(run_file, job, identity, state)
     (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))
 
 
