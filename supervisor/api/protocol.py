@@ -49,9 +49,6 @@ OF_A_STEP = ("pin", "unpin", "rollback")
 _STEP = re.compile(r"[0-9]{1,9}", re.ASCII)
 _PROCESS = re.compile(r"[0-9]{1,9}:[0-9]{1,18}", re.ASCII)
 
-STATES = metrics.KNOWN_STATES
-"""Words of ``status()["state"]``."""
-
 LONGEST_WAIT_S = 30
 MOST_EVENTS = 1000
 MOST_LINES = 10_000
@@ -73,7 +70,7 @@ class Desk(Protocol):
     def status(self) -> dict[str, Any]:
         """Everything `supervisorctl status` shows; keys and units are described in docs/architecture.md.
 
-        run, state (one of STATES), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
+        run, state (of metrics), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
         recent ones), reward, loss, attempt, restarts, pid, last_good_step, published_step,
         local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
         problem}], worthless [sentence], held [step],

@@ -18,7 +18,6 @@ from supervisor.storage.hashing import sha1
 
 FOLDER = "logs/"
 NAME = re.compile(r"([0-9a-f]{8,64})/([0-9]{4,9})-([A-Za-z0-9][A-Za-z0-9._-]{0,99})\.gz")
-PART_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MOST_LOGS = 400
 
 
@@ -64,11 +63,11 @@ def list_logs(store: Store, run_id: str) -> list[LogFile]:
     return [log for log, _ in _ours(store, run_id)]
 
 
-def get_logs(store: Store, run_id: str, attempt: int, journal: str | None = None) -> dict[str, str]:
+def get_logs(store: Store, run_id: str, attempt: int) -> dict[str, str]:
     """The texts of an attempt by "JOURNAL/NAME": several pods may each have had an attempt of that number."""
     found = {}
     for log, file in _ours(store, run_id):
-        if log.attempt == attempt and journal in (None, log.journal):
+        if log.attempt == attempt:
             found[f"{log.journal[:8]}/{log.name}"] = unpack(store.get_bytes(file.name, file.file_id, LOG_LIMIT))
     return found
 

@@ -94,10 +94,6 @@ class CheckpointSensor:
         self._said = None
         return (LocalSteps(reason=reason),)
 
-    def repeat(self) -> None:
-        """Say everything at the next look, changed or not (``Survey`` asks for it). Then ``Looker.wake``."""
-        self._said = None
-
     def used_bytes(self) -> int | None:
         """Size of all local steps at the last look that succeeded. Safe in any thread."""
         return self._used_bytes

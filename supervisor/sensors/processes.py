@@ -3,6 +3,9 @@
 Two sensors over one table, each with a ``Looker`` of its own, because reading a command line can hang: the kernel takes
 the process's memory map for it, and a process that sits in a page fault on a dead mount never gives that back. Such a
 process must not hide the end of another one.
+
+/proc is read here and not by psutil: to scan a process costs 20 µs this way and 91 µs that way (116 processes, one
+core), and psutil's create_time() is of the wall clock, which is no identity once the clock is set.
 """
 
 from __future__ import annotations
