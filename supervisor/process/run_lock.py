@@ -106,8 +106,8 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
     logs.say(
         "warning",
         "lock",
-        f"Run {run_id} is watched by pid {holder[0]}, which nobody would start again: its nanny is gone. This one "
-        "takes its place; until then SIGTERM is handed on to it.",
+        f"The daemon of run {run_id} (pid {holder[0]}) has lost the parent that restarts it. This process waits to "
+        "replace it, and passes SIGTERM on to it until then.",
     )
     given = False
     try:
