@@ -54,7 +54,9 @@ def texts(root: Path = ROOT) -> Iterator[Text]:
     for file in sorted([*(root / "configs").iterdir(), *(root / "units").iterdir(), *root.glob("*.toml")]):
         yield from (Text("docs", file, number, line) for number, line in comments_of_text(file.read_text()))
     for file in sorted((root / "supervisor").rglob("*.toml")):
-        yield from (Text("messages", file, number, line) for number, line in enumerate(file.read_text().splitlines(), 1))
+        yield from (
+            Text("messages", file, number, line) for number, line in enumerate(file.read_text().splitlines(), 1)
+        )
     for file in sorted((root / "supervisor").rglob("*.py")):
         yield from of_python(file)
 

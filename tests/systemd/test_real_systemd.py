@@ -321,8 +321,8 @@ def test_the_commands_of_the_page_work_in_their_order(run: Callable[..., Run], b
     demo = run("my-run")
     for line in box.do("sh", "-c", f"ls -d /etc/rl-supervisor/{demo.name}.*").split():
         box.do("rm", line)
-    page = (CHECKOUT / "docs" / "operations.md").read_text()
-    block = page.partition("## Under systemd")[2].partition("```sh\n")[2].partition("```")[0]
+    page = (CHECKOUT / "docs" / "systemd.md").read_text()
+    block = page.partition("```sh\n")[2].partition("```")[0]
     lines = [line.partition("  #")[0].strip().replace("sudo ", "") for line in block.splitlines()]
     lines = [line for line in lines if "pip install" not in line]  # no network here; tests/units/test_install.py does
     lines = [line for line in lines if not line.startswith("editor ")]  # a person's
