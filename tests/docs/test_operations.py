@@ -1,4 +1,4 @@
-"""Every command that the pages for operators show is executed: here against a practice pod, or by the test that is named.
+"""Every command that a page for operators shows is executed: here against a practice pod, or by a test that is named.
 
 A new command on a page fails ``test_every_command_has_a_test`` until it has a row in one of the tables below.
 """
