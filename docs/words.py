@@ -1,4 +1,4 @@
-"""Counts the words of a list that makes sentences hard to read, per 1,000 words of docs, messages, docstrings, comments.
+"""Counts listed words that make sentences hard to read, per 1,000 words of docs, messages, docstrings and comments.
 
 python docs/words.py           the figures; exit code 1 where one is above its ceiling (`make lint` calls this)
 python docs/words.py --where   each place, as FILE:LINE: the text around it

@@ -8,7 +8,15 @@ from pathlib import Path
 from tests.docs.test_command_lines import ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
-PLACES = ("", "supervisor", "supervisor/primerl", "supervisor/storage", "supervisor/simulator/virtual", "docs")
+PLACES = (
+    "",
+    "supervisor",
+    "supervisor/primerl",
+    "supervisor/signatures",
+    "supervisor/storage",
+    "supervisor/simulator/virtual",
+    "docs",
+)
 
 
 def exists(name: str) -> bool:

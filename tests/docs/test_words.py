@@ -20,7 +20,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "configs" / "run.toml").write_text('id = "nobody"  # for whoever reads\n')
     (tmp_path / "supervisor" / "data.toml").write_text('remedy = "Ask somebody else."\n')
     (tmp_path / "supervisor" / "code.py").write_text(
-        '"""Says it all the same."""\n\nSHORT = "nobody here"\nLONG = f"{SHORT} is not\\n to be had by anybody"  # whom\n'
+        '"""Says it all the same."""\n\nA = "nobody here"\nB = f"{A} is not\\n to be had by anybody"  # whom\n'
     )
     return tmp_path
 
