@@ -258,7 +258,7 @@ own_folders() {
     there=/var/tmp/rl-supervisor-$(id -u)
     # shellcheck disable=SC2174 # /var/tmp itself is there
     mkdir -p -m 700 "$there" && [[ -O $there ]] ||
-      need_person "has no home folder, and $there belongs to somebody else: set HOME to a folder that this user may write"
+      need_person "has no home folder, and $there belongs to another user: set HOME to a folder that this user may write"
   fi
   locks=/tmp/rl-supervisor-$(id -u)
   logs=${XDG_STATE_HOME:-$there/.local/state}/rl-supervisor
@@ -301,7 +301,7 @@ log=${RL_SUPERVISOR_LOG:-$logs/$name.log}
 write_run_file
 command -v flock >/dev/null || need_person "needs flock: apt-get install util-linux"
 mkdir -p "$locks" || need_person "cannot make $locks: set RL_SUPERVISOR_LOCKS to a folder of yours"
-[[ -O $locks ]] || need_person "$locks belongs to somebody else: set RL_SUPERVISOR_LOCKS to a folder of yours"
+[[ -O $locks ]] || need_person "$locks belongs to another user: set RL_SUPERVISOR_LOCKS to a folder of yours"
 exec 9>>"$locks/onstart-$name.lock" || need_person "cannot write $locks/onstart-$name.lock"
 if ! flock -n 9; then
   say "$name is supervised already"

@@ -49,7 +49,7 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
     last = VAR_TMP / f"rl-supervisor-{os.geteuid()}"
     if os.path.lexists(last) and last.lstat().st_uid != os.geteuid():
         raise ConfigError(
-            f"There is no home folder to keep the run's journal in, and {last} belongs to somebody else: set "
+            f"There is no home folder to keep the run's journal in, and {last} belongs to another user: set "
             "run.state_dir, or XDG_STATE_HOME, to a folder that this user may write."
         )
     return last

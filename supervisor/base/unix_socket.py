@@ -86,7 +86,7 @@ class Door:
 
     def _sentence(self, pid: int, uid: int, ours: int) -> str:
         owner = user_name(os.geteuid())
-        may = "root" if os.geteuid() == 0 else f"{owner}, whose daemon it is, and root"
+        may = "root" if os.geteuid() == 0 else f"{owner}, who runs the daemon, and root"
         may += f", and the members of group {_group_name(ours)}" if self.mode & 0o060 else ""
         return (
             f"{user_name(uid)} (pid {pid}) is not let in: this run answers {may}. Use sudo, or ask {owner} to let a "
@@ -101,7 +101,7 @@ def door(mode: int, group: str | None) -> Door:
     try:
         return Door(mode | 0o060, int(group) if group.isdigit() else grp.getgrnam(group).gr_gid)
     except KeyError:
-        _warn(f"[api] group: there is no group {group} on this machine, so nobody but the owner and root is let in.")
+        _warn(f"[api] group: there is no group {group} on this machine, so only the owner and root are let in.")
         return Door(mode)
 
 

@@ -267,7 +267,7 @@ def _check(store: Store, run_id: str, generation: int, writer: str) -> tuple[Sta
         raise StoreError(
             "transient",
             f"{store.url} does not list the claim of generation {generation} of run {run_id}, which this pod holds. If "
-            f"somebody deleted {run_id}/{WRITERS}, start the daemon anew",
+            f"a person deleted {run_id}/{WRITERS}, start the daemon again",
         )
     if found.generation > generation or found.writer != writer:
         raise FencedError(

@@ -224,13 +224,13 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
         if error.kind != "damaged":
             raise
         raise StoreError(
-            "permanent", f"step {step} is not deleted while nobody knows what latest.json names: {error}"
+            "permanent", f"step {step} is not deleted while latest.json cannot be read: {error}"
         ) from error
     if latest is not None and latest.step == step:
         raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
     keeps = kept(store, run_id)
     if keeps.problem:
-        raise StoreError("permanent", f"step {step} is not deleted while nobody knows what is pinned: {keeps.problem}")
+        raise StoreError("permanent", f"step {step} is not deleted while the pins are unknown: {keeps.problem}")
     if step in keeps.pinned:
         raise StoreError(
             "permanent", f"step {step} of {run_id} is not deleted: it is pinned (supervisorctl unpin {step})"
@@ -242,7 +242,7 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
             f"step {step} of {run_id} is not deleted: it is from before training became worthless{why and f' ({why})'}",
         )
     if step in keeps.reading:
-        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: somebody is restoring it")
+        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: it is being restored")
     good = _committed(store, run_id)
     if step in good and len(good) <= LEAST_GOOD:
         raise StoreError(

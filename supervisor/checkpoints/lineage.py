@@ -218,5 +218,5 @@ def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:
 
 def _damaged(run_id: str, what: str) -> StoreError:
     return StoreError(
-        "damaged", f"{LINEAGE} of {run_id} is damaged, so nobody knows which steps may be resumed from: {what}"
+        "damaged", f"{LINEAGE} of {run_id} is damaged, so it is unknown which steps may be resumed from: {what}"
     )

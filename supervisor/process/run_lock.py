@@ -148,7 +148,9 @@ def _write(handle: IO[str], nanny: Identity | None) -> None:
         handle.write(" ".join(words) + "\n")
         handle.flush()
     except OSError:
-        logs.say("warning", "lock", "The lock's file takes no line: a daemon that finds it held cannot say by whom.")
+        logs.say(
+            "warning", "lock", "The lock's file cannot be written: another daemon cannot say which process holds it."
+        )
 
 
 def read(path: Path) -> tuple[Identity | None, Identity | None]:

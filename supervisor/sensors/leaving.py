@@ -89,6 +89,7 @@ class Trigger:
     def __init__(self, name: str, ask: Callable[[], Asked], within_s: float | None) -> None:
         """``ask`` raises TriggerError; ``within_s``: the time that is left when the words do not say."""
         self.name = f"leaving-{name}"
+        self._setting = f"leaving.{name}"
         self._ask = ask
         self._within_s = within_s
         self._failed = False
@@ -104,7 +105,7 @@ class Trigger:
         told: list[f.Fact] = []
         if self._failed:
             self._failed = False
-            told.append(f.Remark("trigger", f"The trigger {self.name} can be asked again."))
+            told.append(f.Remark("trigger", f"The preemption notice ({self._setting}) can be read again."))
         if asked is not None:
             why, words = asked
             told.append(f.LeaveSoon(within(words, self._within_s, time.time()), why))
@@ -115,9 +116,7 @@ class Trigger:
         if self._failed:
             return ()
         self._failed = True
-        told = (
-            f"Whether this pod is about to go cannot be asked ({self.name}): {reason.rstrip('.')}. It is tried again."
-        )
+        told = f"Cannot read the preemption notice ({self._setting}): {reason.rstrip('.')}. Will retry."
         return [f.Remark("trigger-failed", told, "warning")]
 
 

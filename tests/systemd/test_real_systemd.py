@@ -180,7 +180,7 @@ def test_the_check_before_the_first_start_fails_the_unit_until_a_person_overrule
     assert (demo.show("ExecMainStatus"), demo.show("NRestarts")) == ("93", "0")
     assert "[batch-of-whole-groups]" in demo.show("StatusText")
     [told] = demo.said(f"[batch-of-whole-groups] {config} line ")
-    assert "To start all the same: --overrule batch-of-whole-groups" in told
+    assert "To start anyway: --overrule batch-of-whole-groups" in told
     assert not demo.said("is launched")
 
     demo.box.do("sed", "-i", 's/^at_start = true/&\\noverrule = ["batch-of-whole-groups"]/', file)

@@ -65,7 +65,7 @@ def test_a_state_that_is_there_stays_the_place_on_a_disk_that_is_now_read_only(
 
 def test_a_folder_that_somebody_else_has_made_there_is_refused(nobody: Path) -> None:
     (nobody / "var/rl-supervisor-54321").mkdir()  # root's, or whoever runs the tests
-    with pytest.raises(ConfigError, match=r"belongs to somebody else: set run\.state_dir"):
+    with pytest.raises(ConfigError, match=r"belongs to another user: set run\.state_dir"):
         _ = run_file(nobody).state_dir
 
 
