@@ -32,7 +32,7 @@ MOST_READS = 64
 SIGNALS = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2, "SIGPWR": signal.SIGPWR}
 
 Asked = tuple[str, str] | None
-"""Who says that the pod goes, and in which words; None: nobody does."""
+"""Who says that the pod goes, and in which words; None: no source does."""
 
 
 class TriggerError(Exception):
@@ -126,7 +126,7 @@ class FileSource:
     """
 
     def __init__(self, path: Path, began: Callable[[], float | None] | None = None) -> None:
-        """``began``: when process 1 was started, in Unix time; None: nobody knows."""
+        """``began``: when process 1 was started, in Unix time; None: unknown."""
         self._path = path
         self._began = began or process_one_began
         self._old: float | None = None  # mtime of one from before
