@@ -15,7 +15,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir()
     (tmp_path / "README.md").write_text("Nobody reads it.\n\nThe second line is fine.\n")
     (tmp_path / "docs" / "page.md").write_text(
-        "One, whose words count.\n<!-- list: written by a script -->\nnobody\n<!-- end of list -->\n"
+        "One, whose words count, but not `kill --kill-whom`.\n<!-- list: written by a script -->\nnobody\n<!-- end of list -->\n"
     )
     (tmp_path / "configs" / "run.toml").write_text('id = "nobody"  # for whoever reads\n')
     (tmp_path / "supervisor" / "data.toml").write_text('remedy = "Ask somebody else."\n')
@@ -27,7 +27,14 @@ def root(tmp_path: Path) -> Path:
 
 def test_each_kind_of_text_is_counted_where_a_person_reads_it(root: Path) -> None:
     found = {kind: listed for kind, (listed, _) in words.figures(root).items()}
-    assert found == {"docs": 3, "docs/architecture.md": 0, "messages": 3, "docstrings": 1, "comments": 1}
+    assert found == {
+        "docs": 3,
+        "docs/architecture.md": 0,
+        "docs/design-decisions.md": 0,
+        "messages": 3,
+        "docstrings": 1,
+        "comments": 1,
+    }
 
 
 def test_a_place_is_told_with_file_line_and_text(root: Path) -> None:
