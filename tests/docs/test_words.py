@@ -15,7 +15,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir()
     (tmp_path / "README.md").write_text("Nobody reads it.\n\nThe second line is fine.\n")
     (tmp_path / "docs" / "page.md").write_text(
-        "One, whose words count, but not `kill --kill-whom`.\n<!-- list: written by a script -->\nnobody\n<!-- end of list -->\n"
+        "One, whose words count, not `--kill-whom`.\n<!-- list: written by a script -->\nnobody\n<!-- end of list -->\n"
     )
     (tmp_path / "configs" / "run.toml").write_text('id = "nobody"  # for whoever reads\n')
     (tmp_path / "supervisor" / "data.toml").write_text('remedy = "Ask somebody else."\n')
