@@ -253,7 +253,7 @@ def _lives(state_dir: Path) -> bool:
             users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["-1"])
             mine = set(map(int, users)) <= {0, os.geteuid()}  # all four: not a stranger's who became root by a program
             if mine and marker in (process / "environ").read_bytes().split(b"\0"):
-                return _start_ticks(process) == told["shim_start_ticks"]
+                return bool(_start_ticks(process) == told["shim_start_ticks"])
     return False
 
 
