@@ -24,6 +24,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m bench.house --check
+	$(BIN)/python docs/words.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench

@@ -102,7 +102,7 @@ def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.envi
 def _remedy(path: Path) -> str:
     return (
         f"Where a volume shows every file so (a network volume, FUSE), copy it to where only you write: "
-        f"`install -D -m 600 {path} /etc/rl-supervisor/{path.name}`; or, where you trust everybody who can write "
+        f"`install -D -m 600 {path} /etc/rl-supervisor/{path.name}`; or, if you trust all users who can write "
         f"there, set {VARIABLE}=1 in the environment."
     )
 
@@ -177,7 +177,7 @@ def _problem(place: Path, found: os.stat_result, *, last: bool) -> str:
     if stat.S_ISLNK(mode) or (not last and mode & stat.S_ISVTX):
         return ""  # a link has no mode; what lies in a sticky folder is its owner's, who is judged himself
     if mode & 0o002:
-        return f"everybody can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): `chmod go-w {place}`."
+        return f"all users can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): `chmod go-w {place}`."
     if mode & 0o020 and not _private(found):
         return (
             f"all of group {_group(found.st_gid)} can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): "

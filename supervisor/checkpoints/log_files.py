@@ -1,7 +1,7 @@
 """The ends of each attempt's logs and its evidence in the store, so that a dead pod can be read afterwards.
 
 ``{run}/logs/{journal}/{attempt}-{name}.gz``, one object a log: a pod never writes over another's. Bounded in size and
-in number: the oldest go. Bytes only; whoever puts them there has masked what is secret.
+in number: the oldest go. Bytes only; the caller has masked what is secret.
 """
 
 from __future__ import annotations

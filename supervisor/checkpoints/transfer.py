@@ -128,7 +128,7 @@ class _Lines:
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
-        except BrokenPipeError:  # nobody listens any more
+        except BrokenPipeError:  # the reader is gone
             os._exit(1)
 
     def progress(self, moved: Moved) -> None:
@@ -456,7 +456,7 @@ def step_back() -> None:
     try:
         os.nice(NICE)
         psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
-    except (OSError, psutil.Error, AttributeError):  # a container may forbid it; the transfer works all the same
+    except (OSError, psutil.Error, AttributeError):  # a container may forbid it; the transfer works without
         pass
 
 

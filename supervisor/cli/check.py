@@ -453,6 +453,6 @@ def _way_on(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
     ids = list(dict.fromkeys(one.id for one in look.stopped))
     if look.yields:
         words = " ".join(f"--overrule {name}" for name in ids)
-        told.append(f"Start all the same:      rl-supervisor run {shlex.quote(str(paths[0]))} {words}")
+        told.append(f"Start anyway:            rl-supervisor run {shlex.quote(str(paths[0]))} {words}")
         told.append(f"  or for good:           overrule = {json.dumps(ids)} in [check] of the run file")
     return told

@@ -187,7 +187,7 @@ def _check(output: Path, environ: Mapping[str, str]) -> None:
     code = check.check(output, wish=check.Wish(brief=True), environ=environ)
     if code:
         named = shlex.quote(str(output))
-        print(f"The file is written all the same: mend what is named; how, says rl-supervisor check {named}")
+        print(f"The file is written anyway. See how to mend it: rl-supervisor check {named}")
 
 
 def _say_next(output: Path, run: str, pod: Pod) -> None:

@@ -157,8 +157,8 @@ def _output(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
     yield from comment(_ABOUT["job.output_dir"])
     if better:
         yield from comment(
-            f"{better.mount} has {size(better.free_bytes)} free and is likely to outlive this container, whose own "
-            "disk goes with it."
+            f"{better.mount} has {size(better.free_bytes)} free and is likely to outlive this container and its own "
+            "disk."
         )
     if "job.output_dir" in draft.settings:
         if better:

@@ -194,9 +194,9 @@ class Store(Section):
     @model_validator(mode="after")
     def fitting(self) -> Store:
         if (self.endpoint or self.region) and not (self.url or "").startswith("s3://"):
-            raise ValueError("has `endpoint` or `region`, which are for s3://bucket stores; B2 has `realm`")
+            raise ValueError("has `endpoint` or `region`, which work only with s3:// stores; B2 has `realm`")
         if self.limit_mbit and not (self.url or "").startswith("b2://"):
-            raise ValueError("has `limit_mbit`, which is for b2://bucket stores; no other transfer can be held back")
+            raise ValueError("has `limit_mbit`, which works only with b2:// stores")
         return self
 
     @property

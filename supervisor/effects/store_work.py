@@ -289,7 +289,7 @@ class StoreWork:
             self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
             return
         if left := str(answer.get("left", "")):
-            told = f"the store has the very same bytes, and {left}. So nobody resumes at it here, either."
+            told = f"the store has the same bytes, and {left}. So no pod resumes at it here, either."
             self._post(f.PublishFailed(action.step, told, step_changed=True, left=True))
             return
         seconds = time.monotonic() - began

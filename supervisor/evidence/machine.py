@@ -343,7 +343,7 @@ def sockets(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
             if len(rows) > MOST_SOCKETS:
                 continue
             send, receive = (int(part, 16) for part in f[4].split(":"))
-            who = ", ".join(f"{pid} {scene.role(pid)}".strip() for pid in pids[:6]) or "another or nobody"
+            who = ", ".join(f"{pid} {scene.role(pid)}".strip() for pid in pids[:6]) or "another process or none"
             rows.append(
                 f"{state:<12} {local[0]}:{local[1]:<6}  {remote[0]}:{remote[1]:<6}  {send:>6} {receive:>6} {who}"
             )

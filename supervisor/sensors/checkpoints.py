@@ -13,7 +13,7 @@ from supervisor.core.facts import Fact, LocalStep, LocalSteps
 from supervisor.jobs.base import StepCheck
 from supervisor.sensors.base import Clock
 
-RECHECK_S = 60.0  # an incomplete step whose files have not changed is checked again after this
+RECHECK_S = 60.0  # an incomplete step with unchanged files is checked again after this
 
 
 class Steps(Protocol):

@@ -105,7 +105,7 @@ class EngineSensor:
     # ------------------------------------------------------------ parts of a look
 
     def _forget_process(self) -> None:
-        """Nothing listens: whoever answers next is another process, and what the last one was asked is void."""
+        """Nothing listens: the next to answer is another process, and what the last one was asked is void."""
         self._liveness.drop()
         self._canary.drop()
         self._liveness_absent = not self._liveness_known

@@ -281,7 +281,7 @@ class ProcessScanner:
                 if entry is not None and entry.role is None:
                     self._table.remove(entry)
         ours = _descendants(stats, {root.pid for root in roots if alive(root)} | known.keys())
-        # One whose parent ended between the two reads may be an orphan of ours: it is read again.
+        # A child of one that ended between the two reads may be an orphan of ours: it is read again.
         settled = self._foreign | stats.keys() | {0}
         self._foreign |= {pid for pid in stats.keys() - ours if stats[pid].parent in settled}
         fresh = [

@@ -564,7 +564,7 @@ BAD = [
 @pytest.mark.parametrize("data", BAD)
 def test_a_lineage_that_nobody_understands_is_a_sentence_and_never_an_empty_one(store: Store, data: bytes) -> None:
     store.put_bytes(f"{RUN}/lineage.json", data)
-    with pytest.raises(StoreError, match="is damaged, so nobody knows which steps may be resumed from") as told:
+    with pytest.raises(StoreError, match="is damaged, so it is unknown which steps may be resumed from") as told:
         list_steps(store, RUN)
     assert told.value.kind == "damaged"
 

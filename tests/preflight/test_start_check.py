@@ -98,7 +98,7 @@ def test_an_error_stops_the_first_start_and_says_its_id_its_place_and_how_to_ove
         start.begin()
     assert str(stopped.value) == (
         "rl-supervisor check finds 1 error. [batch-of-whole-groups] /a/rl.toml line 7: batch_size = 7 is no multiple "
-        "of group_size = 2. Set it to 6 or 8. To start all the same: --overrule batch-of-whole-groups, or [check] "
+        "of group_size = 2. Set it to 6 or 8. To start anyway: --overrule batch-of-whole-groups, or [check] "
         f'overrule = ["batch-of-whole-groups"] in {start.folder}/run.toml.'
     )
 
@@ -121,7 +121,7 @@ def test_of_several_errors_each_has_a_line_of_its_own_and_the_last_names_them(st
     ]
     assert str(stopped.value) == (
         "rl-supervisor check finds 3 errors: batch-of-whole-groups, slurm. Each is said above, and by rl-supervisor "
-        f"check {start.folder}/run.toml. To start all the same: --overrule batch-of-whole-groups --overrule slurm, or "
+        f"check {start.folder}/run.toml. To start anyway: --overrule batch-of-whole-groups --overrule slurm, or "
         f'[check] overrule = ["batch-of-whole-groups", "slurm"] in {start.folder}/run.toml.'
     )
 
@@ -218,7 +218,7 @@ def test_a_run_that_has_made_steps_with_this_configuration_is_never_stopped(star
     start.finds(ERROR)
     _trained_with(start, start.config.read_text())
     start.begin(step=20)
-    assert start.told[0][1].endswith("starts all the same: the run has made steps with this very configuration.")
+    assert start.told[0][1].endswith("starts anyway: the run has made steps with this very configuration.")
 
 
 def test_a_configuration_that_was_changed_since_is_stopped(start: Start) -> None:

@@ -548,7 +548,7 @@ def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
     first.child.kill()
     first.child.wait(10)
     crib.start(HOLDER, **env)
-    wait_until(lambda: "which nobody would start again" in (crib.folder / "said").read_text(), "the second waits")
+    wait_until(lambda: "has lost the parent that restarts it" in (crib.folder / "said").read_text(), "the second waits")
     yield holder, crib
     with contextlib.suppress(ProcessLookupError):
         os.kill(holder, signal.SIGKILL)
