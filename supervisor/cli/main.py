@@ -43,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_cli(lambda: verb(options), "rl-supervisor", contract=options.contract)
 
 
+AddVerb = Callable[..., argparse.ArgumentParser]
+"""Adds a command by name, description and function; returns its parser."""
+
+
 def _parser() -> argparse.ArgumentParser:
     """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
@@ -104,6 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (install, uninstall):
         sub.add_argument("--dry-run", action="store_true", help="only list what would be done, with a diff")
         sub.add_argument("--prefix", type=Path, metavar="ROOT", help="another root than /; no systemd is spoken to")
+    _add_store_commands(verb)
+    _add_reading_commands(verb)
+    _add_simulate(verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate))
+    verb("version", "print the version", _version)
+    return parser
+
+
+def _add_store_commands(verb: AddVerb) -> None:
+    """Those that a person runs on the store by hand."""
     for name, about in (
         ("restore", "fetch a step from the store, every byte verified"),
         ("publish", "send a complete step to the store"),
@@ -132,6 +145,10 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_reading_commands(verb: AddVerb) -> None:
+    """Those that only read what a run left."""
     about = "say what went wrong and what helps, the root cause first, from logs, a folder of them, or stdin"
     diagnose = verb("diagnose", about, _diagnose)
     what = (
@@ -156,7 +173,10 @@ def _parser() -> argparse.ArgumentParser:
         "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
     )
     report.add_argument("--json", action="store_true", help="print JSON")
-    simulate = verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate)
+
+
+def _add_simulate(simulate: argparse.ArgumentParser) -> None:
+    """The options of `simulate`."""
     simulate.add_argument("--hours", type=float, default=1000.0, help="virtual hours (default 1000)")
     simulate.add_argument("--seed", type=int, default=1, help="same seed, same output (default 1)")
     simulate.add_argument("--policy", default="core", metavar="NAME", help="core (default), or another to compare with")
@@ -175,8 +195,6 @@ def _parser() -> argparse.ArgumentParser:
         "--sensitivity", action="store_true", help="the core and the oracle over fault rates, link, checkpoints"
     )
     simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
-    verb("version", "print the version", _version)
-    return parser
 
 
 def _own_parser() -> argparse.ArgumentParser:
