@@ -251,9 +251,9 @@ class Upgrade:
             state_dir=str(run_file.state_dir),
             output_dir=str(job.output_dir) if job is not None else "",
             journal=house.journal.identity(),
-            attempt=state.attempt,
-            pid=state.pid,
-            incident=state.incident.id if state.incident is not None else None,
+            attempt=state.attempt.number,
+            pid=state.attempt.pid,
+            incident=state.incidents.open.id if state.incidents.open is not None else None,
         )
 
     def become(self, orders: Callable[[], Orders]) -> NoReturn:
@@ -304,7 +304,7 @@ def busy_with(state: State) -> str:
         return "something is just being stopped"
     if state.busy.hook is not None:
         return "a hook is running"
-    if state.override and (settings.fresh or settings.pin_step is not None):
+    if state.orders.override and (settings.fresh or settings.pin_step is not None):
         return "what the daemon was started for (--fresh or --step) is not done yet"
     if waits and state.fence.generation is None and not state.fence.lost:
         return "the run that --take-over asked for is not claimed yet"
@@ -400,9 +400,9 @@ def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]
         state_dir=str(run_file.state_dir),
         output_dir=str(job.output_dir),
         journal=identity,
-        attempt=state.attempt,
-        pid=state.pid,
-        incident=state.incident.id if state.incident is not None else None,
+        attempt=state.attempt.number,
+        pid=state.attempt.pid,
+        incident=state.incidents.open.id if state.incidents.open is not None else None,
     )
     (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))
 
