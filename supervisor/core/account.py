@@ -56,13 +56,13 @@ _CATEGORIES = {
 
 def account(before: State, after: State, fact: f.Fact) -> Ledger:
     """The ledger after one fact. ``before`` holds the one until then; ``after`` is what was decided about the fact."""
-    ledger = before.ledger
+    ledger = before.books.ledger
     if (
         before.mode == after.mode
         and before.progress is after.progress
-        and before.phases is after.phases
-        and before.incident is after.incident
-        and before.attempt == after.attempt
+        and before.job.phases is after.job.phases
+        and before.incidents.open is after.incidents.open
+        and before.attempt.number == after.attempt.number
         and fact.__class__ not in _BOOKED
     ):
         return ledger
@@ -71,7 +71,7 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
     match fact:
         case f.DaemonStarted() if before.live:
             ledger = replace(ledger, away=after.now - before.now)
-        case f.AttemptAdopted() if fact.attempt == after.attempt:
+        case f.AttemptAdopted() if fact.attempt == after.attempt.number:
             ledger = replace(ledger, away=0.0)
         case f.Published() if fact.sent_bytes:
             ledger = replace(
@@ -80,25 +80,25 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
                 upload_s=ledger.upload_s + fact.seconds,
                 upload_bytes=ledger.upload_bytes + fact.sent_bytes,
             )
-    if before.phases is not after.phases:
+    if before.job.phases is not after.job.phases:
         ledger = _phases(ledger, before, after)
     ledger = _passed(ledger, before, after, fact)
-    if isinstance(fact, f.AttemptStarted) and fact.attempt == after.attempt:
+    if isinstance(fact, f.AttemptStarted) and fact.attempt == after.attempt.number:
         ledger = _resumed(ledger, after, g.FROM_SCRATCH if fact.step is None else fact.step)
     elif isinstance(fact, f.Claimed) and before.live and fact.generation != (before.fence.once or 0) + 1:
         # Another pod had the run while the job went on here: from its next step on, this one's steps are the run's.
         step = after.progress.step
         ledger = ledger if step is None else g.started(ledger, step, after.wall, fact.generation)
-    if after.restarts != before.restarts:
-        ledger = replace(ledger, restarts=ledger.restarts + after.restarts - before.restarts)
-    if before.incident is not after.incident:
+    if after.recovery.restarts != before.recovery.restarts:
+        ledger = replace(ledger, restarts=ledger.restarts + after.recovery.restarts - before.recovery.restarts)
+    if before.incidents.open is not after.incidents.open:
         ledger = _incident(ledger, before, after)
     return ledger
 
 
 def settled(state: State) -> Ledger:
     """The ledger up to now, as if what is under way ended well: to be shown, and to be kept in the store."""
-    ledger = state.ledger
+    ledger = state.books.ledger
     if ledger.mark is None:
         return ledger
     if state.mode != "running":
@@ -114,7 +114,7 @@ def settled(state: State) -> Ledger:
 
 def _passed(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     """Book the time since the mark if what it was spent on is over."""
-    same = before.attempt == after.attempt
+    same = before.attempt.number == after.attempt.number
     step = after.progress.step
     if same and step is not None and step != before.progress.step:
         return _step(ledger, before, after, fact)
@@ -143,7 +143,7 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     pending = now - (ledger.mark or 0.0)
     saved = min(ledger.saved, pending)
     took = pending - saved
-    if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.started + READ_LATE_S:
+    if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.attempt.started + READ_LATE_S:
         # A line from before anybody watched: a job that a person started, and that was attached late.
         return _booked(ledger, after, {k.STARTUP if before.mode == "starting" else k.PRODUCTIVE: took, k.SAVE: saved})
     first = step if previous is None or previous >= step else previous + 1  # lines may have been missed
@@ -165,16 +165,16 @@ def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
     now = after.now
     rest = now - (ledger.mark or 0.0)
     detection = 0.0
-    if after.incident is not None:
-        newly = before.incident is None or before.incident.id != after.incident.id
-        sign = after.incident.opened if newly else _first_sign(before, now)
+    if after.incidents.open is not None:
+        newly = before.incidents.open is None or before.incidents.open.id != after.incidents.open.id
+        sign = after.incidents.open.opened if newly else _first_sign(before, now)
         detection = min(rest, max(0.0, now - sign))
     rest -= detection
     away = min(ledger.away, rest)
     rest -= away
     saved = min(_saves(ledger, now), rest)
     rest -= saved
-    finished = after.after_stop == "finish" or after.mode in ("publishing", "finishing", "finished")
+    finished = after.attempt.after_stop == "finish" or after.mode in ("publishing", "finishing", "finished")
     what = k.STARTUP if before.mode == "starting" else k.OTHER if finished else k.WASTED
     ledger = replace(ledger, saves=ledger.saves + (ledger.saving is not None), saving=None)
     return _booked(ledger, after, {k.DETECTION: detection, k.INFRASTRUCTURE: away, k.SAVE: saved, what: rest})
@@ -182,17 +182,17 @@ def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
 
 def _first_sign(state: State, now: float) -> float:
     """Since when the attempt has been in doubt; ``now``, when it is not."""
-    signs = [now if state.suspect_since is None else state.suspect_since]
-    if state.gone:
-        signs.append(state.gone[0].t)
-    if state.ended is not None:
-        signs.append(state.ended.t)
+    signs = [now if state.suspicion.since is None else state.suspicion.since]
+    if state.job.gone:
+        signs.append(state.job.gone[0].t)
+    if state.job.ended is not None:
+        signs.append(state.job.ended.t)
     return min(signs)
 
 
 def _phases(ledger: Ledger, before: State, after: State) -> Ledger:
     for role in ("trainer", "job"):
-        old, new = before.phases.get(role), after.phases.get(role)
+        old, new = before.job.phases.get(role), after.job.phases.get(role)
         if new is old:
             continue
         saves = new is not None and new.phase == SAVING
@@ -216,14 +216,14 @@ def _saves(ledger: Ledger, until: float) -> float:
 
 def _resumed(ledger: Ledger, state: State, step: int) -> Ledger:
     """The attempt goes on at ``step``. It has had the run since it was started, not since its first step."""
-    wall = max(ledger.began_wall or 0.0, state.wall - max(0.0, state.now - state.started))
+    wall = max(ledger.began_wall or 0.0, state.wall - max(0.0, state.now - state.attempt.started))
     return g.resumed(ledger, step, wall, state.fence.generation)
 
 
 def _incident(ledger: Ledger, before: State, after: State) -> Ledger:
-    old, new = before.incident, after.incident
+    old, new = before.incidents.open, after.incidents.open
     if old is not None and (new is None or new.id != old.id):
-        last = after.incidents[-1] if after.incidents else None
+        last = after.incidents.closed[-1] if after.incidents.closed else None
         closed = last if last is not None and last.id == old.id else None
         outage = _outage(closed or old, after.now, ledger.steps_lost - ledger.lost_before)
         ledger = replace(ledger, outages=(*ledger.outages, outage)[-g.MOST_OUTAGES :])
@@ -258,5 +258,5 @@ def _category(state: State) -> str:
         return k.INFRASTRUCTURE
     if state.mode == "leaving":
         # A daemon that is told to end while the run is wanted: a reboot, a pod that is taken away, an upgrade.
-        return k.INFRASTRUCTURE if state.wanted else k.STOPPED
+        return k.INFRASTRUCTURE if state.orders.wanted else k.STOPPED
     return _CATEGORIES.get(state.mode, k.OTHER)

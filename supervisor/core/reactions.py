@@ -58,16 +58,18 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return pinned_steps.react(before, state, fact)
         case _ if isinstance(fact, fencing.TOLD):
             return fencing.react(before, state, fact)
-        case f.AttemptStarted() if fact.attempt == state.attempt:
+        case f.AttemptStarted() if fact.attempt == state.attempt.number:
             return _attempt_started(state, fact)
         case f.AttemptAdopted() if observed.newly_attached(state, fact):
             return observed.attached(state, fact)
-        case f.AttemptAdopted() if fact.attempt == state.attempt:
+        case f.AttemptAdopted() if fact.attempt == state.attempt.number:
             sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}); it was not touched."
-            return replace(state, pid=fact.pid), [say("adopted", sentence, attempt=fact.attempt)]
-        case f.StartFailed() if fact.attempt == state.attempt:
+            return replace(state, attempt=replace(state.attempt, pid=fact.pid)), [
+                say("adopted", sentence, attempt=fact.attempt)
+            ]
+        case f.StartFailed() if fact.attempt == state.attempt.number:
             return start_failed(state, fact)
-        case f.AttemptStopped() if fact.attempt == state.attempt and state.mode == "stopping":
+        case f.AttemptStopped() if fact.attempt == state.attempt.number and state.mode == "stopping":
             return _attempt_stopped(state, fact)
         case f.Suppressed():
             return _suppressed(state, fact)
@@ -91,15 +93,15 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                 f"{f' ({size(rate)}/s)' if fact.sent_bytes else ', nothing had to be sent'}."
             )
             return state, [say("published", sentence, step=fact.step, bytes=fact.size_bytes)]
-        case f.PublishFailed() if state.mode == "disk-full" and before.publish_reason == fact.reason:
+        case f.PublishFailed() if state.mode == "disk-full" and before.publishing.reason == fact.reason:
             return state, []  # it is tried every few seconds then
         case f.PublishFailed():
-            wait = "" if fact.step_changed else f" Next try in {span(state.publish_after - state.now)}."
+            wait = "" if fact.step_changed else f" Next try in {span(state.publishing.after - state.now)}."
             level = "info" if fact.step_changed else ("error" if fact.permanent else "warning")
             sentence = f"Publishing step {fact.step} failed: {fact.reason}{wait}"
             return state, [say("publish-failed", sentence, level, step=fact.step)]
         case f.StoreRecords():
-            sentence = pods_without_progress(state.ledgers)
+            sentence = pods_without_progress(state.books.others)
             return state, [say("pods", sentence, "warning")] if sentence else []
         case f.Pruned():
             place = "from the local disk" if fact.where == "local" else "from the store"
@@ -134,7 +136,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return _restore_failed(state, fact)
         case f.SetupDone() if before.setup_pending:
             return _setup_done(state, fact)
-        case f.ConfigChanged() if fact.path not in before.config_changed:
+        case f.ConfigChanged() if fact.path not in before.orders.config_changed:
             sentence = (
                 f"{fact.path} was changed on disk; the run goes on with the snapshot it was started with. "
                 "Take the change with: supervisorctl restart --new-config"
@@ -147,7 +149,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return leaving.soon(state, fact)
         case f.PublishMoves():
             return leaving.moved(state)
-        case f.StoreSteps() if fact.reason and fact.reason != before.store_reason:
+        case f.StoreSteps() if fact.reason and fact.reason != before.store.reason:
             return state, [say("store-unknown", f"The store cannot be listed: {fact.reason}", "warning")]
         case f.HookDone() if state.mode == "finishing":
             return _hook_done(state, fact)
@@ -161,7 +163,7 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
     looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
-    over = before.mode == "leaving" and before.after_stop == "finish"
+    over = before.mode == "leaving" and before.attempt.after_stop == "finish"
     if (over or before.mode in ("publishing", "finishing")) and not asked:
         return finish(state, [told, *claim])
     if before.mode == "finished" and not raised and not asked:
@@ -169,33 +171,49 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
         sentence = (
             f"This run is finished. {missing}{' ' if missing else ''}Raise max_steps to go on, or start with --fresh."
         )
-        return with_first(told, end(replace(state, exit_said=False), "finished", EXIT_OK, sentence))
-    state = replace(state, exit_code=None, exit_said=False, wanted=state.wanted or asked)
+        return with_first(
+            told, end(replace(state, ending=replace(state.ending, said=False)), "finished", EXIT_OK, sentence)
+        )
+    state = replace(
+        state,
+        ending=replace(state.ending, code=None, said=False),
+        orders=replace(state.orders, wanted=state.orders.wanted or asked),
+    )
     if asked:
-        state = replace(state, override=True, asked_step=None, asked_why="", left_higher=False)
+        state = replace(
+            state, orders=replace(state.orders, override=True, asked_step=None, asked_why="", left_higher=False)
+        )
     else:  # a rollback that the daemon before had begun
-        state = replace(state, override=state.asked_step is not None)
-    state = replace(state, damaged={}) if asked else state  # a person may have mended what is asked for
+        state = replace(state, orders=replace(state.orders, override=state.orders.asked_step is not None))
+    state = (
+        replace(state, store=replace(state.store, damaged={})) if asked else state
+    )  # a person may have mended what is asked for
     if before.mode == "finished" and raised:
-        state = replace(state, new_config=True)  # the snapshot ends where the run ended
-    if fact.adopted == state.attempt and before.mode == "stopping":
+        state = replace(state, orders=replace(state.orders, new_config=True))  # the snapshot ends where the run ended
+    if fact.adopted == state.attempt.number and before.mode == "stopping":
         # What was begun is ended first, also where a person wants the run stopped: its job may still be alive.
-        reason = state.stop_reason or "The daemon before was ended while it stopped the job."
-        after = "stop" if not state.wanted else "restart" if state.after_stop == "shutdown" else state.after_stop
+        reason = state.attempt.stop_reason or "The daemon before was ended while it stopped the job."
+        after = (
+            "stop"
+            if not state.orders.wanted
+            else "restart"
+            if state.attempt.after_stop == "shutdown"
+            else state.attempt.after_stop
+        )
         return with_all([told, *looks], stop(state, after, reason))
-    if not state.wanted:
+    if not state.orders.wanted:
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
-    if fact.adopted == state.attempt and state.live:
+    if fact.adopted == state.attempt.number and state.live:
         return adoption.left_by(before, rebase(state)), [told, *looks]
-    if fact.adopted is not None and fact.adopted == state.attempt:
+    if fact.adopted is not None and fact.adopted == state.attempt.number:
         # No mode says that it should be alive, and something of it may be.
         return with_all([told, *looks], stop(state, "restart", "The daemon before left a job that nobody asked for."))
-    if state.live and state.ended is not None:
+    if state.live and state.job.ended is not None:
         return state, [told, *looks]  # the ladder of the mode sees the end
     state = forgiven(state) if before.mode in ENDED else state
     state = enter(state, "surveying", "Looking for checkpoints, here and in the store.")
-    return replace(state, survey_asked=state.now), [told, *looks]
+    return replace(state, local=replace(state.local, asked=state.now)), [told, *looks]
 
 
 def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
@@ -203,43 +221,53 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
     told = say("command", f"{fact.verb}{' ' + ' '.join(fact.args) if fact.args else ''} was asked for{by}.")
     match fact.verb:
         case "pause":
-            since = state.paused_t if state.paused else state.now
-            return replace(state, paused=True, paused_t=since), [told]
+            since = state.orders.paused_t if state.orders.paused else state.now
+            return replace(state, orders=replace(state.orders, paused=True, paused_t=since)), [told]
         case "resume":
             # What was seen meanwhile stays seen. Only the step gets its time anew: a person may have held it up.
             progress = replace(state.progress, t=state.now, timed=False)
-            began = state.now if state.mode == "starting" else state.started
-            return replace(state, paused=False, progress=progress, started=began), [told]
+            began = state.now if state.mode == "starting" else state.attempt.started
+            return replace(
+                state,
+                progress=progress,
+                orders=replace(state.orders, paused=False),
+                attempt=replace(state.attempt, started=began),
+            ), [told]
         case "stop":
-            state = replace(state, wanted=False)
-            if state.mode == "stopping" and state.after_stop == "shutdown":
+            state = replace(state, orders=replace(state.orders, wanted=False))
+            if state.mode == "stopping" and state.attempt.after_stop == "shutdown":
                 return state, [told]  # the daemon ends, and the next one leaves the run stopped
             if state.live and state.leave.asked:
                 return with_first(told, stop(state, "shutdown", f"Stopped{by}."))
             if state.live or state.mode == "stopping":
                 return with_first(told, stop(state, "stop", f"Stopped{by}."))
             if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
-                state = enter(replace(state, incident=None), "stopped", f"Stopped{by}.")
+                state = enter(replace(state, incidents=replace(state.incidents, open=None)), "stopped", f"Stopped{by}.")
             return state, [told]
         case "start":
-            state = replace(state, wanted=True)
-            if state.mode == "stopping" and state.after_stop == "stop":
-                state = replace(state, after_stop="restart")  # the person changed their mind while it was being stopped
+            state = replace(state, orders=replace(state.orders, wanted=True))
+            if state.mode == "stopping" and state.attempt.after_stop == "stop":
+                state = replace(
+                    state, attempt=replace(state.attempt, after_stop="restart")
+                )  # the person changed their mind while it was being stopped
             if state.leave.asked:
                 return state, [told]  # the next daemon starts it
             state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
-                state = replace(forgiven(state), exit_code=None, exit_said=False)
+                state = replace(forgiven(state), ending=replace(state.ending, code=None, said=False))
                 return survey(state, [told, *claim], "Started by a person; looking for checkpoints.")
             return state, [told, *claim]
         case "restart":
-            state = replace(state, wanted=True, new_config="--new-config" in fact.args, config_changed=())
+            state = replace(
+                state,
+                orders=replace(state.orders, wanted=True, new_config="--new-config" in fact.args, config_changed=()),
+            )
             if _ending(state):
                 return state, [told]  # the next daemon starts it
             state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
             if state.live or state.mode == "stopping":
                 return with_all([told, *claim], stop(state, "restart", f"Restarted{by}."))
-            state = replace(state, exit_code=None, exit_said=False)
+            state = replace(state, ending=replace(state.ending, code=None, said=False))
             return survey(forgiven(state), [told, *claim], "Restarted by a person; looking for checkpoints.")
         case "rollback":
             return with_first(told, _rollback(state, fact, by))
@@ -254,14 +282,18 @@ def _command(state: State, fact: f.Command) -> tuple[State, Actions]:
 def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
     """Stop, and go on at a lower step: everything above it is another lineage from then on."""
     step = int(fact.args[0])
-    here = sorted(s.step for s in state.local if s.state == "complete")
-    there = sorted(s.step for s in state.store if s.committed and str(s.step) not in state.damaged)
+    here = sorted(s.step for s in state.local.steps if s.state == "complete")
+    there = sorted(s.step for s in state.store.steps if s.committed and str(s.step) not in state.store.damaged)
     if step not in here and step not in there:
         known = f"complete here {_numbers(here)}, stored {_numbers(there)}"
         return state, [say("rollback", f"Step {step} is not to be had: {known}. Nothing was changed.", "error")]
     if _ending(state):
         return state, [say("rollback", "The daemon is about to end: nothing was changed.", "error")]
-    state = replace(forgiven(state), wanted=True, exit_code=None, exit_said=False)
+    state = replace(
+        forgiven(state),
+        orders=replace(state.orders, wanted=True),
+        ending=replace(state.ending, code=None, said=False),
+    )
     state = to_go_back(state, step)
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.live or state.mode == "stopping":
@@ -270,7 +302,7 @@ def _rollback(state: State, fact: f.Command, by: str) -> tuple[State, Actions]:
 
 
 def _ending(state: State) -> bool:
-    going = state.mode == "leaving" or (state.mode == "stopping" and state.after_stop == "shutdown")
+    going = state.mode == "leaving" or (state.mode == "stopping" and state.attempt.after_stop == "shutdown")
     return going or state.leave.asked
 
 
@@ -282,24 +314,36 @@ def _attempt_started(state: State, fact: f.AttemptStarted) -> tuple[State, Actio
     state = replace(state, busy=replace(state.busy, start=None))
     if state.mode != "starting":
         return state, []  # it is being stopped already
-    if state.incident is not None:
-        state = replace(state, incident=replace(state.incident, relaunched=state.now, resume_step=fact.step))
+    if state.incidents.open is not None:
+        state = replace(
+            state,
+            incidents=replace(
+                state.incidents, open=replace(state.incidents.open, relaunched=state.now, resume_step=fact.step)
+            ),
+        )
     where = f"resuming at step {fact.step}" if fact.step is not None else "from the start"
     sentence = f"Attempt {fact.attempt} is launched, {where}: {fact.command}"
     return enter(state, "starting", f"Started {where}."), [say("launched", sentence, step=fact.step)]
 
 
 def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actions]:
-    state = replace(state, busy=replace(state.busy, stop=None), processes={}, pid=None, gone=())
-    if state.incident is not None:
-        state = replace(state, incident=replace(state.incident, stopped=state.now))
-    how = "has ended" if state.after_stop == "finish" else f"is stopped after {span(fact.seconds)}"
+    state = replace(
+        state,
+        busy=replace(state.busy, stop=None),
+        job=replace(state.job, processes={}, gone=()),
+        attempt=replace(state.attempt, pid=None),
+    )
+    if state.incidents.open is not None:
+        state = replace(
+            state, incidents=replace(state.incidents, open=replace(state.incidents.open, stopped=state.now))
+        )
+    how = "has ended" if state.attempt.after_stop == "finish" else f"is stopped after {span(fact.seconds)}"
     told: Actions = [say("stopped-job", f"The job {how}; nothing of it is left.")]
     if fact.survivors:
         left = "; ".join(fact.survivors)
         sentence = f"Something of the job cannot be ended: {left}. The pod has to be replaced."
         return with_first(say("survivors", sentence, "error"), end(state, "unfit", EXIT_UNFIT, sentence))
-    if fact.gpu_free is False and state.after_stop == "restart":
+    if fact.gpu_free is False and state.attempt.after_stop == "restart":
         sentence = (
             "The job is gone and its GPU memory is not: no living process of the run holds it, so the driver does. "
             "The pod has to be replaced."
@@ -310,35 +354,44 @@ def _attempt_stopped(state: State, fact: f.AttemptStopped) -> tuple[State, Actio
                 f"{'; '.join(fact.gpu_holders)}. End that, or replace the pod."
             )
         return end(state, "unfit", EXIT_UNFIT, sentence)
-    match state.after_stop:
+    match state.attempt.after_stop:
         case "stop":
-            state = replace(state, incident=None)
-            return enter(state, "stopped", state.stop_reason), [*told, a.Survey()]
+            state = replace(state, incidents=replace(state.incidents, open=None))
+            return enter(state, "stopped", state.attempt.stop_reason), [*told, a.Survey()]
         case "finish" if not state.leave.asked:
             return finish(state, told)
         case "shutdown" | "finish":
-            return with_all(told, leaving.once_published(state, state.stop_reason))
+            return with_all(told, leaving.once_published(state, state.attempt.stop_reason))
         case "give-up":
-            return _last_look(end(state, "gave-up", EXIT_PERSON, state.stop_reason), told)
+            return _last_look(end(state, "gave-up", EXIT_PERSON, state.attempt.stop_reason), told)
         case "unfit":
-            return _last_look(end(state, "unfit", EXIT_UNFIT, state.stop_reason), told)
+            return _last_look(end(state, "unfit", EXIT_UNFIT, state.attempt.stop_reason), told)
         case "disk-full":
-            state = replace(state, publish_after=min(state.publish_after, state.now))
-            return enter(state, "disk-full", state.stop_reason), [*told, a.Survey()]
+            state = replace(state, publishing=replace(state.publishing, after=min(state.publishing.after, state.now)))
+            return enter(state, "disk-full", state.attempt.stop_reason), [*told, a.Survey()]
         case "restart":
-            state, wait = backoff(state) if state.incident else (state, 0.0)
+            state, wait = backoff(state) if state.incidents.open else (state, 0.0)
             if wait < 0.1:
                 return survey(state, told, "Looking for the last good step.")
-            text = f"{state.barren} failures without a new complete step in between: waiting {span(wait)} first."
-            state = replace(enter(state, "backing-off", text), backoff_until=state.now + wait)
-            state = replace(state, backoff_outside=state.waits > 0)
+            text = (
+                f"{state.recovery.barren} failures without a new complete step in between: waiting {span(wait)} first."
+            )
+            state = replace(
+                enter(state, "backing-off", text),
+                recovery=replace(state.recovery, backoff_until=state.now + wait),
+            )
+            state = replace(state, recovery=replace(state.recovery, backoff_outside=state.recovery.waits > 0))
             return state, [*told, say("backing-off", text, "warning")]
 
 
 def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Actions]:
     """List the disk once more before the daemon ends: a step that was completed just now is published first."""
     state, acts = result
-    return replace(state, local_reason=BEING_LISTED, survey_asked=state.now), [*told, *acts, a.Survey()]
+    return replace(state, local=replace(state.local, reason=BEING_LISTED, asked=state.now)), [
+        *told,
+        *acts,
+        a.Survey(),
+    ]
 
 
 def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions]:
@@ -354,22 +407,31 @@ def _restore_failed(state: State, fact: f.RestoreFailed) -> tuple[State, Actions
         return state, [say("restore-damaged", sentence, "error", step=fact.step)]
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"Step {fact.step} cannot be restored: {fact.reason}")
-    state = replace(state, backoff_until=state.now + 30, backoff_outside=True)
+    state = replace(state, recovery=replace(state.recovery, backoff_until=state.now + 30, backoff_outside=True))
     sentence = f"Restoring step {fact.step} failed, next try in 30 s: {fact.reason}"
     return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]
 
 
 def _root_seen(state: State, fact: f.RootSeen) -> tuple[State, Actions]:
     """Keep a root cause with its incident, which may be over by now; the same one in each attempt is said once."""
-    of_it = [one for one in (*state.incidents, state.incident) if one is not None and one.id == fact.incident]
+    of_it = [
+        one for one in (*state.incidents.closed, state.incidents.open) if one is not None and one.id == fact.incident
+    ]
     root = Root(fact.attempt, fact.name, fact.role, fact.text, fact.remedy)
     if of_it:
         (one,) = of_it
         if any((known.name, known.role) == (root.name, root.role) for known in one.roots):
             return state, []
         after = replace(one, roots=(*one.roots[:1], root))
-        incidents = tuple(after if known is one else known for known in state.incidents)
-        state = replace(state, incidents=incidents, incident=after if state.incident is one else state.incident)
+        incidents = tuple(after if known is one else known for known in state.incidents.closed)
+        state = replace(
+            state,
+            incidents=replace(
+                state.incidents,
+                closed=incidents,
+                open=after if state.incidents.open is one else state.incidents.open,
+            ),
+        )
     line = root_line(root.name, root.role, root.text)
     sentence = f"{line[0].upper()}{line[1:]} (incident {fact.incident}, attempt {fact.attempt}). Remedy: {fact.remedy}"
     told = say("root-cause", sentence.removesuffix(" Remedy: "), "error", incident=fact.incident, **asdict(root))
@@ -380,7 +442,10 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
     told = say("defect", f"A defect in the supervisor itself ({fact.lane}): {fact.reason}. Please report it.", "error")
     if fact.lane == "job" and state.mode == "stopping":
         # Asked for anew by the ladder of the mode, after a pause: what crashed once may crash at once again.
-        state = replace(state, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False)
+        state = replace(
+            state,
+            recovery=replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False),
+        )
         return replace(state, busy=replace(state.busy, stop=None)), [told]
     if fact.lane == "hook" and state.mode == "finishing":
         failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
@@ -394,7 +459,7 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
     if fact.lane == "engine" and state.own.asked:
         return with_first(told, _engine_crashed(state, fact))
     if fact.lane == "job" and state.busy.start is not None:
-        failed = f.StartFailed(state.attempt, f"a defect in the supervisor: {fact.reason}")
+        failed = f.StartFailed(state.attempt.number, f"a defect in the supervisor: {fact.reason}")
         return with_first(told, start_failed(state, failed))
     return state, [told]
 
@@ -435,49 +500,53 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
     state, slower = _paced(before, state)
     acts += [*went_on, *slower]
     if state.mode == "starting":
-        if state.resume_step is not None and state.scratch and step < state.resume_step:
+        if state.attempt.resume_step is not None and state.job.scratch and step < state.attempt.resume_step:
             return state, acts  # it began from scratch: the verdicts deal with it
-        old = before.progress.step is not None and before.progress.t <= state.started
+        old = before.progress.step is not None and before.progress.t <= state.attempt.started
         if old and (state.own.asked or not state.engine.ever_ok):
             return state, acts  # what was under way when its inference server failed; the new one has shown nothing yet
-        if state.resume_step is not None and step + 1 < state.resume_step:
+        if state.attempt.resume_step is not None and step + 1 < state.attempt.resume_step:
             # Not acted upon: a plain job may count its steps anew. Whoever knows better has to hear of it at once.
             sentence = (
-                f"The job was told to resume at step {state.resume_step} and counts step {step}: it may have begun "
-                "from scratch, and then it overwrites checkpoints. Look at its log; stop it with supervisorctl stop."
+                f"The job was told to resume at step {state.attempt.resume_step} and counts step {step}: it may "
+                "have begun from scratch, and then it overwrites checkpoints. Look at its log; stop it with "
+                "supervisorctl stop."
             )
-            acts.append(say("fresh-start", sentence, "error", step=step, resume_step=state.resume_step))
+            acts.append(say("fresh-start", sentence, "error", step=step, resume_step=state.attempt.resume_step))
         if before.progress.timed:
-            state = replace(state, learned=learn(state.learned, RESUME, start_took(before, state.now)))
-        state = enter(state, "running", "The run makes steps.")
-        state = replace(state, snapshot=state.attempt)
-        if state.incident is not None:
-            lasted = span(state.now - state.incident.opened)
-            sentence = (
-                f"Incident {state.incident.id} is over after {lasted}: step {step} is done. It was: "
-                f"{state.incident.sentence}"
+            state = replace(
+                state,
+                books=replace(state.books, learned=learn(state.books.learned, RESUME, start_took(before, state.now))),
             )
-            acts.append(say("incident-closed", sentence, incident=state.incident.id, step=step))
-            done = replace(state.incident, closed=state.now, closed_wall=state.wall, closed_step=step)
-            state = replace(state, incidents=(*state.incidents, done)[-20:])
-        state = replace(state, incident=None)
+        state = enter(state, "running", "The run makes steps.")
+        state = replace(state, attempt=replace(state.attempt, snapshot=state.attempt.number))
+        if state.incidents.open is not None:
+            lasted = span(state.now - state.incidents.open.opened)
+            sentence = (
+                f"Incident {state.incidents.open.id} is over after {lasted}: step {step} is done. It was: "
+                f"{state.incidents.open.sentence}"
+            )
+            acts.append(say("incident-closed", sentence, incident=state.incidents.open.id, step=step))
+            done = replace(state.incidents.open, closed=state.now, closed_wall=state.wall, closed_step=step)
+            state = replace(state, incidents=replace(state.incidents, closed=(*state.incidents.closed, done)[-20:]))
+        state = replace(state, incidents=replace(state.incidents, open=None))
     return state, acts
 
 
 def _paced(before: State, state: State) -> tuple[State, Actions]:
     """Say once when steps take longer for good, and what the GPUs read then."""
     took_s, began = state.progress.interval_s, before.progress.t
-    explained = any(one.phase in ("checkpoint", "eval") and one.t >= began for one in before.phases.values())
+    explained = any(one.phase in ("checkpoint", "eval") and one.t >= began for one in before.job.phases.values())
     if took_s is None or not before.progress.timed or explained:
         return state, []
     known = state.pace.said
-    pace, told = with_step(state.pace, took_s, before.learned.phases.get(STEP), state.now, state.wall)
+    pace, told = with_step(state.pace, took_s, before.books.learned.phases.get(STEP), state.now, state.wall)
     state = replace(state, pace=pace)
     if not told:
         return state, []
     if known:
         return state, [say("pace", told)]
-    gpus = [memory.gpu for memory in state.gpus.values()]
+    gpus = [memory.gpu for memory in state.gpus.by_uuid.values()]
     slowed = [f"GPU {gpu.index}: {gpu.slowed}." for gpu in sorted(gpus, key=lambda gpu: gpu.index) if gpu.slowed]
     if gpus and all(gpu.slowed == "" for gpu in gpus):
         slowed = ["No GPU reports that it is slowed."]
@@ -486,18 +555,27 @@ def _paced(before: State, state: State) -> tuple[State, Actions]:
 
 def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     """The run is only observed: go on with what is true, which is that nothing was done."""
-    if fact.action == "Start" and fact.number == state.attempt and state.pid is None:  # else one was attached since
+    if (
+        fact.action == "Start" and fact.number == state.attempt.number and state.attempt.pid is None
+    ):  # else one was attached since
         sentence = f"Nothing is started: {fact.why} Attach a job that you started: rl-supervisor attach"
-        state = replace(state, attempt=state.attempt - 1, restarts=max(0, state.restarts - 1))
-        if state.mode == "stopping" and state.after_stop in ("finish", "shutdown"):
+        state = replace(
+            state,
+            attempt=replace(state.attempt, number=state.attempt.number - 1),
+            recovery=replace(state.recovery, restarts=max(0, state.recovery.restarts - 1)),
+        )
+        if state.mode == "stopping" and state.attempt.after_stop in ("finish", "shutdown"):
             return state, [say("observing", sentence)]  # asked for meanwhile, and the answer to that stop is on its way
         return enter(state, "stopped", sentence), [say("observing", sentence)]
     if fact.action == "Stop" and state.mode == "stopping":
-        if state.ended is not None or state.after_stop in ("finish", "shutdown"):
+        if state.job.ended is not None or state.attempt.after_stop in ("finish", "shutdown"):
             # Nothing of it lives any more, or nobody asks for its end but for ours. An observer gives nothing up: the
             # person may start another job, and until then there may be steps to publish.
-            after = "stop" if state.after_stop in ("give-up", "unfit") else state.after_stop
-            return _attempt_stopped(replace(state, after_stop=after), f.AttemptStopped(state.attempt, 0.0))
+            after = "stop" if state.attempt.after_stop in ("give-up", "unfit") else state.attempt.after_stop
+            return _attempt_stopped(
+                replace(state, attempt=replace(state.attempt, after_stop=after)),
+                f.AttemptStopped(state.attempt.number, 0.0),
+            )
         mode: Mode = "running" if state.progress.step is not None else "starting"
         return enter(state, mode, f"Observed only: {state.why}"), []
     if fact.action == "Restore" and state.mode in ("restoring", "surveying"):
@@ -512,11 +590,11 @@ def _suppressed(state: State, fact: f.Suppressed) -> tuple[State, Actions]:
 
 def _went_on(state: State) -> tuple[State, Actions]:
     """A step is done after we would have acted: a counterfactual gets its end once that step says something."""
-    if all(one.outcome for one in state.would):
-        return (replace(state, spared="") if state.spared else state), []
+    if all(one.outcome for one in state.observing.would):
+        return (replace(state, observing=replace(state.observing, spared="")) if state.observing.spared else state), []
     acts: Actions = []
     would = []
-    for one in state.would:
+    for one in state.observing.would:
         since = (state.progress.step or 0) - (one.step if one.step is not None else -1)
         # With its engine gone, a trainer still does the steps whose rollouts are there already.
         under_way = STEPS_UNDER_WAY if one.cause.startswith("engine-") or one.cause.endswith("-gone") else 1
@@ -530,14 +608,18 @@ def _went_on(state: State) -> tuple[State, Actions]:
     if not acts:
         return state, []
     # Whatever went did not stop it; one that went just now may have left the trainer its last step.
-    gone = tuple(one for one in state.gone if state.now - one.t < WENT_ON_S)
-    return replace(state, spared="", would=tuple(would), gone=gone), acts
+    gone = tuple(one for one in state.job.gone if state.now - one.t < WENT_ON_S)
+    return replace(
+        state,
+        observing=replace(state.observing, spared="", would=tuple(would)),
+        job=replace(state.job, gone=gone),
+    ), acts
 
 
 def _engine_start_failed(state: State, fact: f.EngineStartFailed) -> tuple[State, Actions]:
     sentence = f"The inference server could not be launched: {fact.reason}"
     told = say("engine", sentence, "error")
-    if state.paused:
+    if state.orders.paused:
         return state, [told]  # nothing is stopped now; once it goes on, a job without its other half is a verdict
     if fact.permanent and (state.live or _restarting(state)):
         return with_first(told, stop(state, "give-up", sentence))
@@ -550,7 +632,7 @@ def _engine_start_failed(state: State, fact: f.EngineStartFailed) -> tuple[State
 
 def _restarting(state: State) -> bool:
     """Is the job being stopped only to be started again? What a person asked for, and an end, stay as they are."""
-    return state.mode == "stopping" and state.after_stop in ("restart", "disk-full")
+    return state.mode == "stopping" and state.attempt.after_stop in ("restart", "disk-full")
 
 
 def _engine_crashed(state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:
@@ -578,7 +660,7 @@ def _engine_stopped(before: State, state: State, fact: f.EngineStopped) -> tuple
     if not before.own.alone or not state.live:
         return state, [told]
     state, acts = want_engine(state)
-    return replace(state, started=state.now), [told, *acts]
+    return replace(state, attempt=replace(state.attempt, started=state.now)), [told, *acts]
 
 
 def _hook_done(state: State, fact: f.HookDone) -> tuple[State, Actions]:

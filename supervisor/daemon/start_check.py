@@ -89,11 +89,11 @@ class StartCheck:
         state = self._state()
         if snapshot is not None:
             return "it goes on with the configuration that last made steps"
-        if state.snapshot is not None and self._same(job, state.snapshot):
+        if state.attempt.snapshot is not None and self._same(job, state.attempt.snapshot):
             return "the run has made steps with this very configuration"
-        if state.failures or state.barren:
+        if state.recovery.failures or state.recovery.barren:
             return "this is a restart of the supervisor's own"
-        if step is not None and state.snapshot is None:
+        if step is not None and state.attempt.snapshot is None:
             return "the run resumes from a checkpoint, and what it was made with is not known here"
         return ""
 

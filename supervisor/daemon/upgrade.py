@@ -288,9 +288,9 @@ def _seen(run_file: RunFile, job: Job | None, journal: str, state: State) -> See
         state_dir=str(run_file.state_dir),
         output_dir=str(job.output_dir) if job is not None else "",
         journal=journal,
-        attempt=state.attempt,
-        pid=state.pid,
-        incident=state.incident.id if state.incident is not None else None,
+        attempt=state.attempt.number,
+        pid=state.attempt.pid,
+        incident=state.incidents.open.id if state.incidents.open is not None else None,
     )
 
 
@@ -313,7 +313,7 @@ def busy_with(state: State) -> str:
         return "something is just being stopped"
     if state.busy.hook is not None:
         return "a hook is running"
-    if state.override and (settings.fresh or settings.pin_step is not None):
+    if state.orders.override and (settings.fresh or settings.pin_step is not None):
         return "what the daemon was started for (--fresh or --step) is not done yet"
     if waits and state.fence.generation is None and not state.fence.lost:
         return "the run that --take-over asked for is not claimed yet"

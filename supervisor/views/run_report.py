@@ -116,10 +116,10 @@ def _journal(path: Path, run: str) -> Found:
         db.close()
     own = state.journal or (str(identity[0]) if identity else "this-machine")
     sentences = {int(number): str(text) for text, fields in said if (number := json.loads(fields).get("incident"))}
-    sentences |= {one.id: one.sentence for one in state.incidents}
-    if state.incident is not None:
-        sentences[state.incident.id] = state.incident.sentence
-    return Found(run, own, {**state.ledgers, own: settled(state)}, sentences, state.incident, state.now)
+    sentences |= {one.id: one.sentence for one in state.incidents.closed}
+    if state.incidents.open is not None:
+        sentences[state.incidents.open.id] = state.incidents.open.sentence
+    return Found(run, own, {**state.books.others, own: settled(state)}, sentences, state.incidents.open, state.now)
 
 
 def _state(db: sqlite3.Connection) -> State:

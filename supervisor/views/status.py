@@ -32,7 +32,7 @@ def state_word(state: State) -> str:
     """The state as `supervisorctl status` and the metrics name it."""
     if state.mode == "surveying" and state.setup_pending:
         return "setting-up"
-    if state.incident is not None and state.mode in ("stopping", "surveying", "backing-off", "starting"):
+    if state.incidents.open is not None and state.mode in ("stopping", "surveying", "backing-off", "starting"):
         return "recovering"
     return _STATES.get(state.mode, state.mode)
 
@@ -53,18 +53,18 @@ def headline(state: State) -> str:
             words.append(progress_sentence(state))
     if waiting := _last_publish(state):
         words.insert(0, waiting.rstrip("."))
-    if state.paused:
+    if state.orders.paused:
         words.insert(0, "paused")
-    if state.published is not None:
-        words.append(f"published step {state.published}")
-    if state.incident is not None:
-        lasts = span(state.now - state.incident.opened)
-        why = state.incident.sentence.rstrip(".")
-        known = cause == state.incident.cause or any(why in word for word in words)
-        words.append(f"incident {state.incident.id} open for {lasts}{'' if known else f': {why}'}")
-        words += _roots(state.incident, "; ".join(words))
-    elif state.incidents:
-        last = state.incidents[-1]
+    if state.store.published is not None:
+        words.append(f"published step {state.store.published}")
+    if state.incidents.open is not None:
+        lasts = span(state.now - state.incidents.open.opened)
+        why = state.incidents.open.sentence.rstrip(".")
+        known = cause == state.incidents.open.cause or any(why in word for word in words)
+        words.append(f"incident {state.incidents.open.id} open for {lasts}{'' if known else f': {why}'}")
+        words += _roots(state.incidents.open, "; ".join(words))
+    elif state.incidents.closed:
+        last = state.incidents.closed[-1]
         lasted = span((last.closed or last.opened) - last.opened)
         words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
         words += _roots(last, words[-1])
@@ -73,7 +73,7 @@ def headline(state: State) -> str:
 
 def _last_publish(state: State) -> str:
     """What the daemon stays for although all else is over; "" where that is nothing."""
-    if state.exit_code is None or state.exit_said:
+    if state.ending.code is None or state.ending.said:
         return ""
     return leaving.unpublished(state, max(0.0, publish_until(state) - state.now))
 
@@ -89,7 +89,7 @@ def status(state: State) -> dict[str, Any]:
     return {
         "run": state.settings.run_id,
         "state": state_word(state),
-        "paused": state.paused,
+        "paused": state.orders.paused,
         "mode": state.settings.mode,
         "would": ledger_of_would(state)[-3:],
         "sentence": headline(state),
@@ -99,14 +99,15 @@ def status(state: State) -> dict[str, Any]:
         "step_seconds": _typical_step(state),
         "reward": progress.reward,
         "loss": progress.loss,
-        "attempt": state.attempt,
-        "restarts": state.restarts,
-        "pid": state.pid,
+        "attempt": state.attempt.number,
+        "restarts": state.recovery.restarts,
+        "pid": state.attempt.pid,
         "worthless": list(pinned_steps.findings(state).values()),
         "last_good_step": state.last_good,
-        "published_step": state.published,
+        "published_step": state.store.published,
         "local_steps": [
-            {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes} for s in state.local
+            {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes}
+            for s in state.local.steps
         ],
         "stored_steps": [
             {
@@ -116,15 +117,15 @@ def status(state: State) -> dict[str, Any]:
                 "left": s.left,
                 "problem": s.problem,
             }
-            for s in state.store
+            for s in state.store.steps
         ],
         # that a fenced pod may not write says nothing of the store; who holds the run is told among the notes
-        "store_reason": state.store_reason or ("" if state.fence.lost else state.publish_reason),
+        "store_reason": state.store.reason or ("" if state.fence.lost else state.publishing.reason),
         "next_to_publish": next_to_publish(state),
-        "pinned": sorted({*state.pinned, *(int(s) for s, on in state.pin_wishes.items() if on)}),
+        "pinned": sorted({*state.pins.steps, *(int(s) for s, on in state.pins.wishes.items() if on)}),
         "held": sorted(held(state)),
-        "damaged": dict(state.damaged),
-        "quarantined": sorted(int(step) for step in state.quarantined),
+        "damaged": dict(state.store.damaged),
+        "quarantined": sorted(int(step) for step in state.store.quarantined),
         "gpus": [
             {
                 "index": m.gpu.index,
@@ -133,9 +134,9 @@ def status(state: State) -> dict[str, Any]:
                 "total_bytes": m.gpu.total_bytes,
                 "role": m.gpu.role,
             }
-            for m in sorted(state.gpus.values(), key=lambda m: m.gpu.index)
+            for m in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index)
         ],
-        "gpu_reason": state.gpu_reason,
+        "gpu_reason": state.gpus.reason,
         "engine": {
             "health": look.health,
             "liveness": look.liveness,
@@ -144,23 +145,23 @@ def status(state: State) -> dict[str, Any]:
         }
         if look and state.live
         else None,
-        "incident": incident(state.incident, state),
-        "last_incident": incident(state.incidents[-1], state) if state.incidents else None,
-        "incidents": [incident(one, state) for one in state.incidents],
+        "incident": incident(state.incidents.open, state),
+        "last_incident": incident(state.incidents.closed[-1], state) if state.incidents.closed else None,
+        "incidents": [incident(one, state) for one in state.incidents.closed],
         "goodput": goodput(state),
-        "config_changed": list(state.config_changed),
-        "exit_code": state.exit_code if state.exit_said else None,  # before, it still publishes
+        "config_changed": list(state.orders.config_changed),
+        "exit_code": state.ending.code if state.ending.said else None,  # before, it still publishes
     }
 
 
 def _typical_step(state: State) -> float | None:
-    times = state.learned.phases.get(STEP)
+    times = state.books.learned.phases.get(STEP)
     return median(times.seconds[-9:]) if times else state.progress.duration_s
 
 
 def goodput(state: State) -> dict[str, Any] | None:
     """The run's ledger, all pods together, up to now: seconds by category, and the effective training time ratio."""
-    ledgers = {**state.ledgers, state.journal or "this": settled(state)}
+    ledgers = {**state.books.others, state.journal or "this": settled(state)}
     run = merged(ledgers)
     if run.total_s <= 0:
         return None
@@ -210,19 +211,19 @@ def explain(state: State) -> dict[str, Any]:
         "verdict": asdict(verdict) if verdict else None,
         "excuse": excuse(state),
         "mode": state.settings.mode,
-        "paused": state.paused,
+        "paused": state.orders.paused,
         "would_do": belief.would_do(state, verdict) if verdict and verdict.act else "",
         "evidence": belief.evidence(state),
         "forecast": belief.forecast(state),
         "deadline": _deadline(state),
         "would": ledger_of_would(state),
-        "history": [one.sentence for one in state.incidents[-10:]],
+        "history": [one.sentence for one in state.incidents.closed[-10:]],
     }
 
 
 def ledger_of_would(state: State) -> list[dict[str, Any]]:
     """What observing kept us from doing, newest last, and how it went on without us. Times are Unix time."""
-    return [asdict(one) for one in state.would]
+    return [asdict(one) for one in state.observing.would]
 
 
 def _deadline(state: State) -> dict[str, Any] | None:
@@ -237,7 +238,7 @@ def _deadline(state: State) -> dict[str, Any] | None:
         left = budget - (state.now - started(state))
         return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
     if state.mode == "backing-off":
-        return {"sentence": "The next try.", "seconds_left": round(state.backoff_until - state.now, 1)}
+        return {"sentence": "The next try.", "seconds_left": round(state.recovery.backoff_until - state.now, 1)}
     if _last_publish(state):
         left = publish_until(state) - state.now
         return {

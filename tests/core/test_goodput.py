@@ -30,11 +30,11 @@ def world() -> World:
 
 def spent(world: World) -> dict[str, float]:
     """Whole seconds by category; what is under way is not booked yet."""
-    return {name: round(seconds, 3) for name, seconds in world.state.ledger.seconds.items() if round(seconds, 3)}
+    return {name: round(seconds, 3) for name, seconds in world.state.books.ledger.seconds.items() if round(seconds, 3)}
 
 
 def adds_up(state: State, began: float) -> None:
-    ledger = state.ledger
+    ledger = state.books.ledger
     assert ledger.mark is not None
     assert ledger.total_s + (state.now - ledger.mark) == pytest.approx(state.now - began, abs=1e-6)
     assert settled(state).total_s == pytest.approx(state.now - began, abs=1e-6)
@@ -53,7 +53,7 @@ def phase(world: World, name: str, step: int | None = None) -> None:
 def test_a_healthy_run_is_start_up_and_then_steps(world: World) -> None:
     world.running_at(4)
     assert spent(world) == {k.STARTUP: 8 + 200, k.PRODUCTIVE: 3 * 200}
-    ledger = world.state.ledger
+    ledger = world.state.books.ledger
     assert (ledger.steps, ledger.kept, ledger.timed, ledger.timed_s) == (4, 4, 3, 600.0)
     assert ledger.began_wall == 1.7e9 + 1000
     adds_up(world.state, 1000)
@@ -67,9 +67,9 @@ def test_a_checkpoint_save_inside_a_step_is_told_apart_from_it(world: World) -> 
     world.step(3)
     assert spent(world)[k.SAVE] == 30
     assert spent(world)[k.PRODUCTIVE] == 200 + 200
-    assert world.state.ledger.saves == 1
+    assert world.state.books.ledger.saves == 1
     world.step(4)
-    assert (spent(world)[k.SAVE], world.state.ledger.saves) == (30, 1), "and once only"
+    assert (spent(world)[k.SAVE], world.state.books.ledger.saves) == (30, 1), "and once only"
     adds_up(world.state, 1000)
 
 
@@ -94,13 +94,13 @@ def test_an_engine_death_is_booked_part_by_part_and_the_steps_since_the_checkpoi
     world.step(6)
     after = spent(world)
     assert after[k.WASTED] == 60 + 2 * 200, "the part of step 8, and steps 6 and 7 whole"
-    closed = world.state.incidents[-1]
+    closed = world.state.incidents.closed[-1]
     noticed = closed.decided - closed.opened
     assert after[k.DETECTION] == noticed > 0
     assert after[k.STOPPING] == 3
     assert after[k.PRODUCTIVE] == 1200 - 400
     assert after[k.STARTUP] == before[k.STARTUP] + 8 + 200
-    ledger = world.state.ledger
+    ledger = world.state.books.ledger
     assert (ledger.steps, ledger.steps_lost, ledger.incidents, ledger.restarts) == (8, 2, 1, 1)
     (outage,) = ledger.outages
     assert (outage.cause, outage.step, outage.steps_lost, outage.recovered) == ("engine-gone", 7, 2, True)
@@ -121,27 +121,27 @@ def test_a_person_who_stops_the_run_owns_the_time_until_it_is_started_again(worl
     assert after[k.STOPPED] == 7200
     assert after[k.WASTED] == 50
     assert k.DETECTION not in after
-    assert not world.state.ledger.outages
+    assert not world.state.books.ledger.outages
     adds_up(world.state, 1000)
 
 
 def test_a_daemon_that_was_away_from_a_living_job_cost_nothing(world: World) -> None:
     world.running_at(5)
     world.t += 900
-    attempt = world.state.attempt
+    attempt = world.state.attempt.number
     world.boot(adopted=attempt)
     world.see(f.AttemptAdopted(attempt, 0, world.pid))
     world.see(f.StepDone("trainer", 9, 200.0))
     assert spent(world)[k.PRODUCTIVE] == 4 * 200 + 900
     assert k.INFRASTRUCTURE not in spent(world)
-    assert world.state.ledger.steps == 9, "the steps between were done, though nobody saw them"
+    assert world.state.books.ledger.steps == 9, "the steps between were done, though nobody saw them"
     adds_up(world.state, 1000)
 
 
 def test_what_a_living_job_did_unwatched_is_lost_with_it_when_it_dies_later(world: World) -> None:
     world.running_at(5)
     world.t += 900
-    attempt = world.state.attempt
+    attempt = world.state.attempt.number
     world.boot(adopted=attempt)
     world.see(f.AttemptAdopted(attempt, 0, world.pid))
     world.t += 10
@@ -167,11 +167,11 @@ def test_where_steps_count_from_0_the_step_that_the_checkpoint_is_called_after_i
     world.running_at(7, first=0)
     world.engine_process_dies()
     world.after(4)
-    assert world.state.resume_step == 5
+    assert world.state.attempt.resume_step == 5
     world.job_up()
     world.step(5)
-    assert (world.state.ledger.steps_lost, world.state.ledger.floor) == (3, g.FROM_SCRATCH)
-    assert world.state.ledger.kept == 6
+    assert (world.state.books.ledger.steps_lost, world.state.books.ledger.floor) == (3, g.FROM_SCRATCH)
+    assert world.state.books.ledger.kept == 6
     adds_up(world.state, 1000)
 
 
@@ -182,11 +182,11 @@ def test_a_checkpoint_that_is_written_while_the_job_is_stopped_is_no_part_of_the
     phase(world, "checkpoint", 5)
     world.t += 20
     world.answer = True
-    world.see(f.AttemptStopped(world.state.attempt, 20.0, gpu_free=True))
+    world.see(f.AttemptStopped(world.state.attempt.number, 20.0, gpu_free=True))
     world.job_up()
     world.step(6)
     assert k.SAVE not in spent(world)
-    assert world.state.ledger.saves == 0
+    assert world.state.books.ledger.saves == 0
     assert spent(world)[k.STOPPING] == 20
     adds_up(world.state, 1000)
 
@@ -195,9 +195,9 @@ def test_a_fresh_start_by_a_persons_wish_wastes_what_was_there(world: World) -> 
     world.running_at(5)
     world.see(f.Command("shutdown", "kim"))
     world.settings = replace(world.settings, fresh=True)
-    world.state = replace(world.state, exit_said=True)
+    world.state = replace(world.state, ending=replace(world.state.ending, said=True))
     world.boot()
-    ledger = world.state.ledger
+    ledger = world.state.books.ledger
     assert (ledger.kept, ledger.floor) == (0, g.FROM_SCRATCH)
     assert not ledger.seconds.get(k.PRODUCTIVE)
 
@@ -207,7 +207,7 @@ def test_time_after_the_last_step_is_nobodys_progress(world: World) -> None:
     world.running_at(5)
     world.t += 20
     world.see(f.FinishSeen("trainer", "RL trainer finished!"))
-    world.see(f.ComponentExited(world.state.attempt, "launcher", 0))
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 0))
     after = spent(world)
     assert after[k.OTHER] == 20
     assert k.WASTED not in after
@@ -231,15 +231,15 @@ def test_nothing_is_done_while_nothing_changes(world: World) -> None:
     world.running_at(3)
     before = world.state
     after = replace(before, now=before.now + 1, wall=before.wall + 1)
-    assert account(before, after, f.Tick()) is before.ledger
-    assert account(before, after, f.EngineLook("http://x", "ok", "ok")) is before.ledger
+    assert account(before, after, f.Tick()) is before.books.ledger
+    assert account(before, after, f.EngineLook("http://x", "ok", "ok")) is before.books.ledger
 
 
 def test_uploads_are_counted_and_those_that_found_all_there_are_not() -> None:
     world = World()
     world.running_at(6)
     world.see(f.Published(5, 10, 2.0, 0))
-    ledger = world.state.ledger
+    ledger = world.state.books.ledger
     assert (ledger.uploads, ledger.upload_s, ledger.upload_bytes) == (1, 60.0, 1 << 30)
 
 
@@ -263,7 +263,7 @@ def test_a_ledger_of_a_long_bad_run_stays_small(world: World) -> None:
     world.running_at(5)
     many = tuple(Outage(number, "engine-gone", 1.7e9 + number, 10**6, 1.5, 2.5, 3.5, 4.5, 7) for number in range(200))
     spans = tuple((number, number, 123.456789) for number in range(g.MOST_SPANS))
-    ledger = replace(world.state.ledger, outages=many[-g.MOST_OUTAGES :], spans=spans)
+    ledger = replace(world.state.books.ledger, outages=many[-g.MOST_OUTAGES :], spans=spans)
     assert len(json.dumps(encode(ledger))) < 32_000
     assert decode(json.loads(json.dumps(encode(ledger)))) == ledger
 
@@ -442,18 +442,18 @@ def test_a_pod_that_takes_the_run_back_under_a_living_job_keeps_what_follows(wor
     world.running_at(6)
     world.see(f.Claimed(3))
     world.step(7)
-    assert world.state.ledger.starts[-1] == (1.7e9 + world.t - 200, 6)
-    other = Journal(world.state.ledger.wall - 600).trains(world.state.ledger.wall - 600, 5, 12)
-    kept = g.across({"a": world.state.ledger, "b": other.ledger})
+    assert world.state.books.ledger.starts[-1] == (1.7e9 + world.t - 200, 6)
+    other = Journal(world.state.books.ledger.wall - 600).trains(world.state.books.ledger.wall - 600, 5, 12)
+    kept = g.across({"a": world.state.books.ledger, "b": other.ledger})
     assert (kept["a"].kept, kept["b"].kept) == (6, 1), "its step 6 was the other's to do; from 7 on it has the run"
 
 
 def test_an_attempt_has_the_run_since_its_launch_and_not_since_its_first_step(world: World) -> None:
     world.running_at(4)
-    assert len(world.state.ledger.starts) == 1
-    ((wall, step),) = world.state.ledger.starts
-    assert (wall, step) == (pytest.approx(1.7e9 + world.state.started), g.FROM_SCRATCH)
-    assert wall < world.state.ledger.wall - 4 * 200 + 1
+    assert len(world.state.books.ledger.starts) == 1
+    ((wall, step),) = world.state.books.ledger.starts
+    assert (wall, step) == (pytest.approx(1.7e9 + world.state.attempt.started), g.FROM_SCRATCH)
+    assert wall < world.state.books.ledger.wall - 4 * 200 + 1
 
 
 # ---------------------------------------------------------------- whatever happens
@@ -481,7 +481,7 @@ class Accounted(test_model.Pod):
 
     @invariant()
     def steps_that_stayed_are_those_that_the_job_has(self) -> None:
-        ledger = self.state.ledger
+        ledger = self.state.books.ledger
         if self.up and self.state.mode == "running" and ledger.spans:
             assert ledger.spans[-1][1] == self.state.progress.step
 

@@ -97,7 +97,7 @@ def test_what_another_attempt_says_is_said_though_it_is_word_for_word_the_same()
     for _ in range(3):
         world.job_up()
         world.see(f.ErrorSeen("trainer", "cuda-oom", "CUDA out of memory"))
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(20)
     verdicts = [s for s in world.said("verdict") if "CUDA out of memory" in s]
     assert len(verdicts) == 3, "each attempt's end is an end of its own"

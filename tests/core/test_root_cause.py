@@ -15,7 +15,7 @@ def _failed() -> World:
     world = World()
     world.running_at(12)
     world.see(f.ComponentExited(1, "launcher", 1))
-    assert world.state.incident is not None
+    assert world.state.incidents.open is not None
     return world
 
 
@@ -63,7 +63,7 @@ def test_the_same_root_in_each_attempt_of_an_incident_is_said_once_and_another_o
 def test_a_root_cause_that_is_known_after_the_recovery_still_belongs_to_its_incident() -> None:
     world = _failed()
     world.running_at(14)
-    assert world.state.incident is None
+    assert world.state.incidents.open is None
     world.see(_root())
     assert status(world.state)["last_incident"]["roots"][0]["name"] == "cuda-oom"
     assert "root cause: cuda-oom" in headline(world.state)
@@ -73,8 +73,8 @@ def test_a_root_cause_that_is_known_after_the_recovery_still_belongs_to_its_inci
 def test_a_root_cause_of_an_incident_that_is_forgotten_is_only_said() -> None:
     world = _failed()
     world.see(f.RootSeen(77, 1, "cuda-oom", "trainer", OOM))
-    assert world.state.incident is not None
-    assert world.state.incident.roots == ()
+    assert world.state.incidents.open is not None
+    assert world.state.incidents.open.roots == ()
     assert "incident 77" in world.said("root-cause")[0]
 
 
@@ -86,6 +86,6 @@ def test_an_error_without_a_name_is_told_by_its_own_line() -> None:
 
 def test_a_snapshot_of_a_version_before_this_one_has_incidents_without_roots() -> None:
     world = _failed()
-    old = encode(world.state.incident)
+    old = encode(world.state.incidents.open)
     del old["roots"]
-    assert decode(old) == world.state.incident
+    assert decode(old) == world.state.incidents.open

@@ -158,10 +158,10 @@ def test_an_attached_job_that_ends_leaves_the_run_waiting_for_the_next_one() -> 
     world.survey()
     world.after(60)
     assert world.state.mode == "stopped", world.state.why
-    assert world.state.exit_code is None, "and the daemon stays to watch the next one"
+    assert world.state.ending.code is None, "and the daemon stays to watch the next one"
     world.see(f.AttemptAdopted(2, None, 99))
     world.step(2)
-    assert (world.state.mode, world.state.attempt, world.state.pid) == ("running", 2, 99)
+    assert (world.state.mode, world.state.attempt.number, world.state.attempt.pid) == ("running", 2, 99)
 
 
 def test_a_start_that_was_held_back_does_not_end_the_job_that_was_attached_meanwhile() -> None:
@@ -171,10 +171,10 @@ def test_a_start_that_was_held_back_does_not_end_the_job_that_was_attached_meanw
     world.see(f.DaemonStarted("test", world.settings, "boot"))
     world.survey()
     world.after(2)
-    number = world.state.attempt
+    number = world.state.attempt.number
     world.see(f.AttemptAdopted(number, None, 77))
     world.see(f.Suppressed("Start", number, "the run is only observed."))
-    assert (world.state.mode, world.state.pid) == ("starting", 77)
+    assert (world.state.mode, world.state.attempt.pid) == ("starting", 77)
 
 
 def test_lines_fit_a_terminal(world: World) -> None:

@@ -104,8 +104,10 @@ def test_an_answer_promises_nothing_that_does_not_happen() -> None:
     assert answer(stopped, "stop", [], "")[1] == "No job runs, and none is started until: supervisorctl start"
     assert answer(stopped, "start", [], "")[1] == "The run will be started from its last good step."
     for now, verb, args in ((stopped, "start", []), (running, "restart", []), (running, "rollback", ["290"])):
-        paused = replace(now, paused=True)
+        paused = replace(now, orders=replace(now.orders, paused=True))
         taken, sentence = answer(paused, verb, args, "")
         assert taken
         assert sentence.endswith("once the supervisor, which is paused, acts again: supervisorctl resume"), sentence
-    assert answer(replace(running, paused=True), "pause", [], "")[1].startswith("Paused already")
+    assert answer(replace(running, orders=replace(running.orders, paused=True)), "pause", [], "")[1].startswith(
+        "Paused already"
+    )

@@ -201,9 +201,9 @@ def test_two_pods_add_up_with_the_gap_between_them(run_file: Path, tmp_path: Pat
 
 def test_a_pod_that_came_back_is_told_with_the_steps_that_it_did_since(run_file: Path, tmp_path: Path) -> None:
     world = a_bad_night(tmp_path)
-    first = world.state.ledger.began_wall
+    first = world.state.books.ledger.began_wall
     assert first is not None
-    back = world.state.ledger.starts[-1][0]
+    back = world.state.books.ledger.starts[-1][0]
     # The other pod had the run from step 4 until this one came back at 5, and had got to 9.
     between = replace(another_pod(back - 1), began_wall=back - 3000, floor=4, starts=((back - 3000, 4),), steps=5)
     between = replace(between, seconds={k.PRODUCTIVE: 2999.0}, spans=((5, 9, 2999.0),), began_wall=first + 1)

@@ -211,7 +211,7 @@ def _trained_with(start: Start, text: str) -> None:
     folder.mkdir(parents=True)
     copies = take_snapshot(folder, [start.config], None)
     copies[start.config].write_text(text)
-    start.state = replace(start.state, snapshot=4, attempt=5)
+    start.state = replace(start.state, attempt=replace(start.state.attempt, snapshot=4, number=5))
 
 
 def test_a_run_that_has_made_steps_with_this_configuration_is_never_stopped(start: Start) -> None:
@@ -232,7 +232,7 @@ def test_a_configuration_that_was_changed_since_is_stopped(start: Start) -> None
 
 def test_a_restart_after_a_failure_is_never_stopped(start: Start) -> None:
     start.finds(ERROR)
-    start.state = replace(start.state, failures=(Failure("oom", None, None),))
+    start.state = replace(start.state, recovery=replace(start.state.recovery, failures=(Failure("oom", None, None),)))
     start.begin()
     assert start.told[0][1].endswith("this is a restart of the supervisor's own.")
 

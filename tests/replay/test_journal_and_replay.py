@@ -52,7 +52,7 @@ def eventful() -> World:
     world.publish_works = False
     world.checkpoint(15)
     world.after(30)
-    world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
     world.after(10)
     world.job_up()
     world.step(16)
@@ -98,7 +98,7 @@ def test_a_journal_of_the_version_before_is_replayed_too(tmp_path: Path) -> None
     with pytest.raises(trace_lines.TraceError, match="kept no list of incidents"):
         trace.load(kept.path, 1)
     kept.close()
-    assert Journal(tmp_path).rebuild()[0].attempt == 3, "and taken over by a daemon of this one"
+    assert Journal(tmp_path).rebuild()[0].attempt.number == 3, "and taken over by a daemon of this one"
 
 
 def test_another_decision_than_the_recorded_one_is_shown_and_fails(
@@ -123,7 +123,7 @@ def test_another_decision_than_the_recorded_one_is_shown_and_fails(
 def test_an_incident_is_exported_with_the_ten_minutes_before_it(tmp_path: Path, small_pieces: None) -> None:
     kept = Journal(tmp_path)
     state = keep(eventful(), kept)
-    first, second = (incident.opened for incident in state.incidents)
+    first, second = (incident.opened for incident in state.incidents.closed)
     for number, opened in ((1, first), (2, second)):
         file = tmp_path / f"incident-{number}.jsonl.gz"
         told = trace_lines.export(kept.path, number, file)
@@ -142,7 +142,7 @@ def test_incidents_outlast_the_day(tmp_path: Path, small_pieces: None, monkeypat
     monkeypatch.setattr(archive, "KEEP_OBSERVATIONS", 200)
     kept = Journal(tmp_path)
     world = eventful()
-    opened = world.state.incidents[0].opened
+    opened = world.state.incidents.closed[0].opened
     for number in range(17, 60):
         world.step(number)
     keep(world, kept)
@@ -207,7 +207,9 @@ class _Full:
 
 def test_a_daemon_that_begins_with_another_attempt_number_is_replayed_from_there(tmp_path: Path) -> None:
     kept = Journal(tmp_path)
-    state = dataclasses.replace(kept.rebuild()[0], attempt=7)  # counted on from the folders of a lost journal
+    begun, _ = kept.rebuild()
+    counted_on = dataclasses.replace(begun.attempt, number=7)  # from the folders of a lost journal
+    state = dataclasses.replace(begun, attempt=counted_on)
     kept.snapshot(state)
     world = World(state=state)
     world.running_at(3)
