@@ -232,9 +232,13 @@ def _deadline(state: State) -> dict[str, Any] | None:
         more = f"; known reasons explain {span(extra)} more" if extra else ""
         return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":
-        budget = startup_budget(state)
-        left = budget - (state.now - started(state))
-        return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
+        budget, extra = startup_budget(state), started(state) - state.started
+        left = budget + extra - (state.now - state.started)
+        more = f"; known reasons explain {span(extra)} more" if extra else ""
+        return {
+            "sentence": f"The first step after a start may take {span(budget)}{more}.",
+            "seconds_left": round(left, 1),
+        }
     if state.mode == "backing-off":
         return {"sentence": "The next try.", "seconds_left": round(state.backoff_until - state.now, 1)}
     if _last_publish(state):
