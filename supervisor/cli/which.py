@@ -252,7 +252,7 @@ def _asked(socket: Path) -> dict[str, Any] | None:
 def _told_by(path: Path) -> Here | None:
     """What a run file says, though it may have mistakes by now: the daemon that was started with it lives on."""
     try:
-        text = tomllib.loads(path.read_text())
+        text = tomllib.loads(path.read_text("utf-8-sig"))
         run, api = text["run"], text.get("api", {})
         name = run["id"]
         socket, state_dir = (

@@ -1,7 +1,8 @@
 """The same sentence again and again is said once, then with a count: what fails in a loop fills no log.
 
 Word for word the same (but for when the next try is), in the same attempt, with less than ``FORGOTTEN_S`` in between:
-the second one tells nothing that the first did not. What is true of the machine is the same in each attempt. While it goes on it is said once an hour, with how often it came.
+the second one tells nothing that the first did not. What is true of the machine is the same in each attempt. While it
+goes on it is said once an hour, with how often it came.
 """
 
 from __future__ import annotations

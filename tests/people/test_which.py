@@ -156,6 +156,9 @@ def test_a_run_file_in_the_users_own_folder_tells_where_its_state_is(ground: Pat
     both_tell(ground, {"XDG_CONFIG_HOME": str(ground / "config")}, "far")
     both_tell(ground, {"RL_SUPERVISOR_ETC": str(ground / "config/rl-supervisor")}, "far")
     both_tell(ground, {}, str(file))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # as some editors save it
+    assert which.look().runs.get("far") is None  # it is another user's folder
+    assert getattr(which._told_by(file), "id", None) == "far"
 
 
 # ---------------------------------------------------------------- by its id
