@@ -225,7 +225,7 @@ def test_kill_9_while_old_rows_are_compressed_loses_nothing(tmp_path: Path) -> N
         """
         import sys
         from pathlib import Path
-        from supervisor import archive, journal
+        from supervisor.journal import archive, journal
         from supervisor.core.decide import decide
         from supervisor.core.facts import Observation, StepDone
         journal.SNAPSHOT_EVERY, archive.PIECE = 3, 2

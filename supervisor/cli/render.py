@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.base.secrets import printable
-from supervisor.core.goodput import WORDS
+from supervisor.core.time_kinds import WORDS
 from supervisor.core.words import root_line, size, span
 
 WIDTH = 100

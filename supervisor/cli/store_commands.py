@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from supervisor.base.errors import SupervisorError, TryAgainError
-from supervisor.checkpoints.claims import Standing, host_of, same_pod, writer_name
+from supervisor.checkpoints.claims import Standing
+from supervisor.checkpoints.writers import host_of, same_pod, writer_name
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.retention import safe_locally

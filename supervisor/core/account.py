@@ -28,6 +28,7 @@ from collections.abc import Mapping
 
 from supervisor.core import facts as f
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.evolve import replace
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.state import Incident, State
@@ -38,18 +39,18 @@ _BOOKED = frozenset(
     {f.DaemonStarted, f.AttemptStarted, f.AttemptAdopted, f.Published, f.Claimed, f.Command, f.SetupDone, f.Suppressed}
 )
 _CATEGORIES = {
-    "restoring": g.RESTORE,
-    "starting": g.STARTUP,
-    "running": g.PRODUCTIVE,
-    "stopping": g.STOPPING,
-    "surveying": g.WAITING,
-    "backing-off": g.WAITING,
-    "disk-full": g.WAITING,
-    "publishing": g.WAITING,
-    "gave-up": g.WAITING,
-    "unfit": g.INFRASTRUCTURE,
-    "stopped": g.STOPPED,
-    "finished": g.STOPPED,
+    "restoring": k.RESTORE,
+    "starting": k.STARTUP,
+    "running": k.PRODUCTIVE,
+    "stopping": k.STOPPING,
+    "surveying": k.WAITING,
+    "backing-off": k.WAITING,
+    "disk-full": k.WAITING,
+    "publishing": k.WAITING,
+    "gave-up": k.WAITING,
+    "unfit": k.INFRASTRUCTURE,
+    "stopped": k.STOPPED,
+    "finished": k.STOPPED,
 }
 
 
@@ -108,7 +109,7 @@ def settled(state: State) -> Ledger:
     productive = pending - doubtful - saved
     step = state.progress.step or 0
     ledger = replace(ledger, spans=g.with_span(ledger.spans, (step + 1, step, productive), ledger.starts))
-    return _booked(ledger, state, {g.PRODUCTIVE: productive, g.SAVE: saved, g.DETECTION: doubtful})
+    return _booked(ledger, state, {k.PRODUCTIVE: productive, k.SAVE: saved, k.DETECTION: doubtful})
 
 
 def _passed(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
@@ -144,19 +145,19 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     took = pending - saved
     if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.started + READ_LATE_S:
         # A line from before anybody watched: a job that a person started, and that was attached late.
-        return _booked(ledger, after, {g.STARTUP if before.mode == "starting" else g.PRODUCTIVE: took, g.SAVE: saved})
+        return _booked(ledger, after, {k.STARTUP if before.mode == "starting" else k.PRODUCTIVE: took, k.SAVE: saved})
     first = step if previous is None or previous >= step else previous + 1  # lines may have been missed
     ledger = replace(ledger, steps=ledger.steps + step - first + 1)
     if before.mode == "starting":
         ledger = replace(ledger, spans=g.with_span(ledger.spans, (first, step, 0.0), ledger.starts))
-        return _booked(ledger, after, {g.STARTUP: took, g.SAVE: saved})
+        return _booked(ledger, after, {k.STARTUP: took, k.SAVE: saved})
     ledger = replace(
         ledger,
         spans=g.with_span(ledger.spans, (first, step, took), ledger.starts),
         timed=ledger.timed + step - first + 1,
         timed_s=ledger.timed_s + took,
     )
-    return _booked(ledger, after, {g.PRODUCTIVE: took, g.SAVE: saved})
+    return _booked(ledger, after, {k.PRODUCTIVE: took, k.SAVE: saved})
 
 
 def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
@@ -174,9 +175,9 @@ def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
     saved = min(_saves(ledger, now), rest)
     rest -= saved
     finished = after.after_stop == "finish" or after.mode in ("publishing", "finishing", "finished")
-    what = g.STARTUP if before.mode == "starting" else g.OTHER if finished else g.WASTED
+    what = k.STARTUP if before.mode == "starting" else k.OTHER if finished else k.WASTED
     ledger = replace(ledger, saves=ledger.saves + (ledger.saving is not None), saving=None)
-    return _booked(ledger, after, {g.DETECTION: detection, g.INFRASTRUCTURE: away, g.SAVE: saved, what: rest})
+    return _booked(ledger, after, {k.DETECTION: detection, k.INFRASTRUCTURE: away, k.SAVE: saved, what: rest})
 
 
 def _first_sign(state: State, now: float) -> float:
@@ -254,8 +255,8 @@ def _outage(incident: Incident, now: float, steps_lost: int) -> Outage:
 def _category(state: State) -> str:
     """What time in the state's mode is spent on."""
     if state.mode == "surveying" and state.setup_pending:
-        return g.INFRASTRUCTURE
+        return k.INFRASTRUCTURE
     if state.mode == "leaving":
         # A daemon that is told to end while the run is wanted: a reboot, a pod that is taken away, an upgrade.
-        return g.INFRASTRUCTURE if state.wanted else g.STOPPED
-    return _CATEGORIES.get(state.mode, g.OTHER)
+        return k.INFRASTRUCTURE if state.wanted else k.STOPPED
+    return _CATEGORIES.get(state.mode, k.OTHER)

@@ -10,14 +10,14 @@ from supervisor.core.words import numbers
 
 _ANSWERS = {
     "start": "The run will be started from its last good step.",
-    "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
+    "stop": "The job is being stopped. The run stays stopped until you run: supervisorctl start",
     "restart": "The job is being stopped and started from its last good step.",
     "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
     "resume": "Resumed: the supervisor acts again.",
     "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
 }
 _OBSERVED_ANSWERS = {
-    "resume": "Resumed, and nothing is started or stopped all the same: this run is only observed.",
+    "resume": "Resumed. This run is in observe mode, so nothing is started or stopped.",
     "shutdown": "The daemon ends; the job is left as it is.",
 }
 
@@ -50,7 +50,7 @@ def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple
 def _as_it_is(state: State, verb: str) -> str:
     """Where the usual answer would promise what does not happen: it runs already, it is stopped, nothing may start."""
     if verb == "start" and state.live:
-        return "The job runs already; it is wanted."
+        return "The job is already running."
     if verb == "stop" and not state.live and state.mode != "stopping":
         return "No job runs, and none is started until: supervisorctl start"
     if verb == "start" and state.paused:

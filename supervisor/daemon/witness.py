@@ -127,7 +127,7 @@ class Witness:
                     told = (
                         f"{self._path} cannot be written: {error.strerror}. Make room on its disk: should the journal"
                     )
-                    logs.say("warning", "journal", f"{told} be lost meanwhile, nobody knows what persons ordered.")
+                    logs.say("warning", "journal", f"{told} be lost meanwhile, a person's orders are lost with it.")
                 self._failed = True
             else:
                 self._kept, self._failed = known, False

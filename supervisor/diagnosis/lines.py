@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Any, Final
 
 from supervisor.base.escapes import plain
@@ -254,8 +254,3 @@ class Clock:
             t += DAY_S
         self._newest = max(t, self._newest or t)
         return t
-
-
-def today(moment: datetime) -> int:
-    """The day of a moment on the scale of ``Stamp``."""
-    return date(2000, moment.month, moment.day).toordinal()

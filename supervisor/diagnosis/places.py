@@ -344,12 +344,3 @@ class _BehindJunk:
 
     def close(self) -> None:
         self._file.close()
-
-
-def roles_of(found: list[Source]) -> Mapping[str, int]:
-    """How many logs of each role, for a sentence."""
-    counts: dict[str, int] = {}
-    for one in found:
-        word = "kernel" if one.kernel else one.role or "other"
-        counts[word] = counts.get(word, 0) + 1
-    return counts

@@ -9,10 +9,11 @@ from typing import Any
 from supervisor.core import leaving, pinned_steps
 from supervisor.core.account import settled
 from supervisor.core.deadlines import allowance, excuse, started, startup_budget, step_deadline
-from supervisor.core.goodput import PRODUCTIVE, across, merged
+from supervisor.core.goodput import across, merged
 from supervisor.core.phases import STEP
 from supervisor.core.retention import held, next_to_publish
 from supervisor.core.state import UNANSWERED, Incident, State
+from supervisor.core.time_kinds import PRODUCTIVE
 from supervisor.core.training_health import standing
 from supervisor.core.upkeep import publish_until
 from supervisor.core.verdicts import judge, progress_sentence

@@ -98,8 +98,8 @@ def test_of_a_run_that_is_only_observed_nothing_is_rolled_back() -> None:
 def test_an_answer_promises_nothing_that_does_not_happen() -> None:
     """A run that is paused starts nothing, one that runs is not started, and one that is stopped is not stopped."""
     running = state(mode="running", attempt=1)
-    assert answer(running, "start", [], "")[1] == "The job runs already; it is wanted."
-    assert answer(running, "stop", [], "")[1].startswith("The job is being stopped;")
+    assert answer(running, "start", [], "")[1] == "The job is already running."
+    assert answer(running, "stop", [], "")[1].startswith("The job is being stopped. The run stays stopped")
     stopped = state(mode="stopped")
     assert answer(stopped, "stop", [], "")[1] == "No job runs, and none is started until: supervisorctl start"
     assert answer(stopped, "start", [], "")[1] == "The run will be started from its last good step."

@@ -146,7 +146,7 @@ def test_a_daemon_inside_the_group_does_not_end_itself(grouped: Attempt) -> None
     folder = own_cgroup.make(grouped.run_id, grouped.folder, "inside")
     assert folder
     source = (
-        "import os; from pathlib import Path; from supervisor.effects import own_cgroup\n"
+        "import os; from pathlib import Path; from supervisor.process import own_cgroup\n"
         f"folder = Path({str(folder)!r}); (folder / 'cgroup.procs').write_text(str(os.getpid()))\n"
         "print(own_cgroup.kill(folder))"
     )

@@ -260,7 +260,7 @@ def test_a_stranger_in_a_container_without_a_home_has_all_his_folders(pod: Pod) 
         pytest.skip("needs root and setpriv, to be somebody else")
     stranger = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
     # Where our own Python is in root's home: the machine's, with our packages.
-    places = [str(Path(nanny.__file__).parents[1]), *(path for path in sys.path if path.endswith("site-packages"))]
+    places = [str(Path(nanny.__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]
     machines = f"/usr/bin/python3.{sys.version_info.minor}"
     tried = {sys.executable: {}, machines: {"PYTHONPATH": os.pathsep.join(places)}}
     trial = ["sh", "-c", 'cd / && "$0" -c "import psutil, pydantic_core, supervisor.daemon.loop" && exit 0']

@@ -197,7 +197,7 @@ def test_a_daemon_that_is_about_to_end_is_not_upgraded(house: House) -> None:
 def test_a_new_program_reaps_what_the_one_before_left_and_forgets_that_it_came() -> None:
     code = (
         "import os, subprocess, sys, time\n"
-        "from supervisor import upgrade\n"
+        "from supervisor.daemon import upgrade\n"
         "child = subprocess.Popen(['true'])\n"
         "os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
         f"environ = {{{upgrade.VARIABLE!r}: '0.0.9'}}\n"
@@ -217,7 +217,7 @@ def test_signals_and_files_over_the_exec(tmp_path: Path, name: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(
         "import os, signal, sys\n"
-        "from supervisor import upgrade\n"
+        "from supervisor.daemon import upgrade\n"
         "from pathlib import Path\n"
         "taken = []\n"
         "came = upgrade.arrive(os.environ)\n"

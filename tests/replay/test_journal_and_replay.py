@@ -17,7 +17,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.journal import archive, journal, trace
+from supervisor.journal import archive, journal, trace, trace_lines
 from supervisor.journal.journal import Journal
 from supervisor.journal.replay_trace import Turn, replay
 from tests.core.test_model import Pod
@@ -95,7 +95,7 @@ def test_a_journal_of_the_version_before_is_replayed_too(tmp_path: Path) -> None
     ordered = [t for t in turns if t.differs and sorted(t.recorded or ()) != sorted(map(trace.dump, t.actions))]
     assert turns
     assert not ordered, "sentences stand before the actions there, and nothing else differs"
-    with pytest.raises(trace.TraceError, match="kept no list of incidents"):
+    with pytest.raises(trace_lines.TraceError, match="kept no list of incidents"):
         trace.load(kept.path, 1)
     kept.close()
     assert Journal(tmp_path).rebuild()[0].attempt == 3, "and taken over by a daemon of this one"
@@ -110,7 +110,7 @@ def test_another_decision_than_the_recorded_one_is_shown_and_fails(
     assert "the same as recorded" in capsys.readouterr().out
     kept._db.execute("UPDATE events SET sentence = 'All is well.' WHERE event = 'incident-closed'")
     kept._db.execute("UPDATE chunks SET lines = lines WHERE 0")
-    text = trace.export(kept.path, None, None).replace("vLLM died silently", "vLLM fell asleep")
+    text = trace_lines.export(kept.path, None, None).replace("vLLM died silently", "vLLM fell asleep")
     file = tmp_path / "changed.jsonl"
     file.write_text(text)
     assert main(["replay", str(file)]) == 1
@@ -126,14 +126,14 @@ def test_an_incident_is_exported_with_the_ten_minutes_before_it(tmp_path: Path, 
     first, second = (incident.opened for incident in state.incidents)
     for number, opened in ((1, first), (2, second)):
         file = tmp_path / f"incident-{number}.jsonl.gz"
-        told = trace.export(kept.path, number, file)
+        told = trace_lines.export(kept.path, number, file)
         assert "rl-supervisor replay" in told
         turns = turns_of(file)
         assert turns[0].observation.t <= opened - 590 or turns[0].observation.t == 1000.0
         assert turns[-1].observation.t >= opened
         assert not [turn for turn in turns if turn.differs]
         assert len(turns) < len(turns_of(kept.path))
-    with pytest.raises(trace.TraceError, match="keeps no incident 7; it knows 1, 2"):
+    with pytest.raises(trace_lines.TraceError, match="keeps no incident 7; it knows 1, 2"):
         trace.load(kept.path, 7)
 
 

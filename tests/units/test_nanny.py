@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.process import nanny
+from supervisor.process import known_names, nanny
 
 PRELUDE = """
 import os, signal, sys, time
@@ -50,7 +50,7 @@ class Crib:
         source = self.folder / "daemon.py"
         source.write_text(PRELUDE + dedent(daemon))
         words = ["--once", str(len(once)), "--", sys.executable, "-I", "-S", str(source), "run", *once]
-        code = f"import sys; from supervisor import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
+        code = f"import sys; from supervisor.process import nanny; {patch}; sys.exit(nanny.main(sys.argv[1:]))"
         program = ["-c", code] if patch else ["-I", "-S", "-X", "utf8", nanny.__file__]
         with (self.folder / "said").open("wb") as said:
             self.child = subprocess.Popen(
@@ -364,7 +364,7 @@ def test_a_program_that_is_gone_for_a_moment_is_tried_again(crib: Crib, tmp_path
 def test_the_log_is_cut_and_one_old_part_stays(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import os, sys; from supervisor import nanny; os.write(2, b'x' * 1500)\n"
+        "import os, sys; from supervisor.process import nanny; os.write(2, b'x' * 1500)\n"
         f"done = nanny.cut({str(log)!r}, 1000), nanny.cut({str(log)!r}, 1000), nanny.cut('/nowhere', 0)\n"
         "os.write(2, b'new'); print(done)"
     )
@@ -525,7 +525,7 @@ def test_no_wish_makes_the_watch_kill_a_daemon_that_is_well(wished: str, watched
 HOLDER = """
 import contextlib, pathlib
 sys.path[:0] = [os.environ["SOURCE"], *os.environ["PACKAGES"].split(":")]
-from supervisor import run_lock
+from supervisor.process import run_lock
 from supervisor.base.errors import SupervisorError
 try:
     lock = run_lock.take(pathlib.Path(box, "state"), "night", os.environ)
@@ -540,7 +540,7 @@ signal.signal(signal.SIGTERM, ends); tell(f"holds-{os.getpid()}"); sleep()
 def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
     """A daemon whose nanny was killed, and a second nanny, whose daemon finds the run's lock held."""
     packages = ":".join(path for path in sys.path if path.endswith("site-packages"))
-    env = {"SOURCE": str(Path(nanny.__file__).parents[1]), "PACKAGES": packages}
+    env = {"SOURCE": str(Path(nanny.__file__).parents[2]), "PACKAGES": packages}
     first = Crib(crib.folder).start(HOLDER, **env)
     wait_until(lambda: list(crib.folder.glob("holds-*[0-9]")), "the first holds it")
     holder = int(crib.starts()[0].split()[0])
@@ -548,7 +548,7 @@ def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
     first.child.kill()
     first.child.wait(10)
     crib.start(HOLDER, **env)
-    wait_until(lambda: "which nobody would start again" in (crib.folder / "said").read_text(), "the second waits")
+    wait_until(lambda: "has lost the parent that restarts it" in (crib.folder / "said").read_text(), "the second waits")
     yield holder, crib
     with contextlib.suppress(ProcessLookupError):
         os.kill(holder, signal.SIGKILL)
@@ -587,3 +587,7 @@ def test_a_link_in_the_place_of_the_old_part_of_the_log_leads_nowhere(tmp_path: 
     assert done.returncode == 0
     assert victim.read_text() == "a person's key"
     assert log.read_text() == "", "the disk is not filled by it, either"
+
+
+def test_the_daemon_knows_it_and_the_shims_by_the_same_words() -> None:
+    assert (known_names.NANNY, known_names.SHIMS) == (nanny.NANNY, nanny.SHIMS)
