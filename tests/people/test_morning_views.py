@@ -134,7 +134,41 @@ def test_diagnose_still_names_an_end_from_outside_where_nothing_went_wrong_befor
     recorded(tmp_path, world)
     write_attempt(tmp_path, 1, "Received SIGTERM, terminating all processes...\n")
     main(["diagnose", str(tmp_path)])
-    assert "Root cause: ended-from-outside" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The job was told to stop (ended-from-outside). Nothing in its logs failed before that." in said, said
+    assert "The logs do not say who sent it" in said and "If you stopped it, nothing is wrong" in said, said
+    assert "Root cause" not in said, "a stop is no failure"
+
+
+def test_diagnose_of_a_run_tells_who_stopped_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    world.running_at(12)
+    world.see(f.Command("stop", "alice (pid 7)"))
+    world.after(10)
+    recorded(tmp_path, world)
+    write_attempt(tmp_path, 1, "Received SIGTERM, terminating all processes...\n")
+    main(["diagnose", str(tmp_path)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "attempt 1: The job was stopped on purpose. Nothing in its logs failed before that." in said, said
+    assert "Stop was asked for by alice (pid 7). The run can go on from its last good step." in said, said
+    main(["diagnose", "--json", str(tmp_path)])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["root"]["name"], told["order"]) == ("ended-from-outside", "stop was asked for by alice (pid 7).")
+
+
+@pytest.mark.usefixtures("narrow")
+def test_diagnose_breaks_between_words_on_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "torch.OutOfMemoryError: CUDA out of memory. " + "Tried to allocate 2.00 GiB. " * 5
+    write_attempt(tmp_path, 1, f"Traceback (most recent call last):\n{line}\n")
+    main(["diagnose", str(tmp_path / "attempts/0001/rl.log")])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= max(80, len(str(tmp_path)) + 40), shown
+    assert line.strip() in " ".join(shown.split())
+    monkeypatch.delenv("COLUMNS")
+    main(["diagnose", str(tmp_path / "attempts/0001/rl.log")])
+    assert line.strip() in capsys.readouterr().out, "in a pipe the job's own line stays whole, for grep"
 
 
 def write_attempt(state_dir: Path, number: int, text: str) -> None:
