@@ -50,6 +50,8 @@ def headline(state: State) -> str:
     elif state.mode == "starting":
         words.append(judge(state).sentence.rstrip("."))
     else:
+        if state.mode == "stopped" and state.incident is not None:  # only observed: what happened comes first
+            words.append(state.incident.sentence.rstrip("."))
         words.append(state.why.rstrip("."))
         words += _what_then(state)
         if state.progress.highest is not None and state.mode not in ("finished",):
