@@ -190,7 +190,8 @@ def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:
         return {**status, "sentence": f"{sentence} {error}"}
     word = "unwatched" if found["job"] else "not-running"
     commands = {"start": run.start_command(), "log": run.log_command()}
-    return {**status, **found, "state": word, "commands": commands, "sentence": render.unwatched(found, commands)}
+    status |= {**found, "state": word, "commands": commands}
+    return {**status, "sentence": render.unwatched(status, commands)}
 
 
 def _print_status(answers: list[dict[str, Any]]) -> None:

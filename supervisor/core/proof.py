@@ -115,7 +115,7 @@ def _how(state: State) -> str:
     if ended is None:
         return "nothing"
     if ended.lost:
-        return "an unknown status (its shim is gone, the pod rebooted, or somebody else started it)"
+        return "an unknown status (its shim is gone, the pod rebooted, or a person started it)"
     if ended.signal is not None:
         return f"signal {ended.signal}"
     return f"exit code {ended.exit_code}"

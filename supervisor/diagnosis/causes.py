@@ -99,6 +99,7 @@ class Diagnosis:
     logs: list[Log] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seen: str = ""  # what the supervisor saw from outside before it ended this attempt
+    order: str = ""  # with which a person, or a signal to the daemon, ended it
 
     @property
     def named(self) -> bool:
@@ -153,10 +154,14 @@ class _Kind:
         return max(times, default=None)
 
 
-def diagnose(logs: Sequence[Log], seen: Mapping[str, str] = MappingProxyType({})) -> list[Diagnosis]:
+def diagnose(
+    logs: Sequence[Log],
+    seen: Mapping[str, str] = MappingProxyType({}),
+    orders: Mapping[str, str] = MappingProxyType({}),
+) -> list[Diagnosis]:
     """One for each attempt that the logs are of, in order; the last is the one that people ask about.
 
-    ``seen``: by attempt, what the supervisor saw from outside.
+    ``seen``: by attempt, what the supervisor saw from outside. ``orders``: what it was told to do, which ended it.
     """
     attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
     if not attempts:
@@ -168,6 +173,7 @@ def diagnose(logs: Sequence[Log], seen: Mapping[str, str] = MappingProxyType({})
         told.seen = seen.get(attempt, "")
         if told.seen and told.root is not None and told.root.name == ENDED:
             told.root = None  # the supervisor ended it, for what it had seen
+        told.order = orders.get(attempt, "") if told.root is not None and told.root.name == ENDED else ""
         found.append(told)
     return found
 

@@ -253,17 +253,10 @@ def _words(state: State) -> list[Piece]:
 def _step(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
-        budget, begun = startup_budget(state), state.now - started(state)
-        return [
-            Piece(
-                "start",
-                "no new step yet",
-                begun,
-                budget,
-                budget - begun,
-                f"{span(budget)} without one alone would be acted upon",
-            )
-        ]
+        begun = state.now - state.attempt.started
+        budget = startup_budget(state) + started(state) - state.attempt.started  # with what known reasons explain
+        would = f"{span(budget)} without one alone would be acted upon"
+        return [Piece("start", "no new step yet", begun, budget, budget - begun, would)]
     if state.mode != "running":
         return []
     limits, explained = step_deadline(state), allowance(state)

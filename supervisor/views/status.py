@@ -12,8 +12,9 @@ from supervisor.core.deadlines import allowance, excuse, started, startup_budget
 from supervisor.core.goodput import across, merged
 from supervisor.core.phases import STEP
 from supervisor.core.retention import held, next_to_publish
-from supervisor.core.state import Incident, State
+from supervisor.core.state import UNANSWERED, Incident, State
 from supervisor.core.time_kinds import PRODUCTIVE
+from supervisor.core.training_health import standing
 from supervisor.core.upkeep import publish_until
 from supervisor.core.verdicts import judge, progress_sentence
 from supervisor.core.words import root_line, span
@@ -26,6 +27,7 @@ _STATES = {
     "finishing": "publishing",
     "leaving": "stopping",
 }
+AT_REST = ("stopped", "disk-full", "gave-up", "unfit", "finished")  # no job is there to be judged
 
 
 def state_word(state: State) -> str:
@@ -48,15 +50,22 @@ def headline(state: State) -> str:
     elif state.mode == "starting":
         words.append(judge(state).sentence.rstrip("."))
     else:
+        if state.mode == "stopped" and state.incidents.open is not None:  # only observed: what happened comes first
+            words.append(state.incidents.open.sentence.rstrip("."))
         words.append(state.why.rstrip("."))
+        words += _what_then(state)
         if state.progress.highest is not None and state.mode not in ("finished",):
             words.append(progress_sentence(state))
     if waiting := _last_publish(state):
         words.insert(0, waiting.rstrip("."))
+    for finding in standing(state.worth).values():  # the note below says where to go back to
+        words.insert(0, finding.rstrip("."))
     if state.orders.paused:
         words.insert(0, "paused")
     if state.store.published is not None:
         words.append(f"published step {state.store.published}")
+    if state.settings.has_store and state.live and _store_away(state):
+        words.append("the store takes no step now")
     if state.incidents.open is not None:
         lasts = span(state.now - state.incidents.open.opened)
         why = state.incidents.open.sentence.rstrip(".")
@@ -69,6 +78,27 @@ def headline(state: State) -> str:
         words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
         words += _roots(last, words[-1])
     return "; ".join(words)
+
+
+def _what_then(state: State) -> list[str]:
+    """What a stop leads to, or the command that ends it."""
+    if state.mode == "stopping" and state.attempt.after_stop == "restart":
+        return [f"the job is being stopped, and starts again {from_step(state)}"]
+    waits = state.mode == "gave-up" or (state.mode == "stopped" and not state.orders.wanted)
+    if not waits or "supervisorctl start" in state.why:
+        return []
+    return [f"start it again with: supervisorctl start {state.settings.run_id}".rstrip()]
+
+
+def from_step(state: State) -> str:
+    """Where a start would begin, as far as it is known now."""
+    return f"from step {state.last_good}" if state.last_good is not None else "from the beginning"
+
+
+def _store_away(state: State) -> bool:
+    """Does the store refuse what is sent, or not answer? A pod that may not write has a note of its own."""
+    away = state.store.reason not in ("", *UNANSWERED) or bool(state.publishing.reason)
+    return away and not state.fence.lost
 
 
 def _last_publish(state: State) -> str:
@@ -207,13 +237,14 @@ def explain(state: State) -> dict[str, Any]:
     """Why the core thinks what it thinks: the verdict, the evidence with its age, the next deadline, the past."""
     verdict = judge(state) if state.live else None
     return {
-        "sentence": verdict.sentence if verdict else state.why,
+        "sentence": verdict.sentence if verdict else "; ".join([state.why.rstrip("."), *_what_then(state)]),
         "verdict": asdict(verdict) if verdict else None,
         "excuse": excuse(state),
         "mode": state.settings.mode,
         "paused": state.orders.paused,
         "would_do": belief.would_do(state, verdict) if verdict and verdict.act else "",
-        "evidence": belief.evidence(state),
+        "worthless": list(pinned_steps.findings(state).values()),
+        "evidence": belief.evidence(state) if state.mode not in AT_REST else [],
         "forecast": belief.forecast(state),
         "deadline": _deadline(state),
         "would": ledger_of_would(state),
@@ -234,9 +265,13 @@ def _deadline(state: State) -> dict[str, Any] | None:
         more = f"; known reasons explain {span(extra)} more" if extra else ""
         return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":
-        budget = startup_budget(state)
-        left = budget - (state.now - started(state))
-        return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
+        budget, extra = startup_budget(state), started(state) - state.attempt.started
+        left = budget + extra - (state.now - state.attempt.started)
+        more = f"; known reasons explain {span(extra)} more" if extra else ""
+        return {
+            "sentence": f"The first step after a start may take {span(budget)}{more}.",
+            "seconds_left": round(left, 1),
+        }
     if state.mode == "backing-off":
         return {"sentence": "The next try.", "seconds_left": round(state.recovery.backoff_until - state.now, 1)}
     if _last_publish(state):

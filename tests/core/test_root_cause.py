@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
+from supervisor.core.observe_only import held_back
 from supervisor.views.status import headline, status
 
-from .world import World
+from .world import SETTINGS, World
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -89,3 +93,25 @@ def test_a_snapshot_of_a_version_before_this_one_has_incidents_without_roots() -
     old = encode(world.state.incidents.open)
     del old["roots"]
     assert decode(old) == world.state.incidents.open
+
+
+def test_a_run_that_is_only_observed_gets_its_root_cause_and_tells_first_what_happened() -> None:
+    world = World(replace(SETTINGS, mode="observe"))
+    world.suppress = True
+    world.see(f.DaemonStarted("test", world.settings, "boot"))
+    world.survey()
+    world.see(f.AttemptAdopted(1, None, 77))
+    world.job_up()
+    for number in (11, 12):
+        world.step(number)
+    world.see(f.ErrorSeen("launcher", "component-failed", "Error: Trainer failed with exit code 1"))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(10)
+    (asked,) = world.asked(a.CollectEvidence)
+    assert held_back(asked, "the run is only observed.") is None, "its logs are read"
+    assert world.state.mode == "stopped"
+    world.see(_root())
+    said = headline(world.state)
+    assert said.startswith("The job ended with exit code 1"), said
+    assert "root cause: cuda-oom in the trainer" in said, said
+    assert said.index("Nothing is started") < said.index("root cause"), said

@@ -19,6 +19,7 @@ from supervisor.base import homes
 from supervisor.base.errors import UsageError
 from supervisor.cli import ctl, main, read_state, state_folder, which
 from supervisor.cli.client import NotThereError
+from supervisor.config import run_place
 from supervisor.views import incidents
 from tests.evidence.rig import journal_with_an_incident
 from tests.people.desk import FakeDesk
@@ -162,6 +163,8 @@ def test_a_run_file_in_the_users_own_folder_tells_where_its_state_is(ground: Pat
     both_tell(ground, {"XDG_CONFIG_HOME": str(ground / "config")}, "far")
     both_tell(ground, {"RL_SUPERVISOR_ETC": str(ground / "config/rl-supervisor")}, "far")
     both_tell(ground, {}, str(file))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # as some editors save it
+    assert getattr(run_place.read_place(file), "id", None) == "far"
 
 
 # ---------------------------------------------------------------- by its id
