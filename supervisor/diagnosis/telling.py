@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from supervisor.core.words import size
 from supervisor.diagnosis.causes import CALLED_UNKNOWN, ENDED, Cause, Diagnosis
+from supervisor.diagnosis.frames import is_exception
 from supervisor.diagnosis.seen import Log, Place
 
 WIDTH: Final = 110
@@ -83,7 +84,7 @@ def _one(told: Diagnosis) -> list[str]:
     if told.root.name == ENDED:
         return _ended(told, told.root, where, step)
     root = told.root
-    name = f"{root.text.partition(':')[0]} (unknown)" if root.name == CALLED_UNKNOWN else root.name
+    name = f"{_called(root)} (unknown)" if root.name == CALLED_UNKNOWN else root.name
     lines = [f"{where}Root cause{step}: {name}"]
     lines += _wrapped(root.sentence, "  ")
     lines += ["", *_line(root, "  ")]
@@ -160,6 +161,10 @@ def _line(cause: Cause, indent: str) -> list[str]:
     return lines + [f"{indent}  {_cut(one)}" for one in cause.more]
 
 
+def _called(cause: Cause) -> str:
+    return cause.text.partition(":")[0] if is_exception(cause.text) else "an error"
+
+
 def _told(cause: Cause) -> str:
     times = (
         f"{cause.count} times, {cause.first} to {_end(cause.first, cause.last)}"
@@ -167,7 +172,7 @@ def _told(cause: Cause) -> str:
         else str(cause.first)
     )
     at = f", {cause.first.shown}" if cause.first.shown else ""
-    name = cause.text.partition(":")[0] if cause.name == CALLED_UNKNOWN else cause.name
+    name = _called(cause) if cause.name == CALLED_UNKNOWN else cause.name
     sentence = f"({_cut(cause.text, 120)})" if cause.name == CALLED_UNKNOWN else cause.sentence
     return f"{name}: {sentence} [{times}{at}]"
 
