@@ -8,6 +8,7 @@ test module is imported. What only this process would see (a test that unsets a 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -21,7 +22,7 @@ from supervisor.process import transient
 KEPT = (
     # To find and run programs, and for pytest itself.
     *("PATH", "LD_LIBRARY_PATH", "TERM", "USER", "LOGNAME", "SHELL", "TMPDIR", "TMP", "TEMP", "VIRTUAL_ENV"),
-    *("PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONHASHSEED", "PYTHONWARNINGS"),
+    *("PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONHASHSEED", "PYTHONWARNINGS"),
     *("PYTEST_*", "COVERAGE_*", "COV_*", "CI"),
     # By which a person chooses what is tested, and with what.
     *("FUZZ", "FUZZ_SEED", "POD_EXAMPLES", "PRIME_RL_GIT", "TORCH_PYTHON", "PRACTICE_TORCH_PYTHON", "PIP_AUDIT"),
@@ -37,6 +38,9 @@ def hide_the_machine() -> Path:
     """Redirect this process, and all that it starts, to an empty machine in a new folder; returns that folder."""
     # A short path: sockets are made below it, and Linux allows their names 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="rlm-"))
+    # A container often sets PYTHONDONTWRITEBYTECODE. Each of the thousand Pythons that the tests start would then
+    # compile all modules anew, and pytest all tests: more than half of the suite's time.
+    sys.dont_write_bytecode = False
     for name in set(os.environ):
         if not any(fnmatchcase(name, kept) for kept in KEPT):
             del os.environ[name]
