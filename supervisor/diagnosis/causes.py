@@ -575,8 +575,8 @@ def _where_to_look(raised: Raised | None) -> str:
     look = f"Look at {own} first. " if own else "Read the lines around it. "
     if package:
         look += (
-            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer version of "
-            "it, or the one that the trainer was made for (uv sync). "
+            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer version "
+            "of it, or the one that the trainer was made for (uv sync). "
         )
     return look + "When you know what helps, add an entry to a data file: docs/diagnosis.md says how."
 

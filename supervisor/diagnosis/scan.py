@@ -54,12 +54,13 @@ _LAST_WORDS: Final = re.compile(
 )
 # Errors that no logger wrote: of command lines, git, Docker, Rust, and assertions in C++.
 _PLAIN_ERROR = re.compile(
-    r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )|fatal: |thread '.{1,80}' panicked at "
+    r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )"
+    r"|fatal: |thread '.{1,80}' panicked at "
     r"|.{1,300}: Assertion [`'].{1,300} failed\."
 )
 _GOODBYE = re.compile(
-    r".{0,120}(?:[Ss]hut(?:ting)? ?down|Waiting for (?:application|connections|background)|Finished server|Killing subprocess|"
-    r"[Ee]xiting|[Tt]erminating)"
+    r".{0,120}(?:[Ss]hut(?:ting)? ?down|Waiting for (?:application|connections|background)|Finished server|"
+    r"Killing subprocess|[Ee]xiting|[Tt]erminating)"
 )
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
