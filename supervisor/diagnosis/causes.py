@@ -43,7 +43,7 @@ _COLLECTIVE: Final = frozenset({
 _OF_USERS: Final = frozenset({
     "environment-broken", "environment-missing", "reward-function-error", "module-missing", "fatal-error",
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
-    "config-file-missing", "openai-key-missing",
+    "config-file-missing", "openai-key-missing", "file-missing",
 })  # fmt: skip
 ENDED: Final = "ended-from-outside"
 _UNKNOWN: Final = "An exception that rl-supervisor does not know ended it."
@@ -349,9 +349,16 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
     return found + [
         (steps.after_time(t, other.shift), SURVIVED[role] + 1)
         for other in logs
-        if other is not log and other.first_t is not None
+        if other is not log and other.first_t is not None and _overlap(log, other)
         for role, steps in other.steps.items()
     ]
+
+
+def _overlap(log: Log, other: Log) -> bool:
+    """Were both written at the same time? Else their clocks differ, or they are of two runs."""
+    if log.last_t is None or other.first_t is None:
+        return True
+    return other.first_t + other.shift <= log.last_t + log.shift + GAP_S
 
 
 def _last_step(logs: Iterable[Log]) -> int | None:
@@ -548,9 +555,7 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
     if raised is not None and (signature is None or _is_of_users(signature.name)):
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:
-            cause.sentence = (
-                "Your own code, or the environment's, raised an exception that rl-supervisor does not know."
-            )
+            cause.sentence = "Your own code, or the environment's, raised an exception that has no entry here."
         began = raised
         while began.cause is not None:
             began = began.cause
@@ -575,8 +580,8 @@ def _where_to_look(raised: Raised | None) -> str:
     look = f"Look at {own} first. " if own else "Read the lines around it. "
     if package:
         look += (
-            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer version "
-            "of it, or the one that the trainer was made for (uv sync). "
+            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer "
+            "version of it, or the one that the trainer was made for (uv sync). "
         )
     return look + "When you know what helps, add an entry to a data file: docs/diagnosis.md says how."
 
@@ -590,7 +595,7 @@ def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
     """What the logs tell of the root beside its own line."""
     assert told.root is not None  # noqa: S101 - for the type checker
     half = told.root.name == CALLED_UNKNOWN and any(log.half_line and log.name == told.root.last.file for log in logs)
-    if half and any(event.last.line == log.lines for log, event in root.events):
+    if half and any(event.last.line == log.before + log.lines for log, event in root.events):
         told.root.notes.append("The log's last line has no line end: it may be cut, and its rest may say more.")
     names = {root.name, *(one.name for one in told.cascade)}
     if root.name == PART_ENDED and (ended := _BY_SIGNAL.match(root.event.text)) and int(ended[1]) in _SIGNALS:

@@ -50,9 +50,8 @@ _KNOWN: Final = frozenset({
     "uvloop", "verifiers", "vllm", "vllm_router", "wandb", "websockets", "yaml", "zmq",
 })  # fmt: skip
 
-_RL: Final = frozenset(
-    {"prime_rl", "verifiers", "vllm", "trl", "verl", "openrlhf"}
-)  # also where they are not installed
+# Also where they run from their own folders.
+_RL: Final = frozenset({"prime_rl", "verifiers", "vllm", "trl", "verl", "openrlhf"})
 
 
 @dataclass(frozen=True)
@@ -178,12 +177,15 @@ class Tracebacks:
             self._ignoring.discard(key)
             return None
         now = self._open.get(key)
+        if self._open and number - (oldest := next(iter(self._open.items())))[1].end > MOST_LINES:
+            del self._open[oldest[0]]  # its process says nothing more
+            now = self._open.get(key)
         if now is None:
             if "ray::" in text[:200] and _REMOTE.match(text):
                 cause = self._last.get(key) if key in self._chains else None
                 self._chains.discard(key)
                 if len(self._open) < MOST_OPEN:
-                    self._open[key] = _Open(number, cause)
+                    self._open[key] = _Open(number, cause, end=number)
                 return None
             if any(text.lstrip(" |").startswith(words) for words in _CHAINS):
                 self._chains.add(key)

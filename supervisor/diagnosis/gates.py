@@ -37,12 +37,15 @@ WORKS = re.compile(
     rb".{0,160}Engine (\d{1,4}): .{0,120}generation throughput: (?!0\.0 )"
 )
 WORKS_LINE = re.compile(ORDINARY_LINE.pattern + rb"(?:" + WORKS.pattern + rb")")
-STEP_LINE = re.compile(rb"Step \d{1,12} \|")
+# Steps of prime-rl, and of trainers of other kinds (transformers and TRL, verl).
+STEP: Final = r"Step \d{1,12} \|"
+# Each begins with plain letters, which ``re`` finds much faster than a choice of them.
+_STEPS: Final = tuple(re.compile(one.encode()) for one in (STEP, r"\{'loss': ", r"step:\d{1,12} - "))
 # Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
 BEFORE: Final = 1800
 # Lines of a logger at the level of an error, known or not, in JSON and of torch's own, too.
 _ERRORS: Final = (r"\b(?:ERROR|CRITICAL|FATAL)\b", r'"(?:error|critical|fatal)"', r"\b[WEF]\d{3,4} \d\d:\d\d:")
-# Of ordinary lines: starts, ends, and an engine that was told to end. Of steps there are many: they have STEP_LINE.
+# Of ordinary lines: starts, ends, and an engine that was told to end. Of steps there are many: they have ``steps``.
 _WANTED: Final = (
     r"Starting (?:RL|SFT|orchestrator|from scratch)",
     "finished[.!]",
@@ -67,10 +70,16 @@ def gate() -> Any:
         "Root Cause",
         "above exception",
         IGNORED,
-        "'loss': ",
-        "step:",
     }
     return finder(words, *_ERRORS, *_WANTED)
+
+
+def steps(block: bytes, at: int, end: int) -> list[re.Match[bytes]]:
+    """Steps in order: a log may consist of them."""
+    found = [list(one.finditer(block, at, end)) for one in _STEPS]
+    several = sum(1 for one in found if one) > 1
+    steps = [one for those in found for one in those]
+    return sorted(steps, key=re.Match[bytes].start) if several else steps
 
 
 @cache
@@ -93,4 +102,4 @@ def end_of(raw: bytes) -> int:
 def news() -> Any:
     """Finds what is wanted of ordinary lines."""
     words = {word for signature in SIGNATURES.signatures if signature.quiet for word in signature.words}
-    return finder(words, *_WANTED, STEP_LINE.pattern.decode())
+    return finder(words, *_WANTED, STEP)

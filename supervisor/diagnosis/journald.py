@@ -1,4 +1,4 @@
-"""Exports of systemd's journal (``journalctl -o export`` and ``-o json``) as the lines that ``-o short-iso`` prints.
+"""Exports of systemd's journal (``journalctl -o export``, ``json``, ``json-pretty``) as ``-o short-iso`` prints them.
 
 Formats: systemd.io/JOURNAL_EXPORT_FORMATS. A message with a colour in it is binary there, or a list of numbers.
 """
@@ -15,11 +15,13 @@ from typing import Any, Final
 LONGEST: Final = 1 << 20  # bytes of one field
 _EXPORT = re.compile(rb"\s{0,8}(?:__CURSOR|__REALTIME_TIMESTAMP|__MONOTONIC_TIMESTAMP)=")
 _JSON = re.compile(rb'(?:\x1e|data: )?\{[^\n]{0,4000}"__(?:REALTIME_TIMESTAMP|CURSOR)"')
+_PRETTY = re.compile(rb'\x1e?\{\n\s{1,8}"[^{}]{0,4000}?"(?:__REALTIME_TIMESTAMP|__CURSOR|_BOOT_ID|MESSAGE)" ?:')
+MOST_FIELDS: Final = 4000  # lines of one pretty entry: a message with a colour may have a number in each
 
 
 def is_export(start: bytes) -> bool:
     """Is it the beginning of one?"""
-    return _EXPORT.match(start) is not None or _JSON.match(start) is not None
+    return any(one.match(start) is not None for one in (_EXPORT, _JSON, _PRETTY))
 
 
 class Exported:
@@ -43,6 +45,8 @@ class Exported:
     def _entry(self) -> bytes:
         first = self._file.readline(LONGEST)
         text = first.removeprefix(b"data: ").lstrip(b"\x1e")
+        if text.rstrip() == b"{":
+            return self._pretty(first)
         if text.startswith(b"{"):
             try:
                 record = json.loads(text)
@@ -50,6 +54,19 @@ class Exported:
                 return first
             return _lines(record) + b"\n" if isinstance(record, dict) else first
         return self._fields(first) if first else b""
+
+    def _pretty(self, first: bytes) -> bytes:
+        lines = [first]
+        while len(lines) < MOST_FIELDS and (line := self._file.readline(LONGEST)):
+            lines.append(line)
+            if line.startswith(b"}"):
+                break
+        whole = b"".join(lines)
+        try:
+            said = _lines(json.loads(whole.lstrip(b"\x1e")))
+        except (ValueError, RecursionError):
+            return whole
+        return said + b"\n" * max(1, len(lines) - said.count(b"\n"))
 
     def _fields(self, line: bytes) -> bytes:
         record: dict[str, Any] = {}

@@ -59,8 +59,7 @@ _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
 _PROCESS = re.compile(
     r"\((?:(?P<who>[A-Za-z_]{1,40})[\w .,:/<>#-]{0,120}?)??\b(?:pid|rank)=\d{1,9}[^()]{0,40}\) ?"
-    r"|\(raylet[^()]{0,60}\) ?"
-    r"|\(pid=[a-z_]{1,40}\) ?|\(\w{1,40}\) : "
+    r"|\(raylet[^()]{0,60}\) ?|\(pid=[a-z_]{1,40}\) ?|\(\w{1,40}\) : "
 )
 # What a launcher says of a process that ended stands behind the whole command, which may be of any length.
 _ENDED = re.compile(r"(?:exits with return code = |died with <Signals\.|returned non-zero exit status )[^']{1,40}$")

@@ -54,14 +54,15 @@ _LAST_WORDS: Final = re.compile(
 )
 # Errors that no logger wrote: of command lines, git, Docker, Rust, and assertions in C++.
 _PLAIN_ERROR = re.compile(
-    r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )"
-    r"|fatal: |thread '.{1,80}' panicked at "
+    r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )|fatal: "
+    r"|thread '.{1,80}' panicked at "
     r"|.{1,300}: Assertion [`'].{1,300} failed\."
 )
 _GOODBYE = re.compile(
     r".{0,120}(?:[Ss]hut(?:ting)? ?down|Waiting for (?:application|connections|background)|Finished server|"
     r"Killing subprocess|[Ee]xiting|[Tt]erminating)"
 )
+LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
@@ -162,7 +163,7 @@ def _line_at(block: bytes, start: int, end: int) -> bytes:
     return block[start : found if found >= 0 else end]
 
 
-def _few(steps: list[re.Match[bytes]]) -> list[re.Match[bytes]]:
+def _few(steps: list[tuple[int, re.Match[bytes]]]) -> list[tuple[int, re.Match[bytes]]]:
     """Of very many some of all and the last: what is asked of steps is whether a handful came after something."""
     if len(steps) <= MOST_STEPS:
         return steps
@@ -184,6 +185,7 @@ class _Scan:
     def _begin(self, name: str, role: Role | None, line: int) -> None:
         merged = role in (None, "launcher")
         self.log = Log(name, role, self._attempt, merged, kernel=self._kernel)
+        self.log.before = line
         self.log.ranks.see_name(name)
         self._zero = line  # the lines before it are another log's: numbers are those of the whole file
         self._number = line
@@ -280,14 +282,17 @@ class _Scan:
                 self._works(int(found[1] or found[2] or 0))
         if self._growing:
             self._growing = []  # all of them are ordinary, then
-        counted = at
-        for found in _few(list(gates.STEP_LINE.finditer(block, at, end))):
+        counted, done = at, self._steps_of_job().count
+        for place, found in _few(list(enumerate(gates.steps(block, at, end), 1))):
             start = block.rfind(b"\n", at, found.start()) + 1
             self._number += block.count(b"\n", counted, start)
             counted = start
             raw = _line_at(block, start, end)
             if gates.ORDINARY.match(raw):
                 self._line(raw)
+            elif not found[0].startswith(b"Step"):
+                self._steps_of_job().count = done + place - 1  # those between were not looked at
+                self._line(raw.rpartition(b"\r")[2] or raw)
         self._number = number + block.count(b"\n", at, end)
         self._ordinary = _last_ordinary(block, at, end) or self._ordinary
 
@@ -367,9 +372,8 @@ class _Scan:
         if log.kernel or log.role == "env" or self._told_at is not None:
             return None
         judged = {event.last.line for event in log.events}
-        logged = (
-            ("ERROR", "CRITICAL", "FATAL") if not (log.steps or log.role in ("trainer", "orchestrator")) else ("FATAL",)
-        )
+        lives_on = bool(log.steps) or log.role in ("trainer", "orchestrator")
+        logged = ("FATAL",) if lives_on else ("ERROR", "CRITICAL", "FATAL")
         before, tail = self._last_lines()
         found: tuple[Line, int] | None = None
         for place in range(len(tail), max(0, self._zero - before), -1):
@@ -515,13 +519,32 @@ class _Scan:
         if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
             return
         if (signature := self._match(line, message)) is not None:
+            if "*" in signature.after and not self.log.events:
+                self._look_back()
             event = self._seen(signature, line, message)
             if line.level is None and is_exception(message):
                 event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
-            self._step("job", self.log.steps.get("job", Steps()).count + 1)
+            self._step("job", self._steps_of_job().count + 1)
+
+    def _look_back(self) -> None:
+        """Something failed, and nothing told why: an exception just above whose traceback is not there may."""
+        before, tail = self._last_lines()
+        number = self._number
+        for place in range(len(tail) - 1, max(0, len(tail) - LOOK_BACK, self._zero - before), -1):
+            line = parse(tail[place - 1])
+            if line.level in ("INFO", "DEBUG", "SUCCESS", "TRACE"):
+                return
+            message = line.text.strip()
+            if (raised := bare(message, before + place)) is not None:
+                signature = self._match(line, message)
+                if signature is None or not signature.mild:
+                    self._number = before + place
+                    self._raised(line, raised)
+                    self._number, self._growing = number, []
+                return
 
     def _section(self, name: str) -> None:
         """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
@@ -571,6 +594,10 @@ class _Scan:
             if signature.name == "engine-stalled":
                 of_engine = gates.CORE.match(line.key.encode())
                 self._stalled = event, int(of_engine[1] or 0) if of_engine else 0
+
+    def _steps_of_job(self) -> Steps:
+        """Of a trainer of another kind: they are counted."""
+        return self.log.steps.get("job", Steps())
 
     def _step(self, role: Role, number: int) -> None:
         self.log.steps.setdefault(role, Steps()).add(self._place(), number)
@@ -662,6 +689,8 @@ class _Scan:
         """The lines after an error's own: what a configuration error is about stands there."""
         left = []
         for event, key in self._growing:
+            if self._number - event.last.line > PAGE_LINES:
+                continue
             if key != line.key or not message or line.level is not None or message == event.text:
                 left.append((event, key))
                 continue

@@ -105,6 +105,7 @@ class Log:
     finishes: list[tuple[Role, Place]] = field(default_factory=list)
     ranks: Ranks = field(default_factory=Ranks)
     starts: int = 0
+    before: int = 0  # lines of the same file that are another log's
     lines: int = 0
     bytes: int = 0
     first_t: float | None = None

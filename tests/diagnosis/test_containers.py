@@ -77,6 +77,10 @@ def junk(lines: list[str]) -> bytes:
 WRAPPED = {
     "export": export,
     "json": as_json,
+    "json-pretty": lambda lines: b"".join(
+        json.dumps(json.loads(one), indent="\t").replace('": ', '" : ').encode() + b"\n"
+        for one in as_json(lines).splitlines()
+    ),
     "docker": docker,
     "junk": junk,
     "zeros": lambda lines: b"\0" * 9000 + "\n".join(lines).encode(),
