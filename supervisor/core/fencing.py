@@ -15,7 +15,7 @@ from supervisor.core import facts as f
 from supervisor.core.choose import Choice, choose
 from supervisor.core.evolve import replace
 from supervisor.core.records import Happened
-from supervisor.core.state import BEING_LISTED, NOT_SINCE, Fence, State
+from supervisor.core.state import NOT_SINCE, Fence, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
@@ -240,7 +240,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                 acts.append(a.MarkLeaving(fact.generation))  # it was told to end while it asked
             if state.mode != "surveying":
                 return state, acts
-            return replace(state, local=replace(state.local, asked=state.now, reason=BEING_LISTED)), [
+            return replace(state, local=state.local.being_listed(state.now)), [
                 *acts,
                 a.Survey(),
             ]

@@ -10,7 +10,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
 from supervisor.core.starts import HUNG, shown
-from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
+from supervisor.core.state import Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.unsaved import unsaved
 from supervisor.core.words import span
 
@@ -191,7 +191,7 @@ def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
 
 def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
     # What is on the disk is looked at anew before each start; what was known may be minutes old.
-    state = replace(enter(state, "surveying", why), local=replace(state.local, asked=state.now, reason=BEING_LISTED))
+    state = replace(enter(state, "surveying", why), local=state.local.being_listed(state.now))
     return state, [*acts, a.Survey()]
 
 
@@ -199,7 +199,7 @@ def finish(state: State, acts: Actions) -> tuple[State, Actions]:
     why = "Training is finished; the last step is being published."
     state = replace(
         enter(state, "publishing", why),
-        local=replace(state.local, asked=state.now, reason=BEING_LISTED),
+        local=state.local.being_listed(state.now),
         incidents=replace(state.incidents, open=None),
     )
     return state, [*acts, a.Survey()]

@@ -18,9 +18,11 @@ from supervisor.core.state import (
     Fence,
     Gone,
     GpuMemory,
+    Job,
     Leave,
     Left,
     State,
+    Suspicion,
 )
 from supervisor.core.waking import is_back, wake
 from supervisor.core.watch import NEVER
@@ -49,20 +51,7 @@ def fresh_attempt(state: State) -> State:
         engine=EngineMemory(),
         progress=replace(state.progress, step=None, t=state.now, timed=True),
         left=None,
-        job=replace(
-            state.job,
-            ended=None,
-            processes={},
-            gone=(),
-            work=None,
-            phases={},
-            explained=(),
-            errors={},
-            finishes={},
-            scratch="",
-            growth={},
-            efforts={},
-        ),
+        job=Job(),
         gpus=replace(
             state.gpus,
             by_uuid={
@@ -80,7 +69,7 @@ def fresh_attempt(state: State) -> State:
                 if state.incidents.open is not None and one.t >= state.incidents.open.decided
             ),
         ),
-        suspicion=replace(state.suspicion, sentence="", since=None),
+        suspicion=Suspicion(),
         observing=replace(state.observing, spared=""),
     )
 
@@ -119,7 +108,7 @@ def rebase(state: State) -> State:
                 for uuid, memory in state.gpus.by_uuid.items()
             },
         ),
-        suspicion=replace(state.suspicion, since=None, sentence=""),
+        suspicion=Suspicion(),
     )
 
 
@@ -188,7 +177,7 @@ def suspend(state: State, seconds: float) -> State:
                 for uuid, m in state.gpus.by_uuid.items()
             },
         ),
-        suspicion=replace(state.suspicion, since=None, sentence=""),
+        suspicion=Suspicion(),
     )
 
 

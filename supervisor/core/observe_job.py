@@ -129,9 +129,8 @@ def _host_look(state: State, fact: f.HostLook) -> State:
     state = replace(state, host=replace(state.host, look=fact))
     if fact.oom_kills is None:
         return state
-    rose = (
-        state.host.oom_kills is not None and fact.oom_kills > state.host.oom_kills
-    )  # backwards: another cgroup, a new base
+    known = state.host.oom_kills
+    rose = known is not None and fact.oom_kills > known  # backwards: another cgroup, a new base
     return replace(
         state,
         host=replace(state.host, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.host.oom_t),

@@ -6,7 +6,7 @@ from supervisor.core import facts as f
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, enter, say
 from supervisor.core.observe import fresh_attempt
-from supervisor.core.state import State
+from supervisor.core.state import Ending, State
 from supervisor.core.words import span
 
 
@@ -25,7 +25,7 @@ def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
             state,
             attempt=replace(state.attempt, number=fact.attempt),
             orders=replace(state.orders, wanted=True),
-            ending=replace(state.ending, code=None, said=False),
+            ending=Ending(),
         )
     )
     state = replace(

@@ -9,7 +9,7 @@ from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, enter, forgiven, say, stop, survey, to_go_back, with_all, with_first
-from supervisor.core.state import State
+from supervisor.core.state import Ending, State
 
 
 def react(before: State, state: State, fact: f.Command) -> tuple[State, Actions]:
@@ -59,14 +59,13 @@ def _stop(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
 def _start(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
     state = replace(state, orders=replace(state.orders, wanted=True))
     if state.mode == "stopping" and state.attempt.after_stop == "stop":
-        state = replace(
-            state, attempt=replace(state.attempt, after_stop="restart")
-        )  # the person changed their mind while it was being stopped
+        # The person changed their mind while it was being stopped.
+        state = replace(state, attempt=replace(state.attempt, after_stop="restart"))
     if state.leave.asked:
         return state, [told]  # the next daemon starts it
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
-        state = replace(forgiven(state), ending=replace(state.ending, code=None, said=False))
+        state = replace(forgiven(state), ending=Ending())
         return survey(state, [told, *claim], "Started by a person; looking for checkpoints.")
     return state, [told, *claim]
 
@@ -82,7 +81,7 @@ def _restart(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.live or state.mode == "stopping":
         return with_all([told, *claim], stop(state, "restart", f"Restarted{by}."))
-    state = replace(state, ending=replace(state.ending, code=None, said=False))
+    state = replace(state, ending=Ending())
     return survey(forgiven(state), [told, *claim], "Restarted by a person; looking for checkpoints.")
 
 
@@ -99,7 +98,7 @@ def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Action
     state = replace(
         forgiven(state),
         orders=replace(state.orders, wanted=True),
-        ending=replace(state.ending, code=None, said=False),
+        ending=Ending(),
     )
     state = to_go_back(state, step)
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)

@@ -39,7 +39,7 @@ from supervisor.core.proof import Verdict
 from supervisor.core.records import Hold
 from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
-from supervisor.core.state import State, Would
+from supervisor.core.state import State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.upkeep import can_free, leave, upkeep
 from supervisor.core.verdicts import finished_sentence, judge
@@ -98,7 +98,7 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
         state, told_first = _suspect(state, verdict)
     elif state.suspicion.sentence:
         told_first = [say("cleared", _cleared(state.suspicion.sentence))] if state.suspicion.since else []
-        state = replace(state, suspicion=replace(state.suspicion, sentence="", since=None))
+        state = replace(state, suspicion=Suspicion())
     return with_all(told_first, _while_there_is_room(state, watch))
 
 
@@ -130,9 +130,8 @@ def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:
             f"before it crashes. {state.publishing.reason or 'It goes on once there is room.'}"
         )
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
-        state = replace(
-            state, suspicion=replace(state.suspicion, since=None)
-        )  # whatever else is under suspicion is not when this began
+        # Whatever else is under suspicion is not when this began.
+        state = replace(state, suspicion=replace(state.suspicion, since=None))
         return with_all(acts, incident_stop(state, "disk-full", "disk-full", sentence))
     return state, []
 

@@ -44,7 +44,7 @@ from supervisor.core.moves import (
 )
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.reports import REPORTS
-from supervisor.core.state import BEING_LISTED, ENDED, Mode, Root, State
+from supervisor.core.state import ENDED, Ending, Mode, Root, State
 from supervisor.core.unsaved import unsaved
 from supervisor.core.verdicts import finished_sentence
 from supervisor.core.warnings import warn
@@ -84,18 +84,15 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         )
     state = replace(
         state,
-        ending=replace(state.ending, code=None, said=False),
+        ending=Ending(),
         orders=replace(state.orders, wanted=state.orders.wanted or asked),
     )
     if asked:
-        state = replace(
-            state, orders=replace(state.orders, override=True, asked_step=None, asked_why="", left_higher=False)
-        )
+        orders_anew = replace(state.orders, override=True, asked_step=None, asked_why="", left_higher=False)
+        # A person may have mended what is asked for.
+        state = replace(state, orders=orders_anew, store=replace(state.store, damaged={}))
     else:  # a rollback that the daemon before had begun
         state = replace(state, orders=replace(state.orders, override=state.orders.asked_step is not None))
-    state = (
-        replace(state, store=replace(state.store, damaged={})) if asked else state
-    )  # a person may have mended what is asked for
     if before.mode == "finished" and raised:
         state = replace(state, orders=replace(state.orders, new_config=True))  # the snapshot ends where the run ended
     if fact.adopted == state.attempt.number and before.mode == "stopping":
@@ -219,7 +216,7 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
 def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Actions]:
     """List the disk once more before the daemon ends: a step that was completed just now is published first."""
     state, acts = result
-    return replace(state, local=replace(state.local, reason=BEING_LISTED, asked=state.now)), [
+    return replace(state, local=state.local.being_listed(state.now)), [
         *told,
         *acts,
         a.Survey(),

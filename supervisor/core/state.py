@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from supervisor.core.evolve import replace
 from supervisor.core.facts import Effort, EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
 from supervisor.core.pace import Pace
@@ -462,6 +463,10 @@ class Local:
     reason: str = NOT_LISTED
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     asked: float | None = None
+
+    def being_listed(self, now: float) -> Local:
+        """A survey is asked for: what is known may be minutes old, and only its answer counts."""
+        return replace(self, reason=BEING_LISTED, asked=now)
 
 
 @dataclass(frozen=True)
