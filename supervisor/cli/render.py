@@ -335,9 +335,9 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         rows.append(("job", _living_job(job, now)))
     elif not finished:
         rows.append(("job", "nothing of it runs"))
-    rows.append(("progress", _before_the_end(found)))
+    rows.append(("progress", progress := _before_the_end(found)))
     sentence = str(said.get("sentence") or "")
-    if sentence not in told and sentence != found.get("progress") and not sentence.startswith("shutdown was asked"):
+    if sentence not in f"{told} {progress}" and not sentence.startswith("shutdown was asked"):
         rows.append(("last words", f"{clock(said['wall'], now)} {_without_remedies(sentence, incident)}"))
         told += sentence
     if incident:
