@@ -40,11 +40,8 @@ WORKS = re.compile(
 WORKS_LINE = re.compile(ORDINARY_LINE.pattern + rb"(?:" + WORKS.pattern + rb")")
 # Steps of prime-rl, and of trainers of other kinds (transformers and TRL, verl).
 STEP: Final = r"Step \d{1,12} \|"
-# Each with the letters that it begins with: a log in which none stands is passed over at once.
-_STEPS: Final = tuple(
-    (begins, re.compile(one.encode()))
-    for begins, one in ((b"Step ", STEP), (b"{'loss': ", r"\{'loss': "), (b"step:", r"step:\d{1,12} - "))
-)
+# Each begins with plain letters, which ``re`` finds much faster than a choice of them.
+_STEPS: Final = tuple(re.compile(one.encode()) for one in (STEP, r"\{'loss': ", r"step:\d{1,12} - "))
 # Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
 BEFORE: Final = 1800
 # Lines of a logger at the level of an error, known or not, in JSON and of torch's own, too.
@@ -80,9 +77,7 @@ def gate() -> Any:
 
 def steps(block: bytes, at: int, end: int) -> list[tuple[int, re.Match[bytes]]]:
     """Steps in order, each with how many of other trainers there are up to it: a log may consist of them."""
-    found = [
-        list(one.finditer(block, first, end)) for begins, one in _STEPS if (first := block.find(begins, at, end)) >= 0
-    ]
+    found = [list(one.finditer(block, at, end)) for one in _STEPS]
     several = sum(1 for one in found if one) > 1
     steps = [one for those in found for one in those]
     if several:
