@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import accumulate
 from typing import Any, Final
 
 from supervisor.diagnosis.frames import IGNORED
@@ -74,12 +75,15 @@ def gate() -> Any:
     return finder(words, *_ERRORS, *_WANTED)
 
 
-def steps(block: bytes, at: int, end: int) -> list[re.Match[bytes]]:
-    """Steps in order: a log may consist of them."""
+def steps(block: bytes, at: int, end: int) -> list[tuple[int, re.Match[bytes]]]:
+    """Steps in order, each with how many of other trainers there are up to it: a log may consist of them."""
     found = [list(one.finditer(block, at, end)) for one in _STEPS]
     several = sum(1 for one in found if one) > 1
     steps = [one for those in found for one in those]
-    return sorted(steps, key=re.Match[bytes].start) if several else steps
+    if several:
+        steps.sort(key=lambda one: one.start())
+    numbers = accumulate(not one[0].startswith(b"Step") for one in steps)
+    return list(zip(numbers, steps, strict=True))
 
 
 @cache

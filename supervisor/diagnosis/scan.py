@@ -282,16 +282,17 @@ class _Scan:
                 self._works(int(found[1] or found[2] or 0))
         if self._growing:
             self._growing = []  # all of them are ordinary, then
-        counted, done = at, self._steps_of_job().count
-        for place, found in _few(list(enumerate(gates.steps(block, at, end), 1))):
+        counted, looked_at = at, 0
+        for place, found in _few(list(gates.steps(block, at, end))):
             start = block.rfind(b"\n", at, found.start()) + 1
             self._number += block.count(b"\n", counted, start)
             counted = start
             raw = _line_at(block, start, end)
+            passed, looked_at = place - looked_at - 1, place
             if gates.ORDINARY.match(raw):
                 self._line(raw)
             elif not found[0].startswith(b"Step"):
-                self._steps_of_job().count = done + place - 1  # those between were not looked at
+                self._steps_of_job().count += max(0, passed)
                 self._line(raw.rpartition(b"\r")[2] or raw)
         self._number = number + block.count(b"\n", at, end)
         self._ordinary = _last_ordinary(block, at, end) or self._ordinary
