@@ -8,7 +8,7 @@
 #       --env-file /etc/rl-supervisor/my-run.env rl-pod /etc/rl-supervisor/my-run.toml
 #
 # Keys come in when the container is run. None is in a layer: no ARG or ENV holds one, and .dockerignore lets through only
-# the files that are named in it. docs/operations.md says how it is run on Vast.ai and RunPod, and what its exit codes mean.
+# the files that are named in it. docs/containers.md says how it is run on Vast.ai and RunPod, and what its exit codes mean.
 # What changes rarely comes first, so that a change of the supervisor builds two small layers and nothing of the trainer.
 
 # prime-rl, or none.

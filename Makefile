@@ -23,6 +23,8 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m bench.house --check
+	$(BIN)/python docs/words.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench

@@ -9,6 +9,8 @@ Five are not among "all", since they take long, and end with exit code 1 where a
 the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
 fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, and `diagnose`, how fast it
 reads logs (`python -m bench.flood --help`, and so on).
+
+`python -m bench.house` runs nothing: it measures the program's own size, imports, names and words.
 """
 
 from __future__ import annotations

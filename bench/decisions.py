@@ -211,7 +211,7 @@ def advised_interval(hours: float) -> int:
         return policies[-1]
 
     simulate(load_scenario("no-spot"), hours=hours, seed=1, factory=make)
-    ledgers = {str(number): policy.state.ledger for number, policy in enumerate(policies)}
+    ledgers = {str(number): policy.state.books.ledger for number, policy in enumerate(policies)}
     advice = advise(measured(merged(ledgers)))
     assert advice.steps is not None, advice.sentence
     return advice.steps

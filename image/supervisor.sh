@@ -8,7 +8,7 @@
 set -euo pipefail
 venv=/opt/rl-supervisor names=/opt/names
 
-# Of the project's optional parts: stores at s3://. py-spy makes the evidence's stacks (docs/operations.md, "Stacks").
+# Of the project's optional parts: stores at s3://. py-spy makes the evidence's stacks (docs/evidence.md, "Stacks").
 wanted() {
   python3 - <<'END'
 import tomllib

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pynvml
 
-from supervisor.base import homes, unix_socket
+from supervisor.base import homes, socket_paths
 from supervisor.process import transient
 
 KEPT = (
@@ -55,7 +55,7 @@ def hide_the_machine() -> Path:
         "ZIG_GLOBAL_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"rl-supervisor-zig-{os.geteuid()}"),
     }
     homes.SYSTEM_CONFIG, homes.SYSTEM_STATE = folder / "etc", folder / "lib"
-    unix_socket.SYSTEM_DIR = folder / "run"
+    socket_paths.SYSTEM_DIR = folder / "run"
     transient.BOOTED = folder / "no-systemd"
     pynvml.CDLL = _no_library  # the variable counts only from a process's start on
     return folder

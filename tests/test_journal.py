@@ -50,7 +50,7 @@ def test_a_new_daemon_rebuilds_the_same_state(tmp_path: Path) -> None:
     journal.close()
     rebuilt, _ = Journal(tmp_path).rebuild()
     assert rebuilt == state
-    assert rebuilt.incidents[-1].sentence.startswith("vLLM died silently")
+    assert rebuilt.incidents.closed[-1].sentence.startswith("vLLM died silently")
 
 
 def test_rebuilding_starts_from_the_last_snapshot(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_observation_that_this_version_cannot_take_costs_itself_alone(
     again = Journal(tmp_path)
     state, count = again.rebuild()
     assert again.set_aside is None
-    assert (state.attempt, state.mode) == (expected.attempt, expected.mode)
+    assert (state.attempt.number, state.mode) == (expected.attempt.number, expected.mode)
     assert count > 5, "what came after it was followed"
     again.close()
 
@@ -298,7 +298,7 @@ def test_a_full_disk_releases_the_ballast_and_never_raises(tmp_path: Path) -> No
     assert (tmp_path / "journal.ballast").stat().st_size == BALLAST_BYTES
     state = Journal(tmp_path).rebuild()[0]
     assert state.progress.reward_step == 50
-    assert state.work is not None, "what could not be written is in the snapshot that follows"
+    assert state.job.work is not None, "what could not be written is in the snapshot that follows"
 
 
 def test_the_write_ahead_log_is_emptied_beside_the_loop_and_never_by_its_writes(tmp_path: Path) -> None:

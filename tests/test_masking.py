@@ -70,6 +70,19 @@ SECRET = "zG7pQ2vN8kLm4RtY"
         f"HF_TOKEN='short {SECRET}'",
         f"Passphrase: correct horse {SECRET}",
         f"eyJhbGciOiJIUzI1NiJ9.{SECRET}.{SECRET}",
+        f"sshpass -p {SECRET} ssh root@10.0.0.7",
+        f"sshpass -p'{SECRET}' rsync -a x y",
+        f"['sshpass', '-p', '{SECRET}', 'ssh']",
+        f"docker login -u bob -p {SECRET} ghcr.io",
+        f"podman login ghcr.io --username bob -p '{SECRET}'",
+        f"['docker', 'login', '-p', '{SECRET}']",
+        f"mysql -h db -u root -p{SECRET} runs",
+        f"mysqldump --single-transaction -uroot -p'{SECRET}' runs",
+        f"sshpass -p 'two {SECRET}' ssh host",
+        f"tailscale up --authkey=tskey-auth-{SECRET}",
+        f"joined with tskey-client-{SECRET}-{SECRET}",
+        f"GET /proxy?to=https%3A%2F%2Fbob%3A{SECRET}%40host.example%2Fx",
+        f"GET /proxy?to=https%253A%252F%252Fbob%253A{SECRET}%2540host.example%252Fx",
     ],
 )
 def test_secrets_are_masked_by_name_and_by_shape(text: str) -> None:
@@ -115,6 +128,11 @@ def test_what_is_no_secret_stays() -> None:
         "HF_TOKEN_PATH=/root/.cache/huggingface/token\n"
         "PWD=/root/prime-rl\n"
         "{'token_path': '/root/.cache/huggingface/token', 'max_tokens': 8192}\n"
+        '{"token": "checkpoint-3000", "step": 3000}\n'
+        "token: global_step_3000\ntoken: checkpoint-3000\nstop_token=checkpoint-3000\n"
+        "ssh -p 22022 root@pod; mkdir -p /data/runs; docker run -p 8000:8000 image\n"
+        "docker login ghcr.io; mkdir -p /data/runs\n"
+        "mysql -P3306 -u root -p runs\nmysql --port 3306 --protocol=tcp\n"
     )
     assert masked(text) == text
 
@@ -168,6 +186,14 @@ def test_a_known_value_is_masked_however_it_is_written(shown: str) -> None:
     plain = "Zq8 pass/word+41"
     secrets.remember(plain)
     assert "word" not in masked(shown.format(quote(plain, safe="")))
+
+
+def test_a_password_that_was_encoded_twice_is_known_by_its_value() -> None:
+    known = "pa@ss/wo:rd%7"
+    secrets.remember(known)
+    twice = quote(quote(known, safe=""), safe="")
+    assert "***" in masked(f"GET /x?to={twice}&step=3"), twice
+    assert masked(f"GET /x?to={twice}&step=3").endswith("&step=3")
 
 
 def test_command_lines_hide_the_word_after_a_telling_option() -> None:

@@ -14,8 +14,8 @@ from supervisor.base.errors import TryAgainError
 from supervisor.core.codec import encode
 from supervisor.core.decide import decide
 from supervisor.core.facts import Command
-from supervisor.core.journal_lost import Orders
-from supervisor.core.state import State
+from supervisor.core.journal_lost import OldOrders
+from supervisor.core.state import Attempt, Orders, State
 from supervisor.daemon import witness
 from supervisor.daemon.witness import Witness
 from supervisor.journal.journal import Journal
@@ -181,13 +181,13 @@ def test_without_either_witness_it_is_said_that_nobody_knows(tmp_path: Path) -> 
 def test_orders_are_written_before_the_next_turn_and_the_rest_beside_the_loop(tmp_path: Path) -> None:
     journal, _, kept = again(tmp_path)
     kept.note(State(), journal)
-    kept.note(State(attempt=5), journal)
+    kept.note(State(attempt=Attempt(number=5)), journal)
     known = witness.read(tmp_path)
     assert known is not None and known.attempt == 0
-    kept.note(State(attempt=5, paused=True), journal)
+    kept.note(State(attempt=Attempt(number=5), orders=Orders(paused=True)), journal)
     known = witness.read(tmp_path)
-    assert known is not None and (known.attempt, known.orders) == (5, Orders(paused=True))
-    kept.note(State(attempt=6, paused=True), journal)
+    assert known is not None and (known.attempt, known.orders) == (5, OldOrders(paused=True))
+    kept.note(State(attempt=Attempt(number=6), orders=Orders(paused=True)), journal)
     kept.keep()
     assert (witness.read(tmp_path) or known).attempt == 6
     journal.close()
@@ -204,7 +204,7 @@ def test_a_full_disk_costs_one_warning_and_no_turn(
     with monkeypatch.context() as patch:
         patch.setattr(witness, "write_atomically", full)
         for number in range(3):
-            kept.note(State(attempt=number), journal)
+            kept.note(State(attempt=Attempt(number=number)), journal)
     assert witness.read(tmp_path) is None
     kept.keep()
     assert (witness.read(tmp_path) or kept.before) is not None, "once there is room"
@@ -252,5 +252,5 @@ def test_the_loss_stands_among_the_incidents(tmp_path: Path) -> None:
     journal.record(observation, state, decision.state, decision.actions)
     (incident,) = told(tmp_path)
     assert (incident["sentence"], incident["open"]) == ("The journal was lost.", False)
-    assert encode(decision.state.incidents[0])
+    assert encode(decision.state.incidents.closed[0])
     journal.close()

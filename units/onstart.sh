@@ -9,8 +9,8 @@
 # which obeys the daemon's exit codes: 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it; 75 and
 # crashes are tried again, with back-off.
 #
-# A provider's SIGTERM goes to process 1 of the container, and to nobody else: where that is the provider's own script, the
-# daemon in the background hears nothing of it. So, where notice is given (RunPod), be process 1: `--foreground` as the
+# A provider's SIGTERM goes to process 1 of the container alone: where that is the provider's own script, the
+# daemon in the background does not get it. So, where notice is given (RunPod), be process 1: `--foreground` as the
 # container's command, or `-- COMMAND` with what it started until now (`onstart.sh my-run -- /start.sh`). COMMAND then runs
 # beside the daemon. SIGTERM is handed to the daemon, and once that has left well, to COMMAND. When the daemon ends by
 # itself, COMMAND goes on, so that ssh still works; the end of all is the end of COMMAND then.
@@ -33,7 +33,7 @@
 # read-only, everything goes below /var/tmp/rl-supervisor-UID.
 set -uo pipefail
 shopt -s execfail # a program that cannot be started is tried again
-umask 022         # whatever the caller's is: nobody else may change what is installed and written here
+umask 022         # not the caller's: no other user may change what is installed and written here
 
 # A signal that comes while bash is in a $( ) is lost now and then (5.2: "trap: line 2: unexpected EOF"), so where a trap is
 # set there is none, here neither.
@@ -233,7 +233,7 @@ beside() {
   exec {silent}<> <(:) # nothing ever comes out of it
   run='' command='' stopping=''
   trap on_stop TERM INT
-  set -m # else they would ignore Ctrl-C, and with them whoever logs in
+  set -m # else they would ignore Ctrl-C, and so would the shells of people who log in
   "$@" {silent}>&- &
   command=$!
   bash "${BASH_SOURCE[0]}" --foreground ${name:+"$name"} {silent}>&- &
@@ -258,7 +258,7 @@ own_folders() {
     there=/var/tmp/rl-supervisor-$(id -u)
     # shellcheck disable=SC2174 # /var/tmp itself is there
     mkdir -p -m 700 "$there" && [[ -O $there ]] ||
-      need_person "has no home folder, and $there belongs to somebody else: set HOME to a folder that this user may write"
+      need_person "has no home folder, and $there belongs to another user: set HOME to a folder that this user may write"
   fi
   locks=/tmp/rl-supervisor-$(id -u)
   logs=${XDG_STATE_HOME:-$there/.local/state}/rl-supervisor
@@ -301,7 +301,7 @@ log=${RL_SUPERVISOR_LOG:-$logs/$name.log}
 write_run_file
 command -v flock >/dev/null || need_person "needs flock: apt-get install util-linux"
 mkdir -p "$locks" || need_person "cannot make $locks: set RL_SUPERVISOR_LOCKS to a folder of yours"
-[[ -O $locks ]] || need_person "$locks belongs to somebody else: set RL_SUPERVISOR_LOCKS to a folder of yours"
+[[ -O $locks ]] || need_person "$locks belongs to another user: set RL_SUPERVISOR_LOCKS to a folder of yours"
 exec 9>>"$locks/onstart-$name.lock" || need_person "cannot write $locks/onstart-$name.lock"
 if ! flock -n 9; then
   say "$name is supervised already"

@@ -13,7 +13,7 @@ from pathlib import Path
 from supervisor.base.errors import SupervisorError
 
 LARGEST = 256 << 10  # bytes of one answer
-WRITTEN_S = 1.0  # since its last change: whoever wrote half a line a moment ago is still at it
+WRITTEN_S = 1.0  # since its last change: a process that wrote half a line a moment ago is still at it
 
 
 class NoLogError(SupervisorError):

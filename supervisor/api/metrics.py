@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Labels = Mapping[str, str]
-Sample = tuple[Labels, float]
 
 KNOWN_STATES = (
     "stopped",

@@ -49,9 +49,6 @@ OF_A_STEP = ("pin", "unpin", "rollback")
 _STEP = re.compile(r"[0-9]{1,9}", re.ASCII)
 _PROCESS = re.compile(r"[0-9]{1,9}:[0-9]{1,18}", re.ASCII)
 
-STATES = metrics.KNOWN_STATES
-"""Words of ``status()["state"]``."""
-
 LONGEST_WAIT_S = 30
 MOST_EVENTS = 1000
 MOST_LINES = 10_000
@@ -73,7 +70,7 @@ class Desk(Protocol):
     def status(self) -> dict[str, Any]:
         """Everything `supervisorctl status` shows; keys and units are described in docs/architecture.md.
 
-        run, state (one of STATES), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
+        run, state (of metrics), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
         recent ones), reward, loss, attempt, restarts, pid, last_good_step, published_step,
         local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
         problem}], worthless [sentence], held [step],
@@ -127,7 +124,7 @@ class Api:
     def __init__(
         self, desk: Desk, socket_path: Path, mode: int = 0o600, tcp: str | None = None, group: str | None = None
     ) -> None:
-        """``mode`` and ``group``: whom the socket answers besides its owner and root (``unix_socket.Door``)."""
+        """``mode`` and ``group``: who gets an answer besides the owner and root (``unix_socket.Door``)."""
         self._desk = desk
         self._path = socket_path
         self._mode, self._group = mode, group

@@ -48,9 +48,9 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         *,
         refusal: Callable[[socket.socket], Callable[[], str] | None] = lambda connection: None,
     ) -> None:
-        """``refusal``: for a connection whose other end is not let in what makes the sentence that it is told.
+        """``refusal``: for a connection that is not let in, a function that makes the sentence for its other end.
 
-        It is asked in the loop that accepts, and must not wait for anybody; the sentence is made in a thread.
+        It is asked in the loop that accepts, and must not wait; the sentence is made in a thread.
         """
         # Not TCPServer's own __init__: it would make a socket of its own.
         socketserver.BaseServer.__init__(self, ("", 0), handler)
@@ -119,7 +119,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
                     pass  # it ended at this very moment
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle is nobody's error; anything else was said by the handler."""
+        """A client that went away in the middle is no error; the handler has said anything else."""
 
     def _free(self, request: socket.socket) -> None:
         with self._lock:
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
         return data
 
     def _read_the_rest(self) -> None:
-        """A connection that is closed on a body that nobody read is reset, and the answer is lost with it."""
+        """A connection that is closed on an unread body is reset, and the answer is lost with it."""
         if not self._body_read:
             with contextlib.suppress(OSError, RefusedError):
                 self.body()

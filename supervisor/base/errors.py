@@ -17,6 +17,10 @@ class SupervisorError(Exception):
     """
 
     exit_code = EXIT_PERSON_NEEDED
+    is_clause = False
+    """Its text is a clause, since other sentences quote it; alone, it is made a sentence."""
+    holds_by_hand = False
+    """``exit_code`` is also that of a command by hand, which else ends with 1 (2 for wrong usage)."""
 
 
 class UsageError(SupervisorError):

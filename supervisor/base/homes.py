@@ -35,7 +35,7 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
     """Folder above ``rl-supervisor/ID``, for a user who is not root: $XDG_STATE_HOME, else ~/.local/state.
 
     (XDG Base Directory Specification 0.8, which also says that a relative path counts as not set.) Where the home is
-    missing or read-only: /var/tmp/rl-supervisor-UID. Raises ConfigError when somebody else has made that.
+    missing or read-only: /var/tmp/rl-supervisor-UID. Raises ConfigError when another user has made that.
     """
     told = env.get("XDG_STATE_HOME", "")
     if told.startswith("/"):
@@ -49,7 +49,7 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
     last = VAR_TMP / f"rl-supervisor-{os.geteuid()}"
     if os.path.lexists(last) and last.lstat().st_uid != os.geteuid():
         raise ConfigError(
-            f"There is no home folder to keep the run's journal in, and {last} belongs to somebody else: set "
+            f"There is no home folder to keep the run's journal in, and {last} belongs to another user: set "
             "run.state_dir, or XDG_STATE_HOME, to a folder that this user may write."
         )
     return last
@@ -98,7 +98,7 @@ def state_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     try:
         places.append(state_home(env) / "rl-supervisor")
     except ConfigError:
-        pass  # the last resort is somebody else's: nothing of ours is in it
+        pass  # the last resort is another user's: nothing of ours is in it
     return tuple(dict.fromkeys(reversed(places)))[::-1]
 
 

@@ -1,17 +1,18 @@
-"""One small question to a web server, http or https, with one limit for all of it.
+"""One small question to a web server, http or https, with one deadline and one limit in memory for all of it.
 
-For what people name in the run file: a page that tells when the pod goes, a page that wants to hear that all is well.
-Redirects are not followed, and nothing of a URL is ever put in a message: it may be a secret.
+The library's own time-outs count from the last byte: a server that drips would hold us for ever. Redirects are not
+followed, and nothing of a URL is ever put in a message: it may be a secret.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
+import io
 import socket
-import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import urlsplit
 
 LIMIT_BYTES = 64 << 10
@@ -22,11 +23,24 @@ class Page:
     """What a server answered: its status, and the beginning of what came with it."""
 
     status: int
-    text: str
+    body: bytes
+    is_cut: bool = False
+    """There was more than the limit."""
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(errors="replace")
 
 
 class NoAnswerError(Exception):
-    """Why there was no answer, a clause for people without the address."""
+    """Why there was no answer, a clause for people without the address. ``cause``: what the library raised.
+
+    ``connected``: did the server take the connection?
+    """
+
+    def __init__(self, clause: str, cause: Exception | None = None, *, connected: bool = False) -> None:
+        super().__init__(clause)
+        self.cause, self.connected = cause, connected
 
 
 def problem_of(url: str) -> str:
@@ -54,43 +68,87 @@ def ask(
     *,
     timeout_s: float = 10.0,
     body: bytes | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+    opened: Callable[[int], None] = lambda port: None,
 ) -> Page:
-    """Ask once. Raises NoAnswerError when no answer has come whole within ``timeout_s`` seconds."""
+    """Ask once. ``opened`` is given the local port once the connection stands.
+
+    Raises NoAnswerError when no answer has come whole within ``timeout_s`` seconds. Of an answer outside 200 to 299
+    the status is enough.
+    """
+    deadline = time.monotonic() + timeout_s
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
-    late = threading.Event()
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    said = {"User-Agent": "rl-supervisor", "Connection": "close", **(headers or {})}
-    timer: threading.Timer | None = None
+    stream: _Stream | None = None
     try:
         connection.connect()
-        # The library's own time-outs count from the last byte: a server that drips would hold us for ever.
-        timer = threading.Timer(timeout_s, _cut, (connection.sock, late))
-        timer.daemon = True
-        timer.start()
+        stream = _Stream(connection.sock, deadline)
+        opened(connection.sock.getsockname()[1])
+        connection.sock = cast(socket.socket, stream)
+        said = {"User-Agent": "rl-supervisor", "Connection": "close", **(headers or {})}
         connection.request(method, target, body=body, headers=said)
         answer = connection.getresponse()
-        data = answer.read(LIMIT_BYTES)
-        if len(data) < LIMIT_BYTES and answer.length:  # the library takes an answer that was cut for a short one
-            raise http.client.IncompleteRead(data, answer.length)
-        return Page(answer.status, data.decode(errors="replace"))
-    except TimeoutError:
-        raise NoAnswerError(f"no answer within {timeout_s:g} s") from None
+        with answer:
+            return _page(answer, limit_bytes)
+    except TimeoutError as error:
+        whole = "whole " if stream is not None and stream.began else ""
+        raise NoAnswerError(f"no {whole}answer within {timeout_s:g} s", error, connected=stream is not None) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        if late.is_set():
-            raise NoAnswerError(f"no whole answer within {timeout_s:g} s") from None
-        raise NoAnswerError(_clause(error)) from None
+        # http.client raises ValueError for a status or a chunk size that is no number.
+        raise NoAnswerError(_clause(error), error, connected=stream is not None) from None
     finally:
-        if timer is not None:
-            timer.cancel()
         connection.close()
+        if stream is not None:
+            stream.connection.close()
 
 
-def _cut(connection: socket.socket, late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+def _page(answer: http.client.HTTPResponse, limit_bytes: int) -> Page:
+    try:
+        data = answer.read(limit_bytes + 1)
+        if len(data) <= limit_bytes and answer.length:  # the library takes an answer that was cut for a short one
+            raise http.client.IncompleteRead(data, answer.length)
+    except (OSError, http.client.HTTPException, ValueError):
+        if 200 <= answer.status < 300:
+            raise
+        data = b""
+    return Page(answer.status, data[:limit_bytes], len(data) > limit_bytes)
+
+
+class _Stream(io.RawIOBase):
+    """A connection with one deadline for all of it: what http.client takes for a socket."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self.connection = connection
+        self.began = False
+        """A byte of the answer has come."""
+        self._deadline = deadline
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """http.client closes its socket when the answer's head is read; the body is still to come."""
+
+    def sendall(self, data: bytes) -> None:
+        self._set_timeout()
+        self.connection.sendall(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        self._set_timeout()
+        count = self.connection.recv_into(buffer)
+        self.began = True
+        return count
+
+    def _set_timeout(self) -> None:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self.connection.settimeout(left_s)
 
 
 def _clause(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import gzip
 import json
 import os
@@ -103,7 +103,8 @@ def _priority_line(record: Record) -> str:
 class JournalOutlet:
     """journald's native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL): one datagram a record, every field indexed.
 
-    Where the socket is missing or full, the sentence goes to stderr with its priority, which is the journal too.
+    Where the socket is missing or full, or the record too large for a datagram (about 200 KB), the sentence goes to
+    stderr with its priority, which is the journal too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,35 +118,13 @@ class JournalOutlet:
         try:
             self._socket.sendto(data, self._path)
             self._socket.settimeout(PATIENCE_S)
-        except TimeoutError:
-            self._socket.settimeout(0.001)
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                self._socket.settimeout(0.001)
             self._fallback.write(record)
-        except OSError:
-            if not self._send_as_file(data):
-                self._fallback.write(record)
 
     def close(self) -> None:
         self._socket.close()
-
-    def _send_as_file(self, data: bytes) -> bool:
-        """Records too large for a datagram travel as a sealed memory file."""
-        if len(data) < PIECE:
-            return False
-        try:
-            fd = os.memfd_create("journal-entry", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            os.write(fd, data)
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
-            self._socket.sendmsg([b""], rights, 0, self._path)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return True
 
 
 def journal_datagram(record: Record) -> bytes:
@@ -175,9 +154,9 @@ def _journal_field(name: str, value: str) -> bytes:
 class RotatedFile:
     """JSON lines in a file of at most ``limit_bytes``; ``keep`` older ones are FILE.1, FILE.2.gz ... FILE.keep.gz.
 
-    Not logging.handlers.RotatingFileHandler: it buffers, so that a full disk comes back as an error much later. Several
-    processes may append to one file; only the one that holds its lock rotates, and the others follow. A file that
-    somebody has deleted or moved away is made anew. What is no plain file (/dev/null) is never rotated.
+    Not logging.handlers.RotatingFileHandler: it buffers, so that a full disk comes back as an error much later. One
+    process writes it: a daemon holds the lock of its run. A file that was deleted or moved away is made anew. What is
+    no plain file (/dev/null) is never rotated.
     """
 
     def __init__(self, path: Path, limit_bytes: int = 20_000_000, keep: int = 5) -> None:
@@ -215,13 +194,10 @@ class RotatedFile:
     def _ready(self, length: int) -> int:
         """The open file, with room for so many bytes."""
         if self._fd is not None and not self._is_there():
-            self.close()  # deleted, moved away, or rotated by another process
+            self.close()
         if self._fd is not None and self._plain and self._size and self._size + length > self._limit:
-            try:
-                if _locked(self._fd):
-                    self._rotate()
-            except OSError:
-                pass  # a folder that takes no new names: the file grows on, which loses less than to say nothing
+            with contextlib.suppress(OSError):  # a folder that takes no new names: the file grows on, and loses nothing
+                self._rotate()
         if self._fd is None:
             self._fd = self._open()
         return self._fd
@@ -229,14 +205,9 @@ class RotatedFile:
     def _is_there(self) -> bool:
         try:
             found = self._path.stat()
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True  # cannot be told; what is open still takes lines
-        if (found.st_dev, found.st_ino) != self._file:
-            return False
-        self._size = found.st_size  # also what others wrote
-        return True
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)  # cannot be told: what is open still takes lines
+        return (found.st_dev, found.st_ino) == self._file
 
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -244,8 +215,6 @@ class RotatedFile:
         found = os.fstat(fd)
         self._size, self._file = found.st_size, (found.st_dev, found.st_ino)
         self._plain = stat.S_ISREG(found.st_mode)
-        if self._plain:
-            _locked(fd)  # from now on the one that rotates is us, if it is nobody yet
         return fd
 
     def _rotate(self) -> None:
@@ -256,15 +225,11 @@ class RotatedFile:
             os.truncate(self._path, 0)
             self._size = 0
             return
-        for number in range(self._keep, 0, -1):
-            for ending in ("", ".gz"):
-                older = self._old(number, ending)
-                if not older.exists():
-                    continue
-                if number == self._keep:
-                    older.unlink()
-                else:
-                    older.replace(self._old(number + 1, ending))
+        for ending in ("", ".gz"):
+            self._old(self._keep, ending).unlink(missing_ok=True)
+            for number in range(self._keep - 1, 0, -1):
+                with contextlib.suppress(FileNotFoundError):
+                    self._old(number, ending).replace(self._old(number + 1, ending))
         self._path.replace(self._old(1))
         self.close()
         second = self._old(2)
@@ -274,17 +239,6 @@ class RotatedFile:
 
     def _old(self, number: int, ending: str = "") -> Path:
         return self._path.with_name(f"{self._path.name}.{number}{ending}")
-
-
-def _locked(fd: int) -> bool:
-    """Take the file's lock; False while another process has it. Where no locks exist (some networks), it is ours."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _pack(path: Path) -> None:
@@ -297,7 +251,5 @@ def _pack(path: Path) -> None:
         making.replace(packed)
         path.unlink()
     except OSError:
-        try:
+        with contextlib.suppress(OSError):
             making.unlink(missing_ok=True)
-        except OSError:
-            return

@@ -33,8 +33,14 @@ _KEYS = (
     r"passw(?:or)?d|passphrase|(?:api|access|application|encryption|private|secret)[_-]?key(?:[_-]?id)?|account_?key"
     r"|(?:wandb|auth)[_-]?key|client_?secret"
 )
+# Of a command, also as a list: what parts its words, a character of one, and a word that is a secret.
+_GAP, _WORD = r"""(?:["']?,?\s{1,2})""", r"""[^\s"',|;&]"""
+_BETWEEN = rf"""{_GAP}["']?"""
+_ARGUMENT = r"""(?:["'](?!\*\*\*)(?P<quoted>[^"'\r\n]{3,256})["']|(?!\*\*\*)(?P<value>[^\s"']{3,256}))"""
 _NO_NUMBER = r"(?![0-9.,e+-]+(?:\s|$))"
 _IS = r"""["']?\]?\s{0,3}+[=:]\s{0,3}+"""
+# "token": "checkpoint-3000": words and a number name a thing; no program makes such a key.
+_NO_NAME = r"""(?!["']?[a-z]{2,14}(?:[-_][a-z]{2,14})?[-_][0-9]{1,7}(?:[\s"',;}\]]|$))"""
 
 
 def _either(before: str, least: int) -> str:
@@ -53,10 +59,10 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         # "Unexpected token: something" is prose, and "per token: 0.0123456789" a number.
         (
             ("token",),
-            _either(rf"(?i)token(?!iz|s){_ENDS}{_IS}(?=[\"'bBrRuU]{{0,3}}\S*[0-9])(?![0-9.,e+-]+(?:\s|$))", 8),
+            _either(rf"(?i)token(?!iz|s){_ENDS}{_IS}{_NO_NAME}(?=[\"'bBrRuU]{{0,3}}\S*[0-9]){_NO_NUMBER}", 8),
         ),
-        (("token",), rf"(?i)token(?!iz|s){_ENDS}{_IS}{_QUOTED % 8}"),
-        (("token",), rf"(?i)token(?!iz|s){_ENDS}[\"']?\]?={_NO_NUMBER}{_VALUE}{{8,}})"),
+        (("token",), rf"(?i)token(?!iz|s){_ENDS}{_IS}{_NO_NAME}{_QUOTED % 8}"),
+        (("token",), rf"(?i)token(?!iz|s){_ENDS}[\"']?\]?={_NO_NUMBER}{_NO_NAME}{_VALUE}{{8,}})"),
         (("passphrase",), rf"""(?i)passphrase{_IS}(?!["']|\*\*\*)(?P<value>[^\r\n"']{{8,}})"""),  # many words
         # NAMES of variables, which are telling by their ends.
         (("_pass", "key", "auth"), _either(r"(?:_PASS|_KEY|_KEY_ID|APIKEY|_AUTH)" + _IS, 8)),
@@ -127,6 +133,19 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
             ("curl", "--user"),
             r"""(?<![\w-])(?:-u|--user)[ =]?["']?[^\s:"']{1,128}:(?![0-9]+\b|\*\*\*)(?P<value>[^\s"']{4,})""",
         ),
+        # sshpass -p X; docker login -u bob -p X; mysql -pX ("-p X" asks, and X is the database); as text and as a list.
+        (("sshpass",), rf"\bsshpass{_BETWEEN}-p{_GAP}?{_ARGUMENT}"),
+        (
+            ("login",),
+            (
+                r"""\b(?:docker|podman|nerdctl|buildah|skopeo|oras|crane|registry)["']?,?\s["']?login"""
+                rf"(?:{_BETWEEN}(?!-p){_WORD}+){{0,8}}?{_BETWEEN}-p(?:{_GAP}|=)?{_ARGUMENT}"
+            ),
+        ),
+        (
+            ("mysql", "mariadb"),
+            rf"\b(?:mysql|mariadb)[\w-]{{0,20}}(?:{_BETWEEN}(?!-p[^-]){_WORD}+){{0,12}}?{_BETWEEN}-p{_ARGUMENT}",
+        ),
         # vastai set api-key KEY; prime config set-api-key KEY
         (("api",), r"""(?i)\bapi[_-]?key\s+["']?(?=[\w-]{0,60}[0-9])(?P<value>[\w-]{20,255})(?![\w.-])"""),
         # W&B's older keys look like git revisions: the words before them tell which it is.
@@ -167,8 +186,8 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
             ),
         ),
         (
-            ("nvapi-", "xox", "glpat-", "sk-", "pk-", "rk-"),
-            r"\b(?P<value>(?:nvapi|xox[abposr]|glpat|sk|pk|rk)-[A-Za-z0-9_-]{16,255})",
+            ("nvapi-", "xox", "glpat-", "tskey-", "sk-", "pk-", "rk-"),
+            r"\b(?P<value>(?:nvapi|xox[abposr]|glpat|tskey|sk|pk|rk)-[A-Za-z0-9_-]{16,255})",
         ),
         (("aiza",), r"\b(?P<value>AIza[A-Za-z0-9_-]{35})"),
         # JSON Web Tokens.
@@ -190,7 +209,7 @@ _BY_WORD = {word: tuple(shape for words, shape in _SHAPES if word in words) for 
 
 _HIDING = re.compile(
     r"(?:\x1b|\\{1,15}(?:u001[bB]|x1[bB]))\[[0-9;:]{0,32}m"
-    r"|%[0-9A-Fa-f]{2}"
+    r"|%(?:25){0,3}[0-9A-Fa-f]{2}"  # also of an address within an address, which is encoded twice
     r"""|\\{1,15}(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[nrt"'/])"""
 )
 _LETTER = {"n": "\n", "r": "\r", "t": "\t"}
@@ -232,7 +251,7 @@ def _shown(hiding: str) -> str:
     if hiding[-1] == "m":
         return ""
     if hiding[0] == "%":
-        return chr(int(hiding[1:], 16))
+        return chr(int(hiding[-2:], 16))
     escaped = hiding.lstrip("\\")
     return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _LETTER.get(escaped, escaped)
 

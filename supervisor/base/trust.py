@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from supervisor.base import env_file, secrets, unix_socket
+from supervisor.base import env_file, secrets, socket_paths
 
 VARIABLE = "RL_SUPERVISOR_TRUST_FILES"
 """With "1" every file is obeyed, whoever can write it: for volumes that show each file as everybody's."""
@@ -102,7 +102,7 @@ def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.envi
 def _remedy(path: Path) -> str:
     return (
         f"Where a volume shows every file so (a network volume, FUSE), copy it to where only you write: "
-        f"`install -D -m 600 {path} /etc/rl-supervisor/{path.name}`; or, where you trust everybody who can write "
+        f"`install -D -m 600 {path} /etc/rl-supervisor/{path.name}`; or, if you trust all users who can write "
         f"there, set {VARIABLE}=1 in the environment."
     )
 
@@ -177,7 +177,7 @@ def _problem(place: Path, found: os.stat_result, *, last: bool) -> str:
     if stat.S_ISLNK(mode) or (not last and mode & stat.S_ISVTX):
         return ""  # a link has no mode; what lies in a sticky folder is its owner's, who is judged himself
     if mode & 0o002:
-        return f"everybody can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): `chmod go-w {place}`."
+        return f"all users can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): `chmod go-w {place}`."
     if mode & 0o020 and not _private(found):
         return (
             f"all of group {_group(found.st_gid)} can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): "
@@ -236,7 +236,7 @@ def _sums_file(state_dir: Path) -> Path:
     """
     if not problem_of(state_dir):
         return state_dir / ACCEPTED
-    return unix_socket.socket_dir() / f"{_sum(os.fsencode(state_dir.absolute()))[:16]}-{ACCEPTED}"
+    return socket_paths.socket_dir() / f"{_sum(os.fsencode(state_dir.absolute()))[:16]}-{ACCEPTED}"
 
 
 def _lives(state_dir: Path) -> bool:
@@ -253,7 +253,7 @@ def _lives(state_dir: Path) -> bool:
             users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["-1"])
             mine = set(map(int, users)) <= {0, os.geteuid()}  # all four: not a stranger's who became root by a program
             if mine and marker in (process / "environ").read_bytes().split(b"\0"):
-                return _start_ticks(process) == told["shim_start_ticks"]
+                return bool(_start_ticks(process) == told["shim_start_ticks"])
     return False
 
 

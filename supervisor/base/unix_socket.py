@@ -1,11 +1,9 @@
-"""The address of a run's unix socket, and whom it answers: one daemon, no stale file, and nobody but those let in."""
+"""A run's unix socket, from the daemon's side: one daemon, no stale file, and it answers only those let in."""
 
 from __future__ import annotations
 
-import fcntl
 import grp
 import os
-import pwd
 import socket
 import stat
 import struct
@@ -17,50 +15,17 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.socket_paths import PROBE_S, lock_beside, remove_if_dead, try_to_lock, user_name
 
 LONGEST = 107  # bytes of a path in sockaddr_un, without the closing NUL (unix(7))
-SYSTEM_DIR = Path("/run/rl-supervisor")
-_PROBE_S = 2.0
 _LOCK_S = 0.5  # who clears a dead daemon's socket away holds the lock for a moment
 _SO_PEERGROUPS = 59  # asm-generic/socket.h, Linux 4.13; Python has no name for it
 _MOST_OPTION_BYTES = 1024  # that Python's getsockopt takes: 256 groups
 
 
-def socket_dir() -> Path:
-    """Folder of all runs' sockets on this machine: /run/rl-supervisor as root, else below XDG_RUNTIME_DIR.
-
-    Where that is not set, is somebody else's (sudo keeps it) or is gone: /tmp/rl-supervisor-UID.
-    RL_SUPERVISOR_SOCKET_DIR overrules all, for the daemon and for supervisorctl alike.
-    """
-    if chosen := os.environ.get("RL_SUPERVISOR_SOCKET_DIR"):
-        return Path(chosen).absolute()
-    if os.geteuid() == 0:
-        return SYSTEM_DIR
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/") and os.access(runtime, os.W_OK | os.X_OK):
-        return Path(runtime) / "rl-supervisor"
-    return _temporary_dir()
-
-
-def socket_dirs() -> tuple[Path, ...]:
-    """Where daemons may be found: a login may have an XDG_RUNTIME_DIR that the on-start script did not have."""
-    if "RL_SUPERVISOR_SOCKET_DIR" in os.environ:
-        return (socket_dir(),)
-    last = _temporary_dir()
-    try:
-        ours = last.lstat().st_uid == os.geteuid()
-    except OSError:
-        ours = False
-    return tuple(dict.fromkeys((SYSTEM_DIR, *((last,) if ours else ()), socket_dir())))
-
-
-def _temporary_dir() -> Path:
-    return Path(f"/tmp/rl-supervisor-{os.getuid()}")  # noqa: S108
-
-
 @dataclass(frozen=True)
 class Door:
-    """Whom a socket answers: its owner and root; besides, whom the bits of ``mode`` let in.
+    """Who gets an answer at a socket: its owner, root, and those that the bits of ``mode`` let in.
 
     ``group``: the group that the socket is given, None: that of the daemon. The file's mode keeps the others from
     connecting; the same rule is kept for each connection by what the kernel says of its other end, since a mode can be
@@ -73,8 +38,8 @@ class Door:
     def refusal(self, connection: socket.socket) -> Callable[[], str] | None:
         """None for those who are let in; for others what makes the sentence that they are told.
 
-        Only the kernel is asked before the answer: names come from a directory service that may hang, and whoever
-        calls this has the connections of all others waiting behind it.
+        Only the kernel is asked before the answer: names come from a directory service that may hang, and the caller
+        has the connections of all others waiting behind it.
         """
         pid, uid, gid = _credentials(connection)
         if uid in (0, os.geteuid()) or self.mode & 0o006:
@@ -86,7 +51,7 @@ class Door:
 
     def _sentence(self, pid: int, uid: int, ours: int) -> str:
         owner = user_name(os.geteuid())
-        may = "root" if os.geteuid() == 0 else f"{owner}, whose daemon it is, and root"
+        may = "root" if os.geteuid() == 0 else f"{owner}, who runs the daemon, and root"
         may += f", and the members of group {_group_name(ours)}" if self.mode & 0o060 else ""
         return (
             f"{user_name(uid)} (pid {pid}) is not let in: this run answers {may}. Use sudo, or ask {owner} to let a "
@@ -95,13 +60,13 @@ class Door:
 
 
 def door(mode: int, group: str | None) -> Door:
-    """The door that the run file asks for. A group that is not on this machine lets nobody in, and is told."""
+    """The door that the run file asks for. A group that is not on this machine lets no one in, with a warning."""
     if group is None:
         return Door(mode)
     try:
         return Door(mode | 0o060, int(group) if group.isdigit() else grp.getgrnam(group).gr_gid)
     except KeyError:
-        _warn(f"[api] group: there is no group {group} on this machine, so nobody but the owner and root is let in.")
+        _warn(f"[api] group: there is no group {group} on this machine, so only the owner and root are let in.")
         return Door(mode)
 
 
@@ -135,18 +100,18 @@ class Claim:
             remove_if_dead(other)
 
     def release(self) -> None:
-        """Stop listening and remove the socket, unless somebody else has put another one there."""
+        """Stop listening and remove the socket, unless another one has taken its place."""
         self.socket.close()
         try:
             if self.path.lstat().st_ino == self._inode:
                 self.path.unlink()
         except OSError:
-            pass  # gone already, or its folder is: either way nobody finds us any more
+            pass  # the socket or its folder is gone already: no client finds us any more
         os.close(self._lock)
 
     def _take_lock(self) -> int:
         """An advisory lock beside the socket: two daemons that start at the same moment cannot both win."""
-        lock = _lock_beside(self.path)
+        lock = lock_beside(self.path)
         try:
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -155,7 +120,7 @@ class Claim:
                 f"[api] socket in the run file."
             ) from None
         deadline = time.monotonic() + _LOCK_S
-        while not _try_to_lock(fd):
+        while not try_to_lock(fd):
             if time.monotonic() > deadline:
                 holder = os.read(fd, 32).decode("ascii", "replace").strip()
                 os.close(fd)
@@ -166,7 +131,7 @@ class Claim:
         return fd
 
     def _refuse_living_daemon(self) -> None:
-        """Whoever answers at the old socket is alive, lock or no lock; a refused connection means a dead one's file."""
+        """A daemon that answers at the old socket is alive, lock or no lock; a dead one refuses the connection."""
         try:
             kind = self.path.lstat().st_mode
         except FileNotFoundError:
@@ -176,7 +141,7 @@ class Claim:
                 f"{self.path} exists and is not a socket: move it away, or set [api] socket in the run file."
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_PROBE_S)
+            probe.settimeout(PROBE_S)
             try:
                 probe.connect(str(self.path))
                 pid = peer(probe)[0]
@@ -215,50 +180,6 @@ class Claim:
         return listener
 
 
-def remove_if_dead(path: Path) -> None:
-    """Remove the socket of ours that a killed daemon left at ``path``; whatever else is there stays.
-
-    It is a dead daemon's when its lock, which each daemon of this user makes beside it, is held by none, and it refuses
-    connections. The lock is held meanwhile: a daemon that starts takes it before it binds.
-    """
-    try:
-        fd = os.open(_lock_beside(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        if os.fstat(fd).st_uid == os.geteuid() and _try_to_lock(fd) and _refuses(path):
-            path.unlink()
-    except OSError:
-        pass  # a folder that cannot be written keeps it
-    finally:
-        os.close(fd)
-
-
-def _refuses(path: Path) -> bool:
-    """Is it a socket at which nobody listens any more?"""
-    if not stat.S_ISSOCK(path.lstat().st_mode):
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_S)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-    return False
-
-
-def _lock_beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
-
-
-def _try_to_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def _make_folder(folder: Path) -> None:
     """The sockets' folder, which others may enter but not write to."""
     try:
@@ -272,7 +193,7 @@ def _make_folder(folder: Path) -> None:
         ) from None
     if not stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{folder} is not a folder: set [api] socket in the run file.")
-    if found.st_uid not in (0, os.geteuid()):  # somebody made our folder in /tmp first
+    if found.st_uid not in (0, os.geteuid()):  # another user made our folder in /tmp first
         raise ConfigError(f"{folder} belongs to user id {found.st_uid}, not to us: set [api] socket in the run file.")
 
 
@@ -317,14 +238,6 @@ def peer_name(connection: socket.socket) -> str:
     """``alice (pid 4711)``: who is at the other end, for people."""
     pid, uid = peer(connection)
     return f"{user_name(uid)} (pid {pid})"
-
-
-def user_name(uid: int) -> str:
-    """The user's name, ``user 54321`` for one without."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def _group_name(gid: int) -> str:

@@ -41,7 +41,7 @@ def count_blocks(size: int, block_size: int) -> int:
 
 
 def whole_hash(hashes: bytes) -> str:
-    """The hash of a file whose blocks have these ``hashes``, hexadecimal."""
+    """The hash of a file from its blocks' ``hashes``, hexadecimal."""
     return hashes.hex() if len(hashes) == HASH_BYTES else xxhash.xxh3_128_hexdigest(hashes)
 
 

@@ -35,7 +35,7 @@ class StepInfo:
 
     ``committed``: it has a manifest and every file of it is listed with its size, or the original scripts' pointer
     names it. ``legacy``: it has no manifest, and the pointer is theirs. ``problem`` says why it is not committed, and
-    ``left`` why nobody resumes at it although it may be.
+    ``left`` why no pod resumes at it although it may be.
     """
 
     step: int
@@ -144,7 +144,7 @@ def _listed(store: Store, folder: str) -> dict[str, list[StoredFile]]:
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:
     """Delete a step: first what commits it, then its files. Returns freed bytes. ``fence``: is the run still ours?
 
-    Every version goes, by its id, also those that somebody hid: they are billed. Refuses (kind "permanent") what
+    Every version goes, by its id, also hidden ones: they are billed. Refuses (kind "permanent") what
     ``keeping.refuse_to_delete`` has a reason to keep.
     """
     refuse_to_delete(store, run_id, step)
@@ -211,7 +211,7 @@ def sweep_run(
     """Cancel every unfinished upload of the run, whatever it was for. Returns how many there were.
 
     ``spare``: is it a step that this pod is publishing, or goes on to publish? What is there of it is not sent again.
-    ``fence``: is the run still ours? Without it nobody else may be publishing.
+    ``fence``: is the run still ours? Without it no other pod may be publishing.
     """
     folder = run_folder(run_id)
 

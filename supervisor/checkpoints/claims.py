@@ -5,8 +5,8 @@
 generation that was ever claimed is the one that counts.
 
 Where the store can make an object only if there is none (``Store.claim``), the first one has it. Elsewhere (B2 has no
-conditional write) it is settled by time: whoever finds the run free writes its claim within half the settle time, waits
-the whole of it, and looks who is there; of several versions the oldest has it, where a store keeps only one, the last
+conditional write) it is settled by time: a pod that finds the run free writes its claim within half the settle time,
+waits the whole of it, and looks again; of several versions the oldest has it, where a store keeps only one, the last
 that was written. That is right as long as the upload hosts' clocks, and listings, are less than half the settle time
 apart; beyond that two pods may both think so for a moment, and the look before each manifest, pointer and delete tells
 one of them that it is fenced.
@@ -14,7 +14,7 @@ one of them that it is fenced.
 A journal is no pod: its disk may have been copied. A later daemon of the same journal goes on at once only where the
 claim proves that it was made at the same place (``same_pod``).
 
-Nobody's wall clock is ever compared with another's: a holder is gone when its heartbeat did not change for long enough
+Two wall clocks are never compared: a holder is gone when its heartbeat did not change for long enough
 on the clock of the pod that waits, which is that pod's own business (``supervisor.effects.claiming``).
 """
 
@@ -28,15 +28,12 @@ from dataclasses import dataclass, replace
 
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, read_latest
+from supervisor.checkpoints.writers import WRITER, FencedError, host_of, same_pod
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 WRITERS = "writers/"
 NAME = re.compile(r"gen_([0-9]{5,15})(\.beat|\.leave|\.end)?\.json")
-WRITER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})/([0-9a-f]{8,64})/([0-9a-f]{4,64})")
-PLACE = re.compile(r"([0-9a-f]{16})([0-9a-f]{16})[0-9a-f]{4,32}")
-UNKNOWN = "0" * 16
 CLAIM_LIMIT = 4 << 10  # bytes
-LONGEST_SETTLE_S = 8.0
 MOST_GENERATIONS = 10**15
 KEPT_GENERATIONS = 8
 """Older claims are deleted. One that is written late for a generation so far back is not the highest: no win."""
@@ -44,18 +41,9 @@ LOOKED_LATELY_S = 20.0
 TRIES = 5
 
 
-class FencedError(StoreError):
-    """Another pod holds the run: this one writes and deletes nothing any more. ``by`` is that pod's host name."""
-
-    def __init__(self, sentence: str, by: str, generation: int) -> None:
-        super().__init__("fenced", sentence)
-        self.by = by
-        self.generation = generation
-
-
 @dataclass(frozen=True)
 class Standing:
-    """Who holds the run, as the store tells it. ``generation`` 0: nobody ever did."""
+    """Who holds the run, as the store tells it. ``generation`` 0: no pod ever did."""
 
     generation: int = 0
     writer: str = ""  # "" when its claim cannot be read
@@ -65,46 +53,8 @@ class Standing:
 
     @property
     def free(self) -> bool:
-        """May anybody claim the next generation?"""
+        """May any pod claim the next generation?"""
         return self.generation == 0 or self.released
-
-
-def writer_name(host: str, journal: str, session: str, place: str = "") -> str:
-    """Who writes: the host for people, the journal, and one start of its daemon, behind the ``place`` that it is at.
-
-    ``place`` is ``process.pod_identity.place``; "" where it is not known, as in the claims of older versions.
-    """
-    plain = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:100].lstrip("._-") or "pod"
-    return f"{plain}/{journal}/{place}{session}"
-
-
-def host_of(writer: str) -> str:
-    """The host of a writer, for people."""
-    return writer.partition("/")[0] or "an unknown pod"
-
-
-def same_journal(one: str, other: str) -> bool:
-    """Have both the same journal? One of them may be a copy of the other's disk."""
-    first, second = WRITER.fullmatch(one), WRITER.fullmatch(other)
-    return first is not None and second is not None and first[2] == second[2]
-
-
-def same_pod(one: str, other: str) -> bool:
-    """Have both the same journal at the same place? Then nobody has written in between, and the later one goes on.
-
-    The instance decides where both know theirs, else the boot.
-    """
-    first, second = (PLACE.fullmatch(writer.rpartition("/")[2]) for writer in (one, other))
-    if first is None or second is None or not same_journal(one, other):
-        return False
-    if UNKNOWN not in (first[1], second[1]):
-        return first[1] == second[1]
-    return first[2] == second[2] != UNKNOWN
-
-
-def settle_time(patience_s: float) -> float:
-    """How long a claim settles where the store cannot claim atomically, for a run with this patience (seconds)."""
-    return min(LONGEST_SETTLE_S, patience_s / 4)
 
 
 # ---------------------------------------------------------------- looking
@@ -138,7 +88,7 @@ def _look(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
 
 
 def _writer_of(store: Store, file: StoredFile) -> str | None:
-    """Whose claim it is; "" when it is no claim of ours, None when it was withdrawn since it was listed."""
+    """The writer of the claim; "" when it is no claim of ours, None when it was withdrawn since it was listed."""
     try:
         value = json.loads(get_listed(store, file.name, CLAIM_LIMIT, file.file_id))
     except StoreError as error:
@@ -208,7 +158,7 @@ def claim(
             if made is None:
                 store.put_bytes(_name(run_id, target), data)
                 if clock() - began > settle_s / 2:
-                    _withdraw(store, run_id, target, writer)  # too late to be seen by whoever looked meanwhile
+                    _withdraw(store, run_id, target, writer)  # too late to be seen by a pod that looked meanwhile
                     continue
                 sleep(settle_s)
         found, versions = _until_listed(store, run_id, target, sleep)
@@ -267,7 +217,7 @@ def _check(store: Store, run_id: str, generation: int, writer: str) -> tuple[Sta
         raise StoreError(
             "transient",
             f"{store.url} does not list the claim of generation {generation} of run {run_id}, which this pod holds. If "
-            f"somebody deleted {run_id}/{WRITERS}, start the daemon anew",
+            f"a person deleted {run_id}/{WRITERS}, start the daemon again",
         )
     if found.generation > generation or found.writer != writer:
         raise FencedError(
@@ -295,7 +245,7 @@ def beat(store: Store, run_id: str, generation: int, writer: str, count: int) ->
 
 
 def mark_leaving(store: Store, run_id: str, generation: int, writer: str) -> Standing:
-    """Tell that this pod is about to go. Nobody else may claim the run for that; whoever waits waits shorter.
+    """Tell that this pod is about to go. No other pod may claim the run for that; a waiting pod waits shorter.
 
     Raises FencedError when it was not ours any more.
     """
@@ -332,7 +282,7 @@ class Fence:
             self._looked = began
 
     def nobody_elses(self, file: StoredFile) -> bool:
-        """Came this object after our claim, by the store's clock? Only then nobody may still be about to delete it.
+        """Came this object after our claim, by the store's clock? Only then no pod may still be about to delete it.
 
         A pod that fell asleep while it deleted a step goes on, when it wakes, with what it had listed.
         """

@@ -99,7 +99,7 @@ def check_zip(path: Path) -> Result:
 
 
 def check_jsonl(path: Path) -> Result:
-    """Is ``path`` a file of JSON lines whose last line is whole? An empty file is."""
+    """Is ``path`` a file of JSON lines with a whole last line? An empty file is."""
     try:
         look = path.lstat()
         if not stat.S_ISREG(look.st_mode):

@@ -1,8 +1,8 @@
-"""What keeps a step in the store: a pin, a hold, somebody who is restoring it, the pointer, and being one of two.
+"""What keeps a step in the store: a pin, a hold, a restore under way, the pointer, and being one of two.
 
 ``{run}/pins.json`` holds the pins of people, and the steps that the supervisor holds while training is worth nothing;
 both survive pods. ``{run}/readers/`` holds a small object for each restore under
-way: whoever restores says so first, so that nobody deletes the step under it. One that a dead pod left counts for
+way: a restore says so first, so that no pod deletes the step under it. One that a dead pod left counts for
 twelve hours and is then deleted.
 """
 
@@ -185,7 +185,7 @@ def _write(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: Sequen
 
 @contextmanager
 def reading(store: Store, run_id: str, step: int) -> Iterator[None]:
-    """Say that this step is being restored. A key that may only read restores all the same, unprotected."""
+    """Say that this step is being restored. A key that may only read still restores, unprotected."""
     name = f"{run_folder(run_id)}{READERS}step_{step}.{secrets.token_hex(8)}.json"
     said: StoredFile | None = None
     with suppress(StoreError):
@@ -199,7 +199,7 @@ def reading(store: Store, run_id: str, step: int) -> Iterator[None]:
 
 
 def _readers(store: Store, run_id: str) -> list[tuple[int, StoredFile, bool]]:
-    """The step that somebody restores, the object that says so, and whether it is so old that its pod must be dead.
+    """The step that is being restored, the object that says so, and whether it is so old that its pod must be dead.
 
     How old is told by the store's clock alone, which need not agree with this pod's: by the newest that the run has
     there (its holder's heartbeat, as a rule).
@@ -224,13 +224,13 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
         if error.kind != "damaged":
             raise
         raise StoreError(
-            "permanent", f"step {step} is not deleted while nobody knows what latest.json names: {error}"
+            "permanent", f"step {step} is not deleted while latest.json cannot be read: {error}"
         ) from error
     if latest is not None and latest.step == step:
         raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
     keeps = kept(store, run_id)
     if keeps.problem:
-        raise StoreError("permanent", f"step {step} is not deleted while nobody knows what is pinned: {keeps.problem}")
+        raise StoreError("permanent", f"step {step} is not deleted while the pins are unknown: {keeps.problem}")
     if step in keeps.pinned:
         raise StoreError(
             "permanent", f"step {step} of {run_id} is not deleted: it is pinned (supervisorctl unpin {step})"
@@ -242,7 +242,7 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
             f"step {step} of {run_id} is not deleted: it is from before training became worthless{why and f' ({why})'}",
         )
     if step in keeps.reading:
-        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: somebody is restoring it")
+        raise StoreError("permanent", f"step {step} of {run_id} is not deleted: it is being restored")
     good = _committed(store, run_id)
     if step in good and len(good) <= LEAST_GOOD:
         raise StoreError(
@@ -265,7 +265,7 @@ def tidy(store: Store, run_id: str, steps: Iterable[int] = (), fence: Callable[[
     """Delete versions that newer ones hide, and what dead readers left. Returns freed bytes.
 
     Of records the newest version stays. Of a committed step's files every version stays that a manifest of it names,
-    and the newest; nobody may be publishing one of ``steps``. The pointer is ``settle_pointer``'s.
+    and the newest; no pod may be publishing one of ``steps``. The pointer is ``settle_pointer``'s.
     """
     folder = run_folder(run_id)
     freed = 0

@@ -32,7 +32,7 @@ BEFORE_THE_FIRST = -1
 class Entry:
     """One thing that happened, at the Unix time ``wall``.
 
-    rollback: all steps above ``step`` are left; quarantine: ``step`` is; take: a person wants ``step`` all the same.
+    rollback: all steps above ``step`` are left; quarantine: ``step`` is; take: a person wants ``step`` anyway.
     """
 
     kind: Kind
@@ -40,7 +40,7 @@ class Entry:
     wall: float
     why: str = ""
     lineage: int = 0  # its number, from 1; 0 before it is kept
-    generation: int = 0  # of the pod that kept it; 0 where nobody else can have the run
+    generation: int = 0  # of the pod that kept it; 0 where no other pod can have the run
 
     def same(self, other: Entry) -> bool:
         """Is it the very thing that ``other`` tells? (A request that is made again after a crash.)"""
@@ -124,7 +124,7 @@ def keep(
 ) -> Lineage:
     """Add what happened, once; returns all. ``least``: a lineage number that is in use already (the pointer's).
 
-    ``fence``: is the run still ours? When it returns, everybody who lists the run is told what happened.
+    ``fence``: is the run still ours? When it returns, every pod that lists the run sees what happened.
     """
     name = run_folder(run_id) + LINEAGE
     versions = _versions(store, run_id)
@@ -169,7 +169,7 @@ def to_bytes(lineage: Lineage, run_id: str, writer: str) -> bytes:
 
 
 def parse(data: bytes, run_id: str) -> Lineage:
-    """Read it. Raises kind "damaged": then nobody knows which steps are good, and nothing is resumed by guess."""
+    """Read it. Raises kind "damaged": then it is unknown which steps are good, and nothing is resumed by guess."""
     try:
         value = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
@@ -218,5 +218,5 @@ def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:
 
 def _damaged(run_id: str, what: str) -> StoreError:
     return StoreError(
-        "damaged", f"{LINEAGE} of {run_id} is damaged, so nobody knows which steps may be resumed from: {what}"
+        "damaged", f"{LINEAGE} of {run_id} is damaged, so it is unknown which steps may be resumed from: {what}"
     )

@@ -1,9 +1,9 @@
 """What a publish knows of its sources, kept on the local disk so that a killed one need not begin again.
 
 Part hashes of a file are good while its size, mtime and inode are the same. A file's id in the store is written down
-before the store is asked to make an object of its parts: whoever finds that id in the listing knows its bytes by the
-hashes beside it. Losing the plan costs reading, and sending the files again whose hash no listing tells. So a disk that
-takes no plan stops no publish: that is what makes local steps superfluous, and frees the disk.
+before the store is asked to make an object of its parts: a publish that finds that id in the listing knows its bytes by
+the hashes beside it. Losing the plan costs reading, and sending the files again whose hash no listing tells. So a disk
+that takes no plan stops no publish: that is what makes local steps superfluous, and frees the disk.
 
 One JSON object a line, each written once: what came to be known of one file since the last save. So a step of 10,000
 large files, each of which has to be on the disk before its last request, writes 10,000 lines and not 10,000 plans.

@@ -1,16 +1,16 @@
 """The ends of each attempt's logs and its evidence in the store, so that a dead pod can be read afterwards.
 
 ``{run}/logs/{journal}/{attempt}-{name}.gz``, one object a log: a pod never writes over another's. Bounded in size and
-in number: the oldest go. Bytes only; whoever puts them there has masked what is secret.
+in number: the oldest go. Bytes only; the caller has masked what is secret.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from supervisor.checkpoints.log_packing import LOG_LIMIT, unpack
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import delete_old
 from supervisor.storage.base import Store, StoredFile, StoreError
@@ -18,11 +18,7 @@ from supervisor.storage.hashing import sha1
 
 FOLDER = "logs/"
 NAME = re.compile(r"([0-9a-f]{8,64})/([0-9]{4,9})-([A-Za-z0-9][A-Za-z0-9._-]{0,99})\.gz")
-PART_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-LOG_LIMIT = 512 << 10  # bytes of one, compressed
-UNPACKED_LIMIT = 4 << 20
 MOST_LOGS = 400
-GZIP = 31  # zlib's window bits for a gzip header
 
 
 @dataclass(frozen=True)
@@ -34,20 +30,6 @@ class LogFile:
     name: str
     size_bytes: int  # compressed
     uploaded_at: float  # Unix time
-
-
-def pack(text: str) -> bytes:
-    """Compressed, reproducibly: equal texts give equal bytes."""
-    packer = zlib.compressobj(6, zlib.DEFLATED, GZIP)
-    return packer.compress(text.encode("utf-8", "replace")) + packer.flush()
-
-
-def unpack(data: bytes) -> str:
-    """The text again. Raises kind "damaged"; what would unpack to more than 4 MiB is cut there."""
-    try:
-        return zlib.decompressobj(GZIP).decompress(data, UNPACKED_LIMIT).decode("utf-8", "replace")
-    except zlib.error as error:
-        raise StoreError("damaged", f"a log in the store is damaged: it cannot be unpacked ({error})") from error
 
 
 def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapping[str, bytes]) -> int:
@@ -81,11 +63,11 @@ def list_logs(store: Store, run_id: str) -> list[LogFile]:
     return [log for log, _ in _ours(store, run_id)]
 
 
-def get_logs(store: Store, run_id: str, attempt: int, journal: str | None = None) -> dict[str, str]:
+def get_logs(store: Store, run_id: str, attempt: int) -> dict[str, str]:
     """The texts of an attempt by "JOURNAL/NAME": several pods may each have had an attempt of that number."""
     found = {}
     for log, file in _ours(store, run_id):
-        if log.attempt == attempt and journal in (None, log.journal):
+        if log.attempt == attempt:
             found[f"{log.journal[:8]}/{log.name}"] = unpack(store.get_bytes(file.name, file.file_id, LOG_LIMIT))
     return found
 

@@ -85,7 +85,7 @@ def point_away(store: Store, wanted: Latest, fence: Callable[[], None]) -> Lates
     except StoreError as error:
         if error.kind != "damaged":
             raise
-        return wanted  # nobody can follow it
+        return wanted  # it leads nowhere
     if current is None or current.legacy or current.step != wanted.step:
         return wanted
     known = replace(wanted, wandb_run_id=wanted.wandb_run_id or current.wandb_run_id)

@@ -39,7 +39,7 @@ class RecentRate:
         self._drop(now)
 
     def bytes_per_s(self, now: float) -> float:
-        """The rate at ``now``; it falls while nothing moves, also when nobody calls ``saw``."""
+        """The rate at ``now``; it falls while nothing moves, also when ``saw`` is not called."""
         seen = list(self._seen)  # another thread may be adding
         old = [entry for entry in seen if entry[0] <= now - self._window_s]
         first = old[-1] if old else seen[0] if seen else (now, 0)

@@ -84,7 +84,7 @@ class PublishPlan:
     reread: bool = False
     generation: int = 0
     happened: Lineage = field(default_factory=Lineage)  # to the run so far
-    fence: Fence | None = None  # looks whether the run is still ours; None where nobody else can have it
+    fence: Fence | None = None  # looks whether the run is still ours; None where no other pod can have it
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Published:
     pointer_moved: bool
     note: str
     seconds: float
-    left: str = ""  # why nobody resumes at it, though the same bytes are there: it is not published
+    left: str = ""  # why no pod resumes at it, though the same bytes are there: it is not published
 
 
 def publish(store: Store, plan: PublishPlan, report: Report) -> Published:
@@ -189,7 +189,7 @@ class _Publish:
         self._fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
-        # What was half-sent of a step below is nobody's any more. Steps above are those that are published next.
+        # What was half-sent of a step below belongs to no pod any more. Steps above are those that are published next.
         sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self._fence)
         self.local.retire()
         if self.local.problem:
@@ -217,7 +217,7 @@ class _Publish:
     # ------------------------------------------------------------ what is there, here and in the store
 
     def _committed(self, listing: dict[str, StoredFile]) -> tuple[Manifest | None, bytes, str]:
-        """The manifest that commits this step now, None when there is none or when nobody could restore by it."""
+        """The manifest that commits this step now, None when there is none or when it is no good for a restore."""
         there = listing.get(f"{self.folder}{MANIFEST}")
         if there is None:
             return None, b"", ""
@@ -324,7 +324,7 @@ class _Publish:
         self.reuse = Reuse(plan.step, self.composer, find_base(self.store, plan.run_id), memory)
 
     def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], files: Sequence[LocalFile]) -> None:
-        """Other bytes are committed under this step's name: first nobody may find them, then they are replaced."""
+        """Other bytes are committed under this step's name: first no reader may find them, then they are replaced."""
         if listing:
             self.latest = point_away(self.store, self.latest, self._fence)
         if self.rotten:  # first: once nothing commits the step, what is left of it is taken for what it was
@@ -429,7 +429,7 @@ class _Publish:
                 lambda: f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}",
             )
         except StoreError as error:
-            if error.kind == "transient":  # somebody may have hidden what only its id still finds: next time it is sent
+            if error.kind == "transient":  # a person may have hidden what only its id still finds: next time it is sent
                 for file in files:
                     if file.name in self.unlisted:
                         self.local.confirm(file.wanted, "", now=True)
@@ -446,9 +446,9 @@ class _Publish:
         *,
         keep: bool,
     ) -> tuple[bytes, str]:
-        """Write the manifest. ``keep``: nobody resumes at this step, and that its files were mended changes nothing."""
+        """Write the manifest. ``keep``: no pod resumes at this step, and that its files were mended changes nothing."""
         plan = self.plan
-        # Whoever mends a damaged step by hand has its bytes, and not what the daemon knew of it when it was made.
+        # A person who mends a damaged step has its bytes, and not what the daemon knew of it when it was made.
         same = before is not None and {file.content() for file in before.files} == {_content(file) for file in files}
         told = before if same else None
         blocks, places = self.reuse.blocks_object(files)

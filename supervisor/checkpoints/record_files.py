@@ -60,7 +60,7 @@ def get_records(store: Store, run_id: str) -> dict[str, bytes]:
             return get_listed(store, file.name, RECORD_LIMIT)  # by name: another pod may have replaced it just now
         except StoreError as error:
             if error.kind in ("missing", "damaged"):
-                return None  # somebody deleted it, or it is not what the listing said
+                return None  # it was deleted, or it is not what the listing said
             raise
 
     with ThreadPoolExecutor(max(1, min(store.streams, len(found)))) as pool:

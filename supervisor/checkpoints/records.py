@@ -194,7 +194,7 @@ def _over(versions: Sequence[StoredFile], file_id: str) -> list[StoredFile] | No
 def delete_old(store: Store, files: Sequence[StoredFile]) -> int:
     """Delete versions that count for nothing any more. Returns freed bytes; less where the key may delete nothing.
 
-    A key without that right publishes all the same: its old versions stay behind and are billed. Where the right is
+    A key without that right still publishes: its old versions stay behind and are billed. Where the right is
     refused once, the rest is not tried.
     """
     freed = 0

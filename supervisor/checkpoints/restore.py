@@ -52,7 +52,7 @@ class Restored:
     files: int
     verified: bool
     already: bool  # every byte was in place before
-    moved_aside: tuple[str, ...]  # what stood in the way, renamed beside it; nobody deletes it
+    moved_aside: tuple[str, ...]  # what stood in the way, renamed beside it; never deleted
     beside: tuple[str, ...]  # folders of the step besides its own one
     dialect: str
     revision: str
@@ -61,7 +61,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class Item:
-    """One file to fetch. A part's ``sha1`` is empty where nobody knows it; ``whole_sha1`` where a small object's is."""
+    """One file to fetch. A part's ``sha1`` is empty where it is unknown; ``whole_sha1`` where a small object's is."""
 
     name: str
     spot: Spot

@@ -161,7 +161,7 @@ class Reuse:
 def _pieces(file: LocalFile, spans: Sequence[delta.Span], meter: Meter) -> list[Piece]:
     """The spans with their SHA-1. Most are plain parts, whose hashes are known; the others are read again.
 
-    That counts as progress: on a slow disk it takes longer than anybody waits who sees nothing move.
+    That counts as progress: on a slow disk a reader that shows no progress would be given up.
     """
     known = {(part.offset, part.size): part.sha1 for part in file}
     meter.more(sum(span.size for span in spans if (span.offset, span.size) not in known))

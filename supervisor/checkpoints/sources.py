@@ -52,7 +52,7 @@ class LocalFile(Cut):
         return _Passing(self, index)
 
     def saw(self, index: int, found: Found) -> None:
-        """The hashes of a part that was read by somebody else."""
+        """The hashes of a part that another reader read."""
         with self._locks[index]:
             self._found[index] = found
             self._local.remember(self.wanted, index, found)
@@ -134,7 +134,7 @@ class Sources:
     def turn(self, size: int) -> Iterator[None]:
         """Wait until ``size`` bytes that are about to be sent may be hashed. Raises when another file failed meanwhile.
 
-        Not for what is read ahead: that would be back in the queue before whoever waits in it has woken up.
+        Not for what is read ahead: that would be back in the queue before the waiting thread has woken up.
         """
         if size <= SMALL_BYTES:
             yield

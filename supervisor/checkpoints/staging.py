@@ -195,7 +195,7 @@ def _commit_records_last(folder: Path) -> None:
 
 
 def _refuse_links(tree: Tree, folder: Path) -> None:
-    """What was left in a staging folder may be anybody's: nothing is written through a link in it."""
+    """What was left in a staging folder may be another user's: nothing is written through a link in it."""
     parent = tree.target.parent
     if folder.resolve() != parent.resolve() / folder.relative_to(parent):
         raise _link_in(tree)
@@ -240,7 +240,7 @@ def alone_in(output_dir: Path, step: int) -> Iterator[None]:
     """Keep other restores out of this folder: what they fetch there would be taken for what a dead one left.
 
     Raises kind "transient" while there is one. The lock is the folder's own, so that no file of it stays behind; where
-    the file system cannot lock a folder (NFS), nobody is kept out.
+    the file system cannot lock a folder (NFS), no process is kept out.
     """
     _make_folders(output_dir)
     folder = os.open(output_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

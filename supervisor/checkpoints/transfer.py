@@ -101,6 +101,7 @@ from supervisor.checkpoints.publish import PublishPlan, Source, publish
 from supervisor.checkpoints.records import settle_files, settled_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
+from supervisor.checkpoints.writers import FencedError
 from supervisor.storage import DEFAULT_STREAMS, open_store
 from supervisor.storage.base import Store, StoreError
 
@@ -127,7 +128,7 @@ class _Lines:
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
-        except BrokenPipeError:  # nobody listens any more
+        except BrokenPipeError:  # the reader is gone
             os._exit(1)
 
     def progress(self, moved: Moved) -> None:
@@ -455,7 +456,7 @@ def step_back() -> None:
     try:
         os.nice(NICE)
         psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
-    except (OSError, psutil.Error, AttributeError):  # a container may forbid it; the transfer works all the same
+    except (OSError, psutil.Error, AttributeError):  # a container may forbid it; the transfer works without
         pass
 
 
@@ -522,7 +523,7 @@ def main() -> None:
             step_back()
         lines.write({"ok": serve(request, os.environ, lines)})
     except StoreError as error:
-        by = {"by": error.by, "generation": error.generation} if isinstance(error, claims.FencedError) else {}
+        by = {"by": error.by, "generation": error.generation} if isinstance(error, FencedError) else {}
         lines.write({"error": {"kind": error.kind, "sentence": str(error), **by}})
         code = 1
     os._exit(code)

@@ -362,7 +362,8 @@ def _reach(
 
 def _holder(store: Store, run_id: str) -> list[str]:
     """The pod that holds the run now, if one does."""
-    from supervisor.checkpoints.claims import host_of, look
+    from supervisor.checkpoints.claims import look
+    from supervisor.checkpoints.writers import host_of
 
     standing = look(store, run_id)
     if not standing.generation or standing.released:
@@ -452,6 +453,6 @@ def _way_on(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
     ids = list(dict.fromkeys(one.id for one in look.stopped))
     if look.yields:
         words = " ".join(f"--overrule {name}" for name in ids)
-        told.append(f"Start all the same:      rl-supervisor run {shlex.quote(str(paths[0]))} {words}")
+        told.append(f"Start anyway:            rl-supervisor run {shlex.quote(str(paths[0]))} {words}")
         told.append(f"  or for good:           overrule = {json.dumps(ids)} in [check] of the run file")
     return told

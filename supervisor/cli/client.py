@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from supervisor.base.errors import SupervisorError
-from supervisor.base.unix_socket import remove_if_dead, socket_dirs, user_name
+from supervisor.base.socket_paths import remove_if_dead, socket_dirs, user_name
 
 TIMEOUT_S = 15.0
 
@@ -33,7 +33,7 @@ class Client:
     """One daemon. Each call is a connection of its own."""
 
     def __init__(self, path: Path, timeout_s: float = TIMEOUT_S, *, run: str = "", advice: str = "") -> None:
-        """``run``: id of the run, for sentences; ``advice``: what to do when nobody answers."""
+        """``run``: id of the run, for sentences; ``advice``: what to do when no daemon answers."""
         self.path = path
         self.run = run or (path.stem if path.suffix == ".sock" else "")
         self._who = self.run or "the daemon"
@@ -60,8 +60,8 @@ class Client:
             response = connection.getresponse()
             status, data = response.status, response.read()
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            whose = f"for {self.run} ({self.path})" if self.run else f"at {self.path}"
-            raise NotThereError(f"No daemon answers {whose}.{self._advice}") from None
+            place = f"for {self.run} ({self.path})" if self.run else f"at {self.path}"
+            raise NotThereError(f"No daemon answers {place}.{self._advice}") from None
         except PermissionError:
             raise UnclearError(_not_let_in(self._who, self.path)) from None
         except TimeoutError:
@@ -90,9 +90,9 @@ def _not_let_in(name: str, path: Path) -> str:
         owner = user_name(path.lstat().st_uid)
     except OSError:  # not even its folder can be entered
         owner = ""
-    whose = "root" if owner == "root" else f"its owner {owner} and root" if owner else "its owner and root"
+    those = "root" if owner == "root" else f"its owner {owner} and root" if owner else "its owner and root"
     return (
-        f"{user_name(os.geteuid())} may not talk to {name}: {path} is open to {whose}. Try sudo, or ask for a group of "
+        f"{user_name(os.geteuid())} may not talk to {name}: {path} is open to {those}. Try sudo, or ask for a group of "
         'yours to be let in: [api] group = "NAME" in the run file.'
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.base.errors import UsageError
-from supervisor.cli import familiar, incidents, render, said, which
+from supervisor.cli import familiar, incidents, render, said, state_folder, which
 from supervisor.cli.client import NotThereError, RefusedError, UnclearError
 from supervisor.cli.terminal import reply, run_cli
 from supervisor.cli.which import Here
@@ -183,14 +183,15 @@ def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:
     status: dict[str, Any] = {"run": run.id or str(run.socket), "state": "not-running", "sentence": sentence}
     if run.state_dir is None or not (run.state_dir / "journal.db").exists():
         return status
-    from supervisor.views.without_daemon import (
-        look,  # late: beside a daemon it is not needed, and takes a while to load
-    )
-
-    found = look(run.state_dir, run.id, run.log_files())
+    logs = [str(path) for path in run.log_files()]
+    try:
+        found = state_folder.read("status", run.state_dir, run_id=run.id, log_files=logs)
+    except UnclearError as error:
+        return {**status, "sentence": f"{sentence} {error}"}
     word = "unwatched" if found["job"] else "not-running"
     commands = {"start": run.start_command(), "log": run.log_command()}
-    return {**status, **found, "state": word, "commands": commands, "sentence": render.unwatched(found, commands)}
+    status |= {**found, "state": word, "commands": commands}
+    return {**status, "sentence": render.unwatched(status, commands)}
 
 
 def _print_status(answers: list[dict[str, Any]]) -> None:

@@ -43,11 +43,12 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     if not logs:
         print(" ".join(["There was nothing to read: no log, or only empty ones.", *left_out]), file=sys.stderr)
         return UNREADABLE
-    found = judge(logs, {attempt: seen for place in places for attempt, seen in place.seen.items()})
+    seen = {attempt: one for place in places for attempt, one in place.seen.items()}
+    found = judge(logs, seen, {attempt: one for place in places for attempt, one in place.orders.items()})
     if json_wanted:
         say(json.dumps(masked_all(as_json(found, logs, left_out)), ensure_ascii=False, indent=1))
     else:
-        say("\n".join(render.safe(line) for line in text(found, logs, left_out).splitlines()))
+        say("\n".join(render.safe(line) for line in text(found, logs, left_out, render.columns()).splitlines()))
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 

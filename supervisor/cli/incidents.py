@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import UsageError
-from supervisor.cli import render, which
+from supervisor.cli import render, state_folder, which
 from supervisor.cli.client import NotThereError, RefusedError
 from supervisor.core.words import root_line, size, span
 
@@ -68,9 +68,9 @@ def _found(options: argparse.Namespace, name: str | None, number: int | None) ->
                 raise
         else:
             return answer
-    from supervisor.views import incidents  # late: beside a daemon it is not needed, and takes a while to load
-
-    return incidents.told(run.folder() if run.state_dir is None else run.state_dir, number, only_open=options.open)
+    folder = run.folder() if run.state_dir is None else run.state_dir
+    found: list[dict[str, Any]] = state_folder.read("incidents", folder, number=number, only_open=options.open)
+    return found
 
 
 # ---------------------------------------------------------------- as text

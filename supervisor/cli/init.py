@@ -23,7 +23,8 @@ from supervisor.cli.launch_settings import Draft, draft
 from supervisor.cli.machine import ConfigFound, Machine, look
 from supervisor.cli.pod import Pod, survey
 from supervisor.cli.run_text import run_file_text
-from supervisor.config.settings import RUN_ID, load
+from supervisor.config.run_place import RUN_ID
+from supervisor.config.settings import load
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Source
 from supervisor.primerl.launch_flags import PARTS, Translation, of_files
@@ -186,7 +187,7 @@ def _check(output: Path, environ: Mapping[str, str]) -> None:
     code = check.check(output, wish=check.Wish(brief=True), environ=environ)
     if code:
         named = shlex.quote(str(output))
-        print(f"The file is written all the same: mend what is named; how, says rl-supervisor check {named}")
+        print(f"The file is written anyway. See how to mend it: rl-supervisor check {named}")
 
 
 def _say_next(output: Path, run: str, pod: Pod) -> None:

@@ -12,32 +12,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import masked
+from supervisor.cli import launch_words as table
 from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
-from supervisor.cli.launch_words import (
-    CLUSTER,
-    CONTAINERS,
-    DELETES,
-    DROPPED,
-    ENGINES,
-    HARMLESS,
-    KEPT,
-    KILLS,
-    SCREEN_VALUES,
-    TMUX_VALUES,
-    TRAINS_NOTHING,
-    component_of,
-    entry_of,
-    looks_like_training,
-    options_end,
-    prepares,
-    rank_of,
-    uv_run,
-)
 from supervisor.cli.shell_text import Command, Raw, assigned, read
 from supervisor.cli.shell_words import Scope, Word, joined
 
@@ -199,20 +180,20 @@ class _Finder:
         kept: list[Word] = []
         while words:
             name = Path(words[0].text).name
-            if name in CLUSTER:
+            if name in table.CLUSTER:
                 raise ConfigError(f"`{name}` hands the run to a cluster: this supervisor runs one pod only.")
-            if name in CONTAINERS and len(words) > 1 and looks_like_training(words):
+            if name in table.CONTAINERS and len(words) > 1 and table.looks_like_training(words):
                 raise ConfigError(
                     f"`{name}` runs it elsewhere than here: call `rl-supervisor init` there, where the training "
                     "runs, with the words that stand behind."
                 )
-            if name in DROPPED:
-                words = words[options_end(words, 1, DROPPED[name]) :]
-            elif name in KEPT:
-                values, more = KEPT[name]
-                end = options_end(words, 1, values) + more
+            if name in table.DROPPED:
+                words = words[table.options_end(words, 1, table.DROPPED[name]) :]
+            elif name in table.KEPT:
+                values, more = table.KEPT[name]
+                end = table.options_end(words, 1, values) + more
                 kept, words = [*kept, *words[:end]], words[end:]
-            elif name in ("sudo", "doas", "timeout", "env", "flock"):
+            elif name in table.LEFT_OUT_BEFORE:
                 words = self._prefixed(name, words, env)
             elif name in ("bash", "sh", "zsh", "dash"):
                 return self._shell(words, command)
@@ -229,19 +210,12 @@ class _Finder:
         return None
 
     def _prefixed(self, name: str, words: list[Word], env: dict[str, Word]) -> list[Word]:
-        end = options_end(
-            words, 1, {"sudo": {"-u", "-g"}, "timeout": {"-k", "-s"}, "env": {"-u", "-C"}}.get(name, set())
-        )
-        if name in ("timeout", "flock"):
+        values, more, why = table.LEFT_OUT_BEFORE[name]
+        end = table.options_end(words, 1, values) + more
+        while end < len(words) and (found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[end].text, re.DOTALL)):
+            env[found[1]] = Word(found[2], words[end].unknown)
             end += 1
-        if name != "flock":
-            while end < len(words) and (found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[end].text, re.DOTALL)):
-                env[found[1]] = Word(found[2], words[end].unknown)
-                end += 1
-        if name in ("timeout", "sudo", "doas"):
-            why = {
-                "timeout": "a run that it ends would be started again; [run] max_steps bounds a run",
-            }.get(name, "the job runs as the daemon's user")
+        if why:
             self.found.told.append(f"`{masked(joined(words[:end]).text)}` is left out: {why}.")
         return words[end:]
 
@@ -276,21 +250,21 @@ class _Finder:
         self.scope.places = before
 
     def _tmux(self, words: Sequence[Word]) -> None:
-        at = options_end(words, 1, {"-f", "-L", "-S"})
+        at = table.options_end(words, 1, {"-f", "-L", "-S"})
         verb = words[at].text if at < len(words) else ""
         if verb in ("new", "new-session", "new-window", "neww", "split-window", "respawn-pane"):
             folder = next((words[n + 1].text for n in range(at, len(words) - 1) if words[n].text == "-c"), None)
             if folder and self.folder is not None:
                 self.folder = Path(_normal(self.folder / folder))
-            rest = words[options_end(words, at + 1, TMUX_VALUES) :]
+            rest = words[table.options_end(words, at + 1, table.TMUX_VALUES) :]
             self._again(rest)
         elif verb in ("send-keys", "send"):
-            rest = list(words[options_end(words, at + 1, {"-t", "-N"}) :])
+            rest = list(words[table.options_end(words, at + 1, {"-t", "-N"}) :])
             keys = [word for word in rest if word.text not in ("C-m", "Enter", "KPEnter", "ENTER", "C-c", "C-l")]
             self.text(joined(keys, "").text, True)
 
     def _screen(self, words: Sequence[Word]) -> None:
-        at = options_end(words, 1, SCREEN_VALUES)
+        at = table.options_end(words, 1, table.SCREEN_VALUES)
         stuffed = [number for number, word in enumerate(words) if word.text == "stuff"]
         if stuffed:
             self.text(joined(words[stuffed[0] + 1 :]).text.replace("\\n", "\n").replace("^M", "\n"), True)
@@ -312,7 +286,7 @@ class _Finder:
         at, project, plain = 0, None, not kept
         before: list[Word] = []
         first = Path(words[0].text).name
-        if first in ("uv", "poetry", "pdm", "pixi", "rye", "hatch") and (runs := uv_run(words)):
+        if first in ("uv", "poetry", "pdm", "pixi", "rye", "hatch") and (runs := table.uv_run(words)):
             at, project, bare, module = runs
             before, plain = words[:at], plain and bare and first == "uv"
             words = words[at:]
@@ -320,34 +294,26 @@ class _Finder:
                 words = [Word("python"), Word("-m"), *words]
                 before = [one for one in before if one.text not in ("-m", "--module")]
         elif first == "conda" and len(words) > 2 and words[1].text == "run":
-            at = options_end(words, 2, {"-n", "--name", "-p", "--prefix"})
+            at = table.options_end(words, 2, {"-n", "--name", "-p", "--prefix"})
             before, plain, words = words[:at], False, words[at:]
         if not words:
             return
         name = Path(words[0].text).name
-        if name in CLUSTER:
+        if name in table.CLUSTER:
             raise ConfigError(f"`{name}` hands the run to a cluster: this supervisor runs one pod only.")
-        length, kind, entry, processes, options = entry_of(words, name)
+        length, kind, entry, processes, options = table.entry_of(words, name)
         arguments = tuple(words[length:])
         if not kind:
             self._other(before, words, name, env, command, lone=lone, kept=kept)
             return
-        launch = Launch(
-            kind=kind,
-            line=command.line,
-            source=command.source,
-            launcher=(*kept, *before, *words[:length]),
-            entry=entry,
+        launch = replace(
+            self._launch(kind, (*kept, *before, *words[:length]), entry, env, command),
             arguments=arguments,
-            env=env,
-            folder=self.folder,
-            venv=self.venv,
-            venv_below=self.venv_below,
             project=(self.folder or Path("/")) / project if project else None,
             plain=plain and length == 1 and "/" not in words[0].text,
             processes=processes,
             torchrun=options,
-            rank=2 if any(word.text in TRAINS_NOTHING for word in arguments) else 3,
+            rank=2 if any(word.text in table.TRAINS_NOTHING for word in arguments) else 3,
         )
         self.found.launches.append(launch)
         for operator, target in command.redirects:
@@ -371,49 +337,29 @@ class _Finder:
         if written and not written[0].startswith("/dev/"):
             self._left_out(command, "it writes a file, which has to be there before a start")
             return
-        if name == "sed" and any(word.text.startswith(("-i", "--in-place")) for word in words):
-            self._left_out(command, "it changes a file: do that once, by hand")
+        why = table.left_out_because(name, words, wrapped=bool(before))
+        if why:
+            self._left_out(command, why)
+        elif why == "":
             return
-        if name in HARMLESS:
-            return
-        whole = joined([*before, *words]).text
-        if name.startswith("-") and not before:
-            self._left_out(command, "a shell takes it for a command of its own, not for a part of the line above")
-        elif name in DELETES:
-            if name == "rm" or "-delete" in whole:
-                self._left_out(command, "it deletes files; nothing of a run may be deleted at a start")
-        elif name in KILLS:
-            self._left_out(command, "the supervisor ends what is the run's own, and nothing else")
-        elif "login" in [word.text for word in words[1:2]] and name in ("wandb", "huggingface-cli", "hf", "prime"):
-            self._left_out(command, "put the key into the .env beside the run file")
-        elif name in ("b2", "rclone", "aws", "s3cmd", "gsutil", "vastai", "runpodctl") and not before:
-            self._left_out(
-                command, "the supervisor itself restores and publishes ([store]) and ends a pod ([hooks] finish)"
-            )
-        elif name in ("conda", "mamba", "micromamba", "module", "ml", "pyenv", "nvm") and not before:
-            self._left_out(command, "say which interpreter the job uses with [job] python")
-        elif rank := rank_of(name, words, lone=lone and self._there(words[0])):
-            launch = Launch(
-                kind="command",
-                line=command.line,
-                source=command.source,
-                launcher=(*kept, *before, *words),
-                entry=component_of(name, words) or name,
-                arguments=(),
-                env=env,
-                folder=self.folder,
-                venv=self.venv,
-                venv_below=self.venv_below,
-                rank=rank,
-            )
-            engine = name in ENGINES or component_of(name, words) == "inference"
+        elif rank := table.rank_of(name, words, lone=lone and self._there(words[0])):
+            part = table.component_of(name, words)
+            launch = replace(self._launch("command", (*kept, *before, *words), part or name, env, command), rank=rank)
+            engine = name in table.ENGINES or part == "inference"
             (self.found.parts if engine else self.found.launches).append(launch)
-        elif prepares(name, words) or (before and prepares(words[0].text, words)):
+        elif table.prepares(name, words) or (before and table.prepares(words[0].text, words)):
             self.prepared.append(self._seen(command))
         elif name.endswith(".sh"):
             self._script(words, command)
         elif not lone:
             self.others.append(self._seen(command))
+
+    def _launch(
+        self, kind: table.Kind, launcher: tuple[Word, ...], entry: str, env: Mapping[str, Word], command: Command
+    ) -> Launch:
+        """A launch where the text stands now: its folder and virtual environment."""
+        seen = command.line, command.source
+        return Launch(kind, *seen, launcher, entry, (), env, self.folder, self.venv, self.venv_below)
 
     def _seen(self, command: Command) -> _Other:
         return _Other(len(self.found.launches), command.line, _short(command.source))
@@ -423,7 +369,7 @@ class _Finder:
         return "/" in program.text or shutil.which(program.text, path=self.scope.environ.get("PATH")) is not None
 
     def say_others(self) -> None:
-        """Name what is neither the launch nor anything that was said already; what prepares it is no such thing.
+        """Name what is neither the launch nor anything that was said already; what table.prepares it is no such thing.
 
         What stands behind the launch, or on its line, is shown: with the line's number alone nobody would know it.
         """

@@ -5,7 +5,7 @@ and what else a launch script holds.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from supervisor.base.errors import ConfigError
@@ -28,31 +28,75 @@ COMPONENTS = ("trainer", "orchestrator", "inference")
 ENGINES = ("vf-vllm", "vllm", "inference")
 CLUSTER = {"sbatch", "srun", "salloc", "rl_slurm", "sft_slurm", "qsub", "bsub"}
 CONTAINERS = {"docker", "podman", "apptainer", "singularity", "kubectl", "ssh", "enroot", "modal", "sky", "ray"}
-_NO_TRAINING = {
-    *("eval", "evals", "vf-eval", "synthesize", "env-server", "pytest", "pre-commit", "ruff", "hf", "jupyter"),
-    *("kubectl", "helm", "ssh", "scp", "rsync", "docker", "podman", "cmake", "ninja", "tensorboard", "nvitop", "htop"),
-}
-_NO_SCRIPTS = {"-V", "--version", "setup.py"}
-_PARALLEL = {"torchrun", "accelerate", "deepspeed"}
+_TRAINS = r"\S*(train|grpo|ppo|finetune|rl\b)"
+_RANKS = [
+    (re.compile(pattern), rank)
+    for pattern, rank in (
+        (r"(vf-vllm|vllm|inference)( |$)|(trainer|orchestrator) (.* )?@", 2),
+        (r"(torchrun|accelerate|deepspeed)( |$)|\S+ -m torch\.distributed\.(run|launch)( |$)", 2),
+        (r"(eval|evals|vf-eval|synthesize|env-server|pytest|pre-commit|ruff|hf|jupyter|cmake|ninja)( |$)", 0),
+        (r"(kubectl|helm|ssh|scp|rsync|docker|podman|tensorboard|nvitop|htop)( |$)", 0),
+        (r"python[\d.]* (-m (pip|venv|ensurepip|http|json)(\.|\s|$)|(-V|--version|setup\.py)( |$))", 0),
+        (rf"python[\d.]* (?!-c( |$))(\S+ ){{0,2}}{_TRAINS}", 2),
+        (r"python[\d.]* (?!-c( |$))", 1),
+        (rf"(?=\S+\.py( |$)){_TRAINS}|(vf-train|trl|axolotl|llamafactory-cli|verl|make)( |$)", 2),
+        (r"\S+\.py( |$)", 1),
+    )
+]
+"""How a line begins, and how sure it is that it trains: 2 probably, 1 perhaps, 0 not."""
+_PREPARES = re.compile(
+    r"(pip3?|apt|apt-get|curl|wget|git|huggingface-cli|hf|vf-install|b2|rclone)( |$)|python\S* -m pip( |$)|"
+    r"(uv|prime|aws) (\S+ )?(pip|sync|env|tool|s3|install|lock)( |$)"
+)
+_HARMLESS = (
+    r"(echo|printf|set|shopt|mkdir|true|false|:|wait|exit|trap|tail|tee|sleep|\[\[?|test|cat|ls|date|nvidia-smi|df|free|"
+    r"hostname|which|return|break|continue|local|read|umask|clear|pwd|grep|head|watch|declare|typeset|let|alias|disown|"
+    r"jobs|popd|type|hash|touch|uname|sed|awk|cut|tr|sort|wc)( |$)"
+)
+_LEFT_OUT = [
+    (bare, re.compile(pattern), why)
+    for bare, pattern, why in (
+        (False, r"sed (.* )?(-i|--in-place)", "it changes a file: do that once, by hand"),
+        (False, _HARMLESS, ""),
+        (True, r"-", "a shell takes it for a command of its own, not for a part of the line above"),
+        (False, r"rm( |$)|(rmdir|find)( .*)-delete", "it deletes files; nothing of a run may be deleted at a start"),
+        (False, r"(rmdir|find)( |$)", ""),
+        (False, r"(kill|pkill|killall|fuser)( |$)", "the supervisor ends what is the run's own, and nothing else"),
+        (False, r"(wandb|huggingface-cli|hf|prime) login( |$)", "put the key into the .env beside the run file"),
+        (
+            True,
+            r"(b2|rclone|aws|s3cmd|gsutil|vastai|runpodctl)( |$)",
+            "the supervisor itself restores and publishes ([store]) and ends a pod ([hooks] finish)",
+        ),
+        (
+            True,
+            r"(conda|mamba|micromamba|module|ml|pyenv|nvm)( |$)",
+            "say which interpreter the job uses with [job] python",
+        ),
+    )
+]
+"""Holds it only for a command that stands alone, how it begins, and what is said of it; the first row that fits."""
 
 # Programs that start another one, and which of their options take a value.
-DROPPED: dict[str, set[str]] = {
-    "nohup": set(),
-    "setsid": set(),
+_NONE: frozenset[str] = frozenset()
+DROPPED: dict[str, Collection[str]] = {
+    **dict.fromkeys(("nohup", "setsid", "command", "unbuffer", "caffeinate", "systemd-inhibit"), _NONE),
     "exec": {"-a"},
     "time": {"-f", "-o"},
-    "command": set(),
     "stdbuf": {"-i", "-o", "-e"},
-    "unbuffer": set(),
-    "caffeinate": set(),
-    "systemd-inhibit": set(),
 }
-KEPT: dict[str, tuple[set[str], int]] = {  # ... and how many words besides
+KEPT: dict[str, tuple[Collection[str], int]] = {  # ... and how many words besides
     "numactl": ({"-N", "-m", "-C", "-i", "-p"}, 0),
-    "taskset": (set(), 1),
-    "nice": ({"-n"}, 0),
     "ionice": ({"-c", "-n"}, 0),
-    "chrt": (set(), 1),
+    "nice": ({"-n"}, 0),
+    **dict.fromkeys(("taskset", "chrt"), (_NONE, 1)),
+}
+LEFT_OUT_BEFORE: dict[str, tuple[Collection[str], int, str]] = {  # ... and why, where a person must know
+    "sudo": ({"-u", "-g"}, 0, "the job runs as the daemon's user"),
+    "doas": (_NONE, 0, "the job runs as the daemon's user"),
+    "timeout": ({"-k", "-s"}, 1, "a run that it ends would be started again; [run] max_steps bounds a run"),
+    "env": ({"-u", "-C"}, 0, ""),
+    "flock": (_NONE, 1, ""),
 }
 _UV_VALUES = {
     *("--project", "--directory", "-p", "--python", "--extra", "--no-extra", "--group", "--no-group", "--only-group"),
@@ -62,14 +106,6 @@ _UV_VALUES = {
 TMUX_VALUES = {"-s", "-n", "-c", "-x", "-y", "-t", "-F", "-e", "-f", "-L", "-S"}
 SCREEN_VALUES = {"-S", "-dmS", "-DmS", "-t", "-c", "-s", "-T", "-h", "-p", "-Logfile", "-e"}
 _TORCHRUN_FLAGS = {"--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "-m", "--module"}
-HARMLESS = {
-    *("echo", "printf", "set", "shopt", "mkdir", "true", "false", ":", "wait", "exit", "trap", "tail", "tee", "sleep"),
-    *("[", "[[", "test", "cat", "ls", "date", "nvidia-smi", "df", "free", "hostname", "which", "return", "break"),
-    *("continue", "local", "read", "umask", "clear", "pwd", "grep", "head", "watch", "declare", "typeset", "let"),
-    *("alias", "disown", "jobs", "popd", "type", "hash", "touch", "uname", "sed", "awk", "cut", "tr", "sort", "wc"),
-}
-DELETES = {"rm", "rmdir", "find"}
-KILLS = {"kill", "pkill", "killall", "fuser"}
 
 
 def entry_of(words: Sequence[Word], name: str) -> tuple[int, Kind | Literal[""], str, Word | None, tuple[Word, ...]]:
@@ -139,7 +175,7 @@ def uv_run(words: Sequence[Word]) -> tuple[int, str | None, bool, bool] | None:
     return end, project, at == 1 and end == begin, module
 
 
-def options_end(words: Sequence[Word], at: int, values: set[str]) -> int:
+def options_end(words: Sequence[Word], at: int, values: Collection[str]) -> int:
     """Where the options end that begin at ``at``; those in ``values`` take the word behind them."""
     while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
         if words[at].text == "--":
@@ -149,28 +185,12 @@ def options_end(words: Sequence[Word], at: int, values: set[str]) -> int:
 
 
 def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
-    """Could this program be a training of its own?"""
-    texts = [word.text for word in words]
-    if name in ENGINES or (name in COMPONENTS and any(text.startswith("@") for text in texts)):
-        return 2
-    if (
-        name in _PARALLEL
-        or texts[1:3] == ["-m", "torch.distributed.run"]
-        or texts[1:3] == ["-m", "torch.distributed.launch"]
-    ):
-        return 2
-    if name in _NO_TRAINING:
-        return 0
-    if re.fullmatch(r"python[\d.]*", name) and "-c" not in texts[1:2] and len(texts) > 1:
-        module = texts[2] if texts[1] == "-m" and len(texts) > 2 else ""
-        if module.partition(".")[0] in ("pip", "venv", "ensurepip", "http", "json") or texts[1] in _NO_SCRIPTS:
-            return 0
-        return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", " ".join(texts[:4])) else 1
-    if name.endswith(".py"):
-        return 2 if re.search(r"train|grpo|ppo|finetune|rl\b", texts[0]) else 1
-    if name in ("vf-train", "trl", "axolotl", "llamafactory-cli", "verl", "make"):
-        return 2
-    return 1 if lone and not name.endswith(".sh") and name not in _NO_TRAINING and not prepares(name, words) else 0
+    """Could this program be a training of its own? The first row of the table that fits decides."""
+    line = _line(words[0].text if name.endswith(".py") else name, words)
+    for pattern, rank in _RANKS:
+        if pattern.match(line):
+            return rank
+    return 1 if lone and not name.endswith(".sh") and not prepares(name, words) else 0
 
 
 def component_of(name: str, words: Sequence[Word]) -> str:
@@ -188,23 +208,17 @@ def looks_like_training(words: Sequence[Word]) -> bool:
 
 def prepares(name: str, words: Sequence[Word]) -> bool:
     """Installs or fetches something."""
-    verbs = {word.text for word in words[1:3]}
-    return (
-        name
-        in (
-            "pip",
-            "pip3",
-            "apt",
-            "apt-get",
-            "curl",
-            "wget",
-            "git",
-            "huggingface-cli",
-            "hf",
-            "vf-install",
-            "b2",
-            "rclone",
-        )
-        or (name in ("uv", "prime", "aws") and bool(verbs & {"pip", "sync", "env", "tool", "s3", "install", "lock"}))
-        or (name.startswith("python") and [word.text for word in words[1:3]] == ["-m", "pip"])
-    )
+    return _PREPARES.match(_line(name, words)) is not None
+
+
+def left_out_because(name: str, words: Sequence[Word], *, wrapped: bool) -> str | None:
+    """Why a command is no part of a launch; "" where nothing need be said of it, None where it may be one.
+
+    ``wrapped``: another program starts it (`uv run hf ...`).
+    """
+    line = _line(name, words)
+    return next((why for bare, pattern, why in _LEFT_OUT if not (bare and wrapped) and pattern.match(line)), None)
+
+
+def _line(name: str, words: Sequence[Word]) -> str:
+    return " ".join([name, *(word.text for word in words[1:])])

@@ -94,7 +94,7 @@ def read_config(path: Path) -> ConfigFound | None:
     try:
         if path.stat().st_size > LARGEST:
             return None
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return None
     path = path.absolute()

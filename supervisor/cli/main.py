@@ -18,8 +18,8 @@ Verb = Callable[[argparse.Namespace], int]
 OF_THE_STORE = ("restore", "verify", "logs", "report")
 """Commands that need no more than the store and its keys."""
 
-OWN = ("upgrade-check", "start-check")
-"""What a daemon asks."""
+OWN = ("upgrade-check", "start-check", "read-state")
+"""What a daemon asks, and ``supervisorctl``."""
 
 EPILOG = """\
 It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
@@ -41,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = (_own_parser() if words[0] in OWN else parser).parse_args(words)
     verb: Verb = options.verb
     return run_cli(lambda: verb(options), "rl-supervisor", contract=options.contract)
+
+
+AddVerb = Callable[..., argparse.ArgumentParser]
+"""Adds a command by name, description and function; returns its parser."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (install, uninstall):
         sub.add_argument("--dry-run", action="store_true", help="only list what would be done, with a diff")
         sub.add_argument("--prefix", type=Path, metavar="ROOT", help="another root than /; no systemd is spoken to")
+    _add_store_commands(verb)
+    _add_reading_commands(verb)
+    _add_simulate(verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate))
+    verb("version", "print the version", _version)
+    return parser
+
+
+def _add_store_commands(verb: AddVerb) -> None:
+    """Those that a person runs on the store by hand."""
     for name, about in (
         ("restore", "fetch a step from the store, every byte verified"),
         ("publish", "send a complete step to the store"),
@@ -132,6 +145,10 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_reading_commands(verb: AddVerb) -> None:
+    """Those that only read what a run left."""
     about = "say what went wrong and what helps, the root cause first, from logs, a folder of them, or stdin"
     diagnose = verb("diagnose", about, _diagnose)
     what = (
@@ -156,7 +173,10 @@ def _parser() -> argparse.ArgumentParser:
         "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
     )
     report.add_argument("--json", action="store_true", help="print JSON")
-    simulate = verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate)
+
+
+def _add_simulate(simulate: argparse.ArgumentParser) -> None:
+    """The options of `simulate`."""
     simulate.add_argument("--hours", type=float, default=1000.0, help="virtual hours (default 1000)")
     simulate.add_argument("--seed", type=int, default=1, help="same seed, same output (default 1)")
     simulate.add_argument("--policy", default="core", metavar="NAME", help="core (default), or another to compare with")
@@ -175,12 +195,10 @@ def _parser() -> argparse.ArgumentParser:
         "--sensitivity", action="store_true", help="the core and the oracle over fault rates, link, checkpoints"
     )
     simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
-    verb("version", "print the version", _version)
-    return parser
 
 
 def _own_parser() -> argparse.ArgumentParser:
-    """Of what a daemon asks: a person who mistypes a command is not shown these."""
+    """Of what programs of ours ask: a person who mistypes a command is not shown these."""
     parser = argparse.ArgumentParser("rl-supervisor")
     verbs = parser.add_subparsers(required=True)
     # The daemon may be of another version (supervisor.daemon.upgrade).
@@ -194,6 +212,11 @@ def _own_parser() -> argparse.ArgumentParser:
     before.set_defaults(verb=_start_check, contract=False)
     before.add_argument("run_file", type=Path)
     before.add_argument("overrule", nargs="*")
+    # Of a run without a daemon (supervisor.cli.state_folder).
+    left = verbs.add_parser("read-state")
+    left.set_defaults(verb=_read_state, contract=False)
+    for name, kind in (("what", str), ("path", Path), ("query", str)):
+        left.add_argument(name, type=kind)
     return parser
 
 
@@ -324,7 +347,7 @@ def _hold_signals() -> None:
     import os
     import signal
 
-    from supervisor.process.nanny import NANNY
+    from supervisor.process.known_names import NANNY
 
     if NANNY not in os.environ:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -472,6 +495,12 @@ def _start_check(options: argparse.Namespace) -> int:
 
     signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile ends nobody
     return check.before_start(options.run_file, sys.stdin.read(), options.overrule)
+
+
+def _read_state(options: argparse.Namespace) -> int:
+    from supervisor.cli import read_state
+
+    return read_state.print_answer(options.what, options.path, options.query)
 
 
 def _version(options: argparse.Namespace) -> int:

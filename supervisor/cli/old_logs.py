@@ -1,37 +1,27 @@
-"""``supervisorctl tail`` straight from the state folder: logs of earlier attempts, and without a daemon any."""
+"""Logs of a run straight from its state folder: those of earlier attempts, and without a daemon any."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
-import time
 from pathlib import Path
+from typing import Any
 
-from supervisor.cli import render
 from supervisor.cli.client import NotThereError, UnclearError
-from supervisor.core.words import size
 from supervisor.journal import attempt_logs
 from supervisor.journal.attempt_logs import AttemptLog, logs_of
 
 
-def show(options: argparse.Namespace, state_dir: Path, role: str, lines: int) -> int:
-    """Print a log's last lines, or without a role what there is."""
-    folder = state_dir / "attempts"
-    if not os.access(folder, os.R_OK | os.X_OK):
-        # os.path, since Path raises where a folder above may not be entered.
-        closed = os.path.isdir(folder) or _is_closed(state_dir)  # noqa: PTH112
-        why = "you may not read it. Try sudo" if closed else "it holds no attempts"
-        raise UnclearError(f"{state_dir} says nothing: {why}.")
-    numbers = attempt_logs.attempts(state_dir)
-    if not numbers:
-        raise NotThereError(f"Nothing was ever started from {state_dir}: there is no attempt.")
-    if options.attempt is not None and options.attempt not in numbers:
-        raise NotThereError(f"There is no attempt {options.attempt} in {state_dir}; there are {_spans(numbers)}.")
-    if not role:
-        return _list(options, state_dir, numbers if options.attempt is None else [options.attempt])
-    attempt = numbers[-1] if options.attempt is None else options.attempt
+def list_logs(state_dir: Path, attempt: int | None) -> list[dict[str, Any]]:
+    """Every log that is kept, or those of one attempt. Raises NotThereError or UnclearError."""
+    numbers = _attempts(state_dir, attempt)
+    chosen = numbers if attempt is None else [attempt]
+    return [_as_json(log) for number in chosen for log in logs_of(state_dir, number)]
+
+
+def read_log(state_dir: Path, attempt: int | None, role: str, lines: int) -> dict[str, Any]:
+    """The last lines of a role's log, of the newest attempt where none is named. Raises as ``list_logs``."""
+    numbers = _attempts(state_dir, attempt)
+    attempt = numbers[-1] if attempt is None else attempt
     there = logs_of(state_dir, attempt)
     log = next((one for one in there if one.role == role), None)
     if log is None:
@@ -42,13 +32,23 @@ def show(options: argparse.Namespace, state_dir: Path, role: str, lines: int) ->
         text = "".join(f"{line}\n" for line in attempt_logs.last_lines(log, lines))
     except OSError as error:
         raise UnclearError(f"{log.pieces[-1]} cannot be read: {error.strerror}.") from None
-    if options.json:
-        said = {"role": role, "attempt": attempt, "path": str(log.pieces[-1]), "text": text}
-        print(json.dumps(said, ensure_ascii=False))
-    else:
-        sys.stdout.write(render.log_for_stdout(text))
-        sys.stdout.flush()
-    return 0
+    return {"role": role, "attempt": attempt, "path": str(log.pieces[-1]), "text": text}
+
+
+def _attempts(state_dir: Path, attempt: int | None) -> list[int]:
+    """The numbers of all that there are; ``attempt`` has to be one of them."""
+    folder = state_dir / "attempts"
+    if not os.access(folder, os.R_OK | os.X_OK):
+        # os.path, since Path raises where a folder above may not be entered.
+        closed = os.path.isdir(folder) or _is_closed(state_dir)  # noqa: PTH112
+        why = "you may not read it. Try sudo" if closed else "it holds no attempts"
+        raise UnclearError(f"{state_dir} says nothing: {why}.")
+    numbers = attempt_logs.attempts(state_dir)
+    if not numbers:
+        raise NotThereError(f"Nothing was ever started from {state_dir}: there is no attempt.")
+    if attempt is not None and attempt not in numbers:
+        raise NotThereError(f"There is no attempt {attempt} in {state_dir}; there are {_spans(numbers)}.")
+    return numbers
 
 
 def _is_closed(folder: Path) -> bool:
@@ -62,24 +62,7 @@ def _is_closed(folder: Path) -> bool:
     return not os.access(folder, os.X_OK)
 
 
-def _list(options: argparse.Namespace, state_dir: Path, numbers: list[int]) -> int:
-    found = {number: logs_of(state_dir, number) for number in numbers}
-    if options.json:
-        print(json.dumps([_as_json(log) for logs in found.values() for log in logs], ensure_ascii=False))
-        return 0
-    rows = [
-        (str(number), render.safe(log.role), size(log.size_bytes), _when(log), log.state, render.safe(_place(log)))
-        for number, logs in found.items()
-        for log in logs
-    ]
-    if not rows:
-        print("There is no log yet.")
-        return 0
-    print("\n".join(render.table([("attempt", "role", "size", "last line", "kept", "where"), *rows])))
-    return 0
-
-
-def _as_json(log: AttemptLog) -> dict[str, object]:
+def _as_json(log: AttemptLog) -> dict[str, Any]:
     return {
         "attempt": log.attempt,
         "role": log.role,
@@ -88,15 +71,6 @@ def _as_json(log: AttemptLog) -> dict[str, object]:
         "changed": log.changed_wall,
         "paths": [str(path) for path in log.pieces],
     }
-
-
-def _place(log: AttemptLog) -> str:
-    more = f" and {len(log.pieces) - 1} earlier pieces" if len(log.pieces) > 1 else ""
-    return f"{log.pieces[-1]}{more}"
-
-
-def _when(log: AttemptLog) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(log.changed_wall))
 
 
 def _spans(numbers: list[int]) -> str:

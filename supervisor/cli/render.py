@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.base.secrets import printable
-from supervisor.core.goodput import WORDS
+from supervisor.core.time_kinds import WORDS
 from supervisor.core.words import root_line, size, span
 
 WIDTH = 100
@@ -23,6 +23,7 @@ REMEDY, AGAIN = "remedy", "if it returns"  # of an incident that is open, and of
 RUNNING = ("setting-up", "surveying", "restoring", "starting", "running", "recovering", "stopping", "publishing")
 NOT_RUNNING = ("stopped", "finished", "gave-up", "unfit")
 
+_SHUT_DOWN = re.compile(r"The daemon is shut down by (.{1,200})\.$")
 _COLOURS = {
     "running": "32",
     "finished": "32",
@@ -312,12 +313,16 @@ def unwatched(found: Mapping[str, Any], commands: Mapping[str, str], now: float 
     since = f" since {clock(found['since'], now)}" if found.get("since") is not None else ""
     ended = found.get("ended")
     why = f"it ended with exit code {ended}" if ended is not None else "it was killed, or it crashed"
+    if ended == 0 and (by := _SHUT_DOWN.match(str(found.get("why") or ""))):
+        meant = ", as `systemctl stop` or the end of a pod sends it" if by[1] == "SIGTERM" else ""
+        why = f"it was told to end, by {by[1]}{meant}"
     job = "The job lives on without it. " if found.get("job") else ""
     if (parent := found.get("parent_pid")) is not None:
         return f"No daemon{since}: {why}. {job}Its parent (process {parent}) starts it again: nothing to type."
     first = "Mend the cause, then start it" if ended == 93 else "Start it"
     first = "This pod is unfit: take another one, or start it" if ended == 94 else first
-    return f"No daemon{since}: {why}. {job}{first}: {commands['start']}"
+    held = f". A person had stopped the run, so then type: supervisorctl start {found.get('run') or ''}".rstrip()
+    return f"No daemon{since}: {why}. {job}{first}: {commands['start']}{held if found.get('held') else ''}"
 
 
 def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[str]:
@@ -330,9 +335,11 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         rows.append(("job", _living_job(job, now)))
     elif not finished:
         rows.append(("job", "nothing of it runs"))
-    if said and str(said["sentence"]) not in told:
-        rows.append(("last words", f"{clock(said['wall'], now)} {said['sentence']}"))
-        told += str(said["sentence"])
+    rows.append(("progress", _before_the_end(found)))
+    sentence = str(said.get("sentence") or "")
+    if sentence not in told and sentence != found.get("progress") and not sentence.startswith("shutdown was asked"):
+        rows.append(("last words", f"{clock(said['wall'], now)} {_without_remedies(sentence, incident)}"))
+        told += sentence
     if incident:
         step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
         lasts = f"over after {span(float(incident.get('down_s') or 0))}{step}" if is_over else "not over"
@@ -344,6 +351,20 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         rows += [("job's logs", f"rl-supervisor diagnose {path}") for path in paths[-1:]]
         rows.append(("daemon's log", str((found.get("commands") or {}).get("log") or "")))
     return _rows(rows)
+
+
+def _before_the_end(found: Mapping[str, Any]) -> str:
+    """``step 41 of 400, 212 s, reward 0.41; published step 40``, as the daemon knew it."""
+    step, published = found.get("progress"), found.get("published")
+    parts = [str(step)] if step and not found.get("job") else []  # a job that lives knows better
+    return "; ".join([*parts, f"published step {published}"] if published is not None else parts)
+
+
+def _without_remedies(sentence: str, incident: Mapping[str, Any]) -> str:
+    """The end of a run repeats what helps, which has a line of its own."""
+    for root in incident.get("roots") or ():
+        sentence = sentence.replace(str(root.get("remedy") or "\0"), "").strip()
+    return sentence
 
 
 def _living_job(job: Mapping[str, Any], now: float) -> str:
@@ -409,6 +430,7 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
 def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str]:
     """Why the supervisor thinks what it thinks, in lines of at most a hundred columns where words allow it."""
     lines = _wrapped(str(answer.get("sentence") or ""), "")
+    lines += [line for finding in answer.get("worthless") or () for line in _wrapped(f"But: {finding}", "  ")]
     lines += _not_acting(answer)
     if deadline := answer.get("deadline"):
         left = deadline.get("seconds_left")

@@ -14,7 +14,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.words import span
-from supervisor.journal import trace
+from supervisor.journal import trace, trace_lines
 from supervisor.journal.replay_trace import Change, Turn, replay
 
 SHOWN = 400  # characters of one line
@@ -36,7 +36,7 @@ def replay_file(path: Path, *, config: Path | None, incident: int | None, as_jso
 def export(path: Path, *, incident: int | None, output: Path | None) -> int:
     """Write a journal's trace; to standard output without a file."""
     journal = _journal_of(path)
-    told = trace.export(journal, incident, output)
+    told = trace_lines.export(journal, incident, output)
     if output is None:
         sys.stdout.write(told)
     else:
@@ -52,7 +52,7 @@ def _journal_of(path: Path) -> Path:
 
     journal = load(path).state_dir / "journal.db"
     if not journal.exists():
-        raise trace.TraceError(f"The run of {path} has no journal yet ({journal}).")
+        raise trace_lines.TraceError(f"The run of {path} has no journal yet ({journal}).")
     return journal
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.cli.render import clock, safe, table
 from supervisor.config.settings import RunFile
-from supervisor.core.goodput import CATEGORIES, STOPPED, WORDS
+from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
 WIDTH = 100
@@ -62,7 +62,9 @@ def _head(answer: Mapping[str, Any]) -> list[str]:
     )
     lines = [*_wrapped(first), *_wrapped(told)]
     if answer["categories"].get(STOPPED, 0.0) > 0.001 * answer["seconds"]:
-        lines += _wrapped(f"Of the time in which nobody had stopped it: {_percent(answer['ettr_while_wanted'])}.")
+        lines += _wrapped(
+            f"Of the time in which it was not stopped by a person: {_percent(answer['ettr_while_wanted'])}."
+        )
     return lines
 
 
@@ -126,7 +128,7 @@ def _incidents(answer: Mapping[str, Any]) -> list[str]:
         lines += _wrapped(_took(one), "      ", "      ")
     missing = answer["incident_count"] - len(incidents)
     if missing > 0:
-        lines.append(f"  and {missing} older, whose story is no longer kept")
+        lines.append(f"  and {missing} older ones, with stories that are no longer kept")
     return lines
 
 

@@ -73,8 +73,8 @@ def choose(run_file: RunFile, catalogue: dict[str, Any], wanted: Wanted) -> Choi
     good = sorted(set(sizes) - set(left), reverse=True)
     if not good:
         raise SupervisorError(
-            f"Every step of {where} was left by a rollback or a quarantine: {numbers(sizes)}. Name one of them with "
-            "--step, if you want it all the same."
+            f"Every step of {where} was left by a rollback or a quarantine: {numbers(sizes)}. To take one anyway, "
+            "name it with --step."
         )
     if wanted == "latest":
         newest = pointer.get("step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor import __version__
@@ -35,22 +35,50 @@ _ABOUT = {
     "store.keep_last": "Newest steps kept in the store; besides, every step that is a multiple of keep_every.",
 }
 
+_STORE = """\
+[store]
+# Where complete steps are published. Without it they stay in a folder on this machine, which a lost pod
+# takes with it. The key needs listFiles, readFiles, writeFiles and deleteFiles on this one bucket.
+# url = "b2://my-bucket/prefix\""""
+_DISK = """\
+[disk]
+# Used part of the checkpoint volume above which published steps are deleted here, oldest first.
+# prune_above = 0.85"""
+_HEARTBEAT = """\
+[heartbeat]
+# {provider} may take a pod without a word: a page that calls people when this stops
+# (Healthchecks.io and the like). The address is a secret: RL_HEARTBEAT_URL in the .env does as well.
+# url = "https://hc-ping.com/your-key\""""
+_SETUP = """\
+[setup]
+# Lines of the script that a fresh pod may need. `onstart` runs such commands first, `run` does not.
+# commands = ["""
+_HOOKS = """\
+[hooks]
+# A shell command after the last step is published: end the pod's billing here."""
+
 
 def run_file_text(pod: Pod, draft: Draft, run_id: str) -> str:
     """The whole file. Every value is written with TOML's own quoting, whatever a folder's name is."""
-    lines = [
-        *_head(pod, draft),
-        *_run(draft, run_id),
-        *_job(pod, draft, run_id),
-        *_gpus(pod, draft),
-        *_wandb(draft),
-        *_store(draft),
-        *_disk(draft),
-        *_leaving(pod),
-        *_setup(draft),
-        *_hooks(pod),
+    settings, provider = draft.settings, pod.provider
+    sections: list[Iterable[str]] = [
+        _head(pod, draft),
+        ["[run]", *_setting(draft, "run.id", run_id), *_setting(draft, "run.max_steps", None, "1000")],
+        _job(pod, draft, run_id),
+        ["[job.env]", *(f"{key_text(name)} = {value_text(value)}" for name, value in draft.env.items())]
+        if draft.env
+        else [],
+        ["[job.plain]", *_plain(draft)] if draft.plain else [],
+        ["[gpus]", *_gpus(pod, draft)],
+        ["[wandb]", *_setting(draft, "wandb.id")] if "wandb.id" in settings else [],
+        [_STORE, *_setting(draft, "store.keep_last", None, "3"), *_setting(draft, "store.keep_every", None, "100")],
+        [_DISK, *_setting(draft, "disk.keep_local", None, "2")],
+        _leaving(pod) if provider.grace_s is not None else [],
+        [_HEARTBEAT.format(provider=provider.name)] if not provider.notice else [],
+        [_SETUP, *(f"#   {value_text(_printable(line))}," for line in draft.prepared), "# ]"] if draft.prepared else [],
+        [_HOOKS, f"# finish = {value_text(provider.finish or '...')}"],
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
 
 def _head(pod: Pod, draft: Draft) -> Iterator[str]:
@@ -75,14 +103,6 @@ def _head(pod: Pod, draft: Draft) -> Iterator[str]:
             yield f"# {title}"
             for sentence in sentences:
                 yield from comment(sentence, "  - ")
-    yield ""
-
-
-def _run(draft: Draft, run_id: str) -> Iterator[str]:
-    yield "[run]"
-    yield from _setting(draft, "run.id", run_id)
-    yield from _setting(draft, "run.max_steps", None, "1000")
-    yield ""
 
 
 def _job(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
@@ -107,15 +127,6 @@ def _job(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
         yield from _setting(draft, "job.checkpoint_interval", 10)
     for key in ("args", "pass_env", "nofile"):
         yield from _setting(draft, f"job.{key}")
-    if draft.env:
-        yield ""
-        yield "[job.env]"
-        yield from (f"{key_text(name)} = {value_text(value)}" for name, value in draft.env.items())
-    if draft.plain:
-        yield ""
-        yield "[job.plain]"
-        yield from _plain(draft)
-    yield ""
 
 
 def _configs(pod: Pod, draft: Draft) -> Iterator[str]:
@@ -146,8 +157,8 @@ def _output(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
     yield from comment(_ABOUT["job.output_dir"])
     if better:
         yield from comment(
-            f"{better.mount} has {size(better.free_bytes)} free and is likely to outlive this container, whose own "
-            "disk goes with it."
+            f"{better.mount} has {size(better.free_bytes)} free and is likely to outlive this container and its own "
+            "disk."
         )
     if "job.output_dir" in draft.settings:
         if better:
@@ -177,7 +188,6 @@ def _plain(draft: Draft) -> Iterator[str]:
 
 
 def _gpus(pod: Pod, draft: Draft) -> Iterator[str]:
-    yield "[gpus]"
     yield "# The GPUs of the run, as nvidia-smi numbers them. Without it, what the trainer's configuration says."
     for gpu in pod.machine.gpus:
         yield from comment(f"{gpu.index}: {gpu.name}, {size(gpu.total_bytes)}, {gpu.uuid}", "  ")
@@ -191,65 +201,13 @@ def _gpus(pod: Pod, draft: Draft) -> Iterator[str]:
         inference, trainer = list(range(half)), list(range(half, count)) or [0 if count == 1 else 1]
         yield f"# inference = {inference}"
         yield f"# trainer = {trainer}"
-    yield ""
-
-
-def _wandb(draft: Draft) -> Iterator[str]:
-    if "wandb.id" in draft.settings:
-        yield "[wandb]"
-        yield from _setting(draft, "wandb.id")
-        yield ""
-
-
-def _store(draft: Draft) -> Iterator[str]:
-    yield "[store]"
-    yield "# Where complete steps are published. Without it they stay in a folder on this machine, which a lost pod"
-    yield "# takes with it. The key needs listFiles, readFiles, writeFiles and deleteFiles on this one bucket."
-    yield '# url = "b2://my-bucket/prefix"'
-    yield from _setting(draft, "store.keep_last", None, "3")
-    yield from _setting(draft, "store.keep_every", None, "100")
-    yield ""
-
-
-def _disk(draft: Draft) -> Iterator[str]:
-    yield "[disk]"
-    yield "# Used part of the checkpoint volume above which published steps are deleted here, oldest first."
-    yield "# prune_above = 0.85"
-    yield from _setting(draft, "disk.keep_local", None, "2")
-    yield ""
 
 
 def _leaving(pod: Pod) -> Iterator[str]:
     provider = pod.provider
-    if provider.grace_s is not None:
-        yield "[leaving]"
-        yield f"# Seconds from SIGTERM to the kill, on {provider.name}."
-        yield f"{'' if pod.site.provider == 'runpod' else '# '}grace_s = {provider.grace_s}"
-        yield ""
-    if not provider.notice:
-        yield "[heartbeat]"
-        yield f"# {provider.name} may take a pod without a word: a page that calls people when this stops"
-        yield "# (Healthchecks.io and the like). The address is a secret: RL_HEARTBEAT_URL in the .env does as well."
-        yield '# url = "https://hc-ping.com/your-key"'
-        yield ""
-
-
-def _setup(draft: Draft) -> Iterator[str]:
-    if not draft.prepared:
-        return
-    yield "[setup]"
-    yield "# Lines of the script that a fresh pod may need. `onstart` runs such commands first, `run` does not."
-    yield "# commands = ["
-    for line in draft.prepared:
-        yield f"#   {value_text(_printable(line))},"
-    yield "# ]"
-    yield ""
-
-
-def _hooks(pod: Pod) -> Iterator[str]:
-    yield "[hooks]"
-    yield "# A shell command after the last step is published: end the pod's billing here."
-    yield f"# finish = {value_text(pod.provider.finish or '...')}"
+    yield "[leaving]"
+    yield f"# Seconds from SIGTERM to the kill, on {provider.name}."
+    yield f"{'' if pod.site.provider == 'runpod' else '# '}grace_s = {provider.grace_s}"
 
 
 # ---------------------------------------------------------------- TOML

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import UsageError
-from supervisor.cli import old_logs, render, which
+from supervisor.cli import render, state_folder, which
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
+from supervisor.core.words import size
 
 FOLLOW_S = 0.5
 WAIT_EVENTS_S = 25
@@ -62,22 +63,51 @@ def tail(options: argparse.Namespace) -> int:
     run = which.meant(name, options.socket, options.state_dir)
     lines = LINES if options.lines is None else options.lines
     if options.state_dir is not None:
-        return old_logs.show(options, options.state_dir, role, lines)
+        return _tail_left(options, options.state_dir, role, lines)
     if past or not (role or options.follow or options.lines is not None):
-        return old_logs.show(options, run.folder(), role, lines)
+        return _tail_left(options, run.folder(), role, lines)
     try:
         client = run.client
         answer = client.get("/v1/log", lines=lines, **({"role": role} if role else {}))
     except (NotThereError, UnclearError):
         if options.follow or options.socket or run.state_dir is None:
             raise
-        return old_logs.show(options, run.state_dir, role, lines)  # no daemon runs: what it left says enough
+        return _tail_left(options, run.state_dir, role, lines)  # no daemon runs: what it left says enough
     _print_piece(options, answer, str(answer["text"]))
     while options.follow:
         if int(answer["size"]) <= int(answer["offset"]) or not answer["text"]:
             time.sleep(FOLLOW_S)
         answer = _next_piece(options, client, answer)
     return 0
+
+
+def _tail_left(options: argparse.Namespace, state_dir: Path, role: str, lines: int) -> int:
+    """Straight from the state folder: logs of earlier attempts, and without a daemon any."""
+    if role:
+        found = state_folder.read("log", state_dir, attempt=options.attempt, role=role, lines=lines)
+        if options.json:
+            print(json.dumps(found, ensure_ascii=False))
+        else:
+            sys.stdout.write(render.log_for_stdout(found["text"]))
+            sys.stdout.flush()
+        return 0
+    logs = state_folder.read("logs", state_dir, attempt=options.attempt)
+    if options.json:
+        print(json.dumps(logs, ensure_ascii=False))
+    elif not logs:
+        print("There is no log yet.")
+    else:
+        rows = [(str(log["attempt"]), render.safe(log["role"]), size(log["size_bytes"]), *_kept(log)) for log in logs]
+        print("\n".join(render.table([("attempt", "role", "size", "last line", "kept", "where"), *rows])))
+    return 0
+
+
+def _kept(log: dict[str, Any]) -> tuple[str, str, str]:
+    """Its last line's time, how it is kept, and where."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(log["changed"]))
+    *earlier, newest = log["paths"]
+    more = f" and {len(earlier)} earlier pieces" if earlier else ""
+    return when, log["state"], render.safe(f"{newest}{more}")
 
 
 def _name_and_role(options: argparse.Namespace) -> tuple[str | None, str]:

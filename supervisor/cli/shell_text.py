@@ -7,6 +7,7 @@ The grammar is that of POSIX (Shell Command Language, 2.2 to 2.10), with bash's 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,15 +16,24 @@ from supervisor.base.secrets import masked
 
 DEEPEST = 20  # defaults within defaults
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(", re.ASCII)
 _REDIRECT = re.compile(r"(&>>|&>|\d*(?:<<<|<<-|<<|<>|>>|>\||>&|<&|>|<))")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]*>")
 """What a page writes for a word of one's own. Read from a file and written to another nobody says without a blank."""
-_OPERATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()]")
+_OPERATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()\n]")
 _BLANK_LINE_END = re.compile(r"\\[ \t]+(?:\n|\Z)")
-_PLAIN = re.compile(r"""[^\s;&|<>()"'`$\\]+""")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
+_COMMENT = re.compile(r"#[^\n]*")
+_BETWEEN_ITEMS = re.compile(r"[ \t\n<>;&|(]+|#[^\n]*")
+_TEXT = re.compile(
+    r"""\\\n|\\(?P<escaped>.?)|(?P<placeholder><[A-Za-z][\w.-]*>)|(?P<plain>[^\s;&|<>()"'`$\\]+)""", re.DOTALL
+)
+_SINGLE = re.compile(r"'([^']*)'")
+_ANSI = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
+_BRACKETS = re.compile(r"""\\.|'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|[(){}]""", re.DOTALL)
 _PARAMETER = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(?:(:?[-=])(.*)|:?\?.*)?", re.ASCII | re.DOTALL)
 _LIST = re.compile(r"([A-Za-z_]\w*)\[[@*]\]", re.ASCII)
 _KEYWORDS = {"if", "then", "elif", "else", "fi", "while", "until", "do", "done", "{", "}", "!", "esac", "coproc"}
@@ -47,7 +57,6 @@ class Raw:
     """A word as it stands there."""
 
     pieces: tuple[Piece, ...]
-    line: int
 
     @property
     def bare(self) -> str:
@@ -87,9 +96,9 @@ class Text:
     problems: Sequence[str]
 
 
-def read(text: str, first_line: int = 1) -> Text:
+def read(text: str) -> Text:
     """Read ``text``, also where it is pasted from a page or a terminal."""
-    reader = _Reader(_tidied(text), first_line)
+    reader = _Reader(_tidied(text))
     reader.everything()
     return Text(tuple(reader.commands), tuple(reader.problems))
 
@@ -105,10 +114,11 @@ def _tidied(text: str) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, line: int = 1, depth: int = 0) -> None:
-        self.text, self.at, self.line, self.depth = text, 0, line, depth
+    def __init__(self, text: str, depth: int = 0) -> None:
+        self.text, self.at, self.depth = text, 0, depth
         self.commands: list[Command] = []
         self.problems: list[str] = []
+        self._newlines = [found.start() for found in re.finditer("\n", text)]
         self._heredocs: list[str] = []
         self._before = "\n"
         self._open = 0
@@ -118,50 +128,44 @@ class _Reader:
         self._words: list[Raw] = []
         self._assignments: list[Assignment] = []
         self._redirects: list[tuple[str, Raw]] = []
-        self._begin, self._begin_line, self._until = -1, 0, 0
+        self._begin, self._until = -1, 0
+
+    def _say(self, at: int, problem: str) -> None:
+        self.problems.append(f"line {self._line(at)}: {problem}")
+
+    def _line(self, at: int) -> int:
+        return bisect_left(self._newlines, at) + 1
 
     # ---------------------------------------------------------------- commands
 
     def everything(self) -> None:
-        text = self.text
         while True:
             self._blanks()
-            if self.at >= len(text):
+            if self.at >= len(self.text):
                 break
-            char = text[self.at]
-            if char == "#":
-                end = text.find("\n", self.at)
-                self.at = len(text) if end < 0 else end
+            if found := _COMMENT.match(self.text, self.at):
+                self.at = found.end()
                 continue
-            if char == "\n":
-                self._end("\n", 1)
-                self.line += 1
-                self._skip_heredocs()
-            elif _PLACEHOLDER.match(text, self.at):
-                self._start()
-                self._add(self._word())
-            elif (found := _REDIRECT.match(text, self.at)) and text[found.end() : found.end() + 1] != "(":
-                self._start()
-                self._redirect(found)
-            elif char in "<>":
-                self._start()
-                self._words.append(self._process_substitution())
-            elif operator := _OPERATOR.match(text, self.at):
-                self._end(operator[0], len(operator[0]))
-            elif array := _ARRAY.match(text, self.at):
-                self._start()
-                self._array(array)
+            operator = _OPERATOR.match(self.text, self.at)
+            redirect = _REDIRECT.match(self.text, self.at)
+            is_redirect = redirect is not None and not self.text.startswith("(", redirect.end())
+            if operator and not is_redirect:
+                self._end(operator[0])
             else:
-                self._start()
-                self._add(self._word())
+                self._begin = self.at if self._begin < 0 else self._begin
+                if redirect and is_redirect and not _PLACEHOLDER.match(self.text, self.at):
+                    self._redirect(redirect)
+                elif redirect and not is_redirect:
+                    self._words.append(Raw((self._unknown(self.at + 1, self._closing(self.at + 1)),)))
+                elif array := _ARRAY.match(self.text, self.at):
+                    self._array(array)
+                else:
+                    self._add(self._word())
             self._until = self.at
-        self._end("\n", 0)
+        self._end("\n")
 
-    def _start(self) -> None:
-        if self._begin < 0:
-            self._begin, self._begin_line = self.at, self.line
-
-    def _end(self, operator: str, length: int) -> None:
+    def _end(self, operator: str) -> None:
+        """A command ends with ``operator``: keep it, without the words of the shell's own grammar."""
         source = self.text[self._begin : self._until].strip() if self._begin >= 0 else ""
         self._open += (operator == "(") - (operator == ")")
         if self._open < 0:  # behind a pattern of `case`: a|b)
@@ -172,25 +176,21 @@ class _Reader:
         while words and words[0].bare in _KEYWORDS:
             words = words[1:]
         if words and words[0].bare in _LOOPS and len(words) > 1:
-            unknown = Raw((Piece("unknown", f"${words[1].bare}"),), words[1].line)
-            assignments = [*assignments, Assignment(words[1].bare, (unknown,))]
-            words = []
+            name = words[1].bare
+            assignments, words = [*assignments, Assignment(name, (Raw((Piece("unknown", f"${name}"),)),))], []
         elif words and words[0].bare in ("case", "function"):
             words = []
         elif not assignments:  # those that stood behind a keyword
             while words and (found := assigned(words[0])):
-                assignments = [*assignments, found]
-                words = words[1:]
+                assignments, words = [*assignments, found], words[1:]
         if words or assignments or self._redirects:
-            self.commands.append(
-                Command(
-                    *(self._begin_line, source, tuple(assignments), tuple(words), tuple(self._redirects)),
-                    *(self._before, operator),
-                )
-            )
+            kept = tuple(assignments), tuple(words), tuple(self._redirects)
+            self.commands.append(Command(self._line(self._begin), source, *kept, self._before, operator))
         self._before = operator
-        self.at += length
+        self.at += len(operator)
         self._clear()
+        if operator == "\n":
+            self._skip_heredocs()
 
     def _add(self, word: Raw) -> None:
         found = assigned(word) if not self._words else None
@@ -203,211 +203,138 @@ class _Reader:
         self.at = found.end()
         items: list[Raw] = []
         while self.at < len(self.text) and self.text[self.at] != ")":
-            char = self.text[self.at]
-            if char == "\n":
-                self.line += 1
-                self.at += 1
-            elif char in " \t":
-                self.at += 1
-            elif char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif char in "<>;&|(":
-                self.at += 1  # nothing that a list of words has
+            before = self.at
+            if skipped := _BETWEEN_ITEMS.match(self.text, self.at):
+                self.at = skipped.end()
             else:
-                before = self.at
                 items.append(self._word())
-                if self.at == before:
-                    self.at += 1  # a backslash before blanks that end the line
+            self.at += self.at == before  # a backslash before blanks that end the line
         self.at += 1
         self._assignments.append(Assignment(found[1], tuple(items), array=True, append=bool(found[2])))
 
     def _redirect(self, found: re.Match[str]) -> None:
         self.at = found.end()
         self._blanks()
-        operator = found[1].lstrip("0123456789")
         target = self._word()
-        if operator in ("<<", "<<-"):
+        if found[1].lstrip("0123456789") in ("<<", "<<-"):
             self._heredocs.append("".join(piece.text for piece in target.pieces))
         self._redirects.append((found[1], target))
 
     def _skip_heredocs(self) -> None:
         for ending in self._heredocs:
-            while self.at < len(self.text):
-                end = self.text.find("\n", self.at)
-                end = len(self.text) if end < 0 else end
-                line = self.text[self.at : end]
-                self.at = min(end + 1, len(self.text))
-                self.line += 1
-                if line.strip() == ending:
-                    break
-            else:
-                self.problems.append(f"line {self.line}: the text that ends with {ending} has no such end.")
+            found = re.compile(rf"(?m)^[^\S\n]*{re.escape(ending)}[^\S\n]*$\n?").search(self.text, self.at)
+            if found is None:
+                self._say(len(self.text), f"the text that ends with {ending} has no such end.")
+            self.at = found.end() if found else len(self.text)
         self._heredocs = []
 
     def _blanks(self) -> None:
-        while self.at < len(self.text):
-            if self.text[self.at] in " \t":
-                self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at += 2
-                self.line += 1
-            elif found := _BLANK_LINE_END.match(self.text, self.at):
-                self.problems.append(
-                    f"line {self.line}: blanks stand behind the \\ at its end, so that a shell would end the command "
-                    "there. It was read as meant: the next line goes on with it."
+        while found := _BLANKS.match(self.text, self.at) or _BLANK_LINE_END.match(self.text, self.at):
+            if found.re is _BLANK_LINE_END:
+                self._say(
+                    self.at,
+                    "blanks stand behind the \\ at its end, so that a shell would end the command there. It was read "
+                    "as meant: the next line goes on with it.",
                 )
-                self.at = found.end()
-                self.line += 1
-            else:
-                return
+            self.at = found.end()
 
     # ---------------------------------------------------------------- words
 
     def _word(self) -> Raw:
-        line = self.line
         pieces: list[Piece] = []
-        while self.at < len(self.text):
+        while self.at < len(self.text) and not _BLANK_LINE_END.match(self.text, self.at):
             char = self.text[self.at]
-            if char == "\\":
-                if self.text.startswith("\\\n", self.at):
-                    self.at += 2
-                    self.line += 1
-                elif _BLANK_LINE_END.match(self.text, self.at):
-                    break
-                else:
-                    pieces.append(Piece("text", self.text[self.at + 1 : self.at + 2], quoted=True))
-                    self.at += 2
-            elif char == "'":
-                pieces.append(self._single_quoted())
+            if char == "'":
+                pieces.append(self._quoted_whole(_SINGLE))
             elif char == '"':
                 self.at += 1
                 pieces += self._double_quoted(end='"')
-            elif char == "$":
-                pieces += self._dollar(quoted=False)
-            elif char == "`":
-                pieces.append(self._backquoted(quoted=False))
-            elif found := _PLACEHOLDER.match(self.text, self.at):
-                pieces.append(Piece("unknown", found[0]))
+            elif char in "$`":
+                pieces += self._expansion(quoted=False)
+            elif found := _TEXT.match(self.text, self.at):
                 self.at = found.end()
-            elif found := _PLAIN.match(self.text, self.at):
-                pieces.append(Piece("text", found[0]))
-                self.at = found.end()
+                if found.lastgroup:
+                    unknown = found.lastgroup == "placeholder"
+                    kind: Literal["unknown", "text"] = "unknown" if unknown else "text"
+                    pieces.append(Piece(kind, found[found.lastgroup], quoted=found.lastgroup == "escaped"))
             else:
                 break
         if not pieces and self.at < len(self.text) and self.text[self.at] not in " \t\n\\;&|<>()":
             self.at += 1  # whatever that is (a form feed, say), it is passed over
-        if Raw(tuple(pieces), line).bare == "...":
-            pieces = [Piece("unknown", "...")]
-        return Raw(tuple(pieces), line)
+        return Raw((Piece("unknown", "..."),) if Raw(tuple(pieces)).bare == "..." else tuple(pieces))
 
-    def _single_quoted(self) -> Piece:
-        end = self.text.find("'", self.at + 1)
-        if end < 0:
-            return self._never_closed("'")
-        text = self.text[self.at + 1 : end]
-        self.line += text.count("\n")
-        self.at = end + 1
-        return Piece("text", text, quoted=True)
+    def _quoted_whole(self, pattern: re.Pattern[str]) -> Piece:
+        """What stands in single quotes; ``$'...'`` with an escape that is not in the table stays unknown."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return self._never_closed("'", self.at)
+        self.at = found.end()
+        if pattern is _SINGLE:
+            return Piece("text", found[1], quoted=True)
+        if any(escape not in _ESCAPES for escape in re.findall(r"(?s)\\(.)", found[1])):
+            return Piece("unknown", found[0], quoted=True)
+        return Piece("text", re.sub(r"(?s)\\(.)", lambda escape: _ESCAPES[escape[1]], found[1]), quoted=True)
 
-    def _never_closed(self, quote: str) -> Piece:
-        rest = self.text[self.at :]
-        self.problems.append(
-            f"line {self.line}: a {quote} is never closed, and nothing behind it was understood: {_short(rest)}"
-        )
-        self.at = len(self.text)
-        return Piece("unknown", rest, quoted=True)
+    def _never_closed(self, quote: str, begin: int) -> Piece:
+        piece = self._unknown(begin, len(self.text), quoted=True)
+        self._say(begin, f"a {quote} is never closed, and nothing behind it was understood: {_short(piece.text)}")
+        return piece
 
     def _double_quoted(self, end: str) -> list[Piece]:
         """Up to the closing quote; with ``end`` "" up to the end of the text."""
         begin = self.at - len(end)
         pieces: list[Piece] = []
-        plain: list[str] = []
-        while True:
-            if self.at >= len(self.text):
-                if end:
-                    self.at = begin
-                    return [self._never_closed('"')]
-                break
-            char = self.text[self.at]
-            if char == end:
-                self.at += 1
-                break
+        plain = ""
+        while (char := self.text[self.at : self.at + 1]) != end:
+            if not char:
+                return [self._never_closed('"', begin)]
             if char == "\\":
                 following = self.text[self.at + 1 : self.at + 2]
-                plain.append("" if following == "\n" else following if following in '$`"\\' else char + following)
-                self.line += following == "\n"
+                plain += "" if following == "\n" else following if following in '$`"\\' else char + following
                 self.at += 2
             elif char in "$`":
-                pieces.append(Piece("text", "".join(plain), quoted=True))
-                plain = []
-                pieces += [self._backquoted(quoted=True)] if char == "`" else self._dollar(quoted=True)
+                pieces += [Piece("text", plain, quoted=True), *self._expansion(quoted=True)]
+                plain = ""
             else:
-                plain.append(char)
-                self.line += char == "\n"
+                plain += char
                 self.at += 1
-        pieces.append(Piece("text", "".join(plain), quoted=True))
+        self.at += len(end)
+        pieces.append(Piece("text", plain, quoted=True))
         # An empty text counts only where it is all there is: "$@" of nothing is no word.
         return [piece for piece in pieces if piece.text or piece.kind != "text"] or pieces[-1:]
 
-    def _backquoted(self, *, quoted: bool) -> Piece:
-        end = self.at + 1
-        while end < len(self.text) and self.text[end] != "`":
-            end += 2 if self.text[end] == "\\" else 1
-        return self._unknown(end + 1, quoted=quoted)
+    def _unknown(self, begin: int, end: int, *, quoted: bool = False) -> Piece:
+        self.at = end
+        return Piece("unknown", self.text[begin:end], quoted)
 
-    def _unknown(self, end: int, *, quoted: bool) -> Piece:
-        text = self.text[self.at : end]
-        self.line += text.count("\n")
-        self.at = min(end, len(self.text))
-        return Piece("unknown", text, quoted)
-
-    def _process_substitution(self) -> Raw:
-        line = self.line
-        self.at += 1
-        return Raw((self._unknown(self._closing("(", ")"), quoted=False),), line)
-
-    def _closing(self, opening: str, closing: str) -> int:
+    def _closing(self, at: int, opening: str = "(", closing: str = ")") -> int:
         """Behind the bracket that closes the one at ``at``; quotes within are passed over."""
-        depth, at = 0, self.at
-        while at < len(self.text):
-            char = self.text[at]
-            if char == "\\":
-                at += 1
-            elif char in "'\"":
-                end = self.text.find(char, at + 1)
-                at = len(self.text) if end < 0 else end
-            elif char == opening:
-                depth += 1
-            elif char == closing:
-                depth -= 1
-                if depth == 0:
-                    return at + 1
-            at += 1
+        depth = 0
+        for found in _BRACKETS.finditer(self.text, at):
+            depth += (found[0] == opening) - (found[0] == closing)
+            if depth == 0 and found[0] == closing:
+                return found.end()
         return len(self.text)
 
-    def _dollar(self, *, quoted: bool) -> list[Piece]:
-        text, following = self.text, self.text[self.at + 1 : self.at + 2]
+    def _expansion(self, *, quoted: bool) -> list[Piece]:
+        """What begins with a dollar or a backquote."""
+        begin, following = self.at, self.text[self.at + 1 : self.at + 2]
+        if self.text[begin] == "`":
+            found = _BACKQUOTED.match(self.text, begin)
+            return [self._unknown(begin, found.end() if found else len(self.text), quoted=quoted)]
         if following == "(":
-            self.at += 1
-            piece = self._unknown(self._closing("(", ")"), quoted=quoted)
-            return [Piece("unknown", f"${piece.text}", quoted)]
+            return [self._unknown(begin, self._closing(begin + 1), quoted=quoted)]
         if following == "{":
-            self.at += 1
-            end = self._closing("{", "}")
-            inner = text[self.at + 1 : end - 1]
-            self.line += inner.count("\n")
-            self.at = end
-            return [self._parameter(inner, quoted=quoted)]
+            self.at = self._closing(begin + 1, "{", "}")
+            return [self._parameter(self.text[begin + 2 : self.at - 1], quoted=quoted)]
         if following == "'" and not quoted:
-            return [self._ansi_quoted()]
+            return [self._quoted_whole(_ANSI)]
         if following == '"' and not quoted:
             self.at += 2
             return self._double_quoted(end='"')
-        name = _NAME.match(text, self.at + 1)
-        if name or (following and following in "0123456789@*#?$!-"):
-            self.at += 1 + len(name[0] if name else following)
-            return [Piece("variable", name[0] if name else following, quoted)]
+        if name := _VARIABLE.match(self.text, begin + 1):
+            self.at = name.end()
+            return [Piece("variable", name[0], quoted)]
         self.at += 1
         return [Piece("text", "$", quoted)]
 
@@ -418,35 +345,11 @@ class _Reader:
         if found is None or (found[3] is not None and self.depth >= DEEPEST):
             return Piece("unknown", f"${{{inner}}}", quoted)
         default = None
-        if found[3] is not None:
-            text = found[3]
+        if (text := found[3]) is not None:
             if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
                 text = text[1:-1]
-            default = tuple(_Reader(text, self.line, self.depth + 1)._double_quoted(end=""))
+            default = tuple(_Reader(text, self.depth + 1)._double_quoted(end=""))
         return Piece("variable", found[1], quoted, default)
-
-    def _ansi_quoted(self) -> Piece:
-        begin = self.at
-        self.at += 2
-        found: list[str] = []
-        while self.at < len(self.text) and self.text[self.at] != "'":
-            if self.text[self.at] == "\\":
-                following = self.text[self.at + 1 : self.at + 2]
-                if following not in _ESCAPES:
-                    end = self.text.find("'", self.at + 2)
-                    self.at = begin
-                    return self._unknown(end + 1 if end >= 0 else len(self.text), quoted=True)
-                found.append(_ESCAPES[following])
-                self.at += 2
-            else:
-                found.append(self.text[self.at])
-                self.line += self.text[self.at] == "\n"
-                self.at += 1
-        if self.at >= len(self.text):
-            self.at = begin
-            return self._never_closed("'")
-        self.at += 1
-        return Piece("text", "".join(found), quoted=True)
 
 
 def assigned(word: Raw) -> Assignment | None:
@@ -458,7 +361,7 @@ def assigned(word: Raw) -> Assignment | None:
         return None
     rest = word.pieces[0].text[found.end() :]
     first = (Piece("text", rest),) if rest else ()
-    return Assignment(found[1], (Raw((*first, *word.pieces[1:]), word.line),), append=bool(found[2]))
+    return Assignment(found[1], (Raw((*first, *word.pieces[1:])),), append=bool(found[2]))
 
 
 def _short(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, SupervisorError
-from supervisor.core.goodput import CATEGORIES
+from supervisor.core.time_kinds import CATEGORIES
 from supervisor.simulator.virtual import baselines, compare, sensitivity
 from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
 from supervisor.simulator.virtual.run import Report, simulate

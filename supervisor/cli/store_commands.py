@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from supervisor.base.errors import SupervisorError, TryAgainError
-from supervisor.checkpoints.claims import Standing, host_of, same_pod, writer_name
+from supervisor.checkpoints.claims import Standing
+from supervisor.checkpoints.writers import host_of, same_pod, writer_name
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.retention import safe_locally
-from supervisor.core.state import State
+from supervisor.core.state import Local, State, Store
 from supervisor.core.words import numbers, size
 from supervisor.daemon.witness import claimant
 from supervisor.effects import move_aside
@@ -97,18 +98,20 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
     catalogue = PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
     state = State(
         settings=f.Settings(run_id=run_file.run.id),
-        local=tuple(_local(job, number) for number in job.steps()),
-        store=tuple(
-            f.StoredStep(
-                int(s["step"]),
-                bool(s["committed"]),
-                int(s["size_bytes"]),
-                left=str(s.get("left", "")),  # what nobody resumes at makes nothing safe
-                legacy=bool(s.get("legacy")),
-            )
-            for s in catalogue["steps"]
+        local=Local(steps=tuple(_local(job, number) for number in job.steps())),
+        store=Store(
+            steps=tuple(
+                f.StoredStep(
+                    int(s["step"]),
+                    bool(s["committed"]),
+                    int(s["size_bytes"]),
+                    left=str(s.get("left", "")),  # what nobody resumes at makes nothing safe
+                    legacy=bool(s.get("legacy")),
+                )
+                for s in catalogue["steps"]
+            ),
+            latest=(catalogue.get("latest") or {}).get("step"),
         ),
-        store_latest=(catalogue.get("latest") or {}).get("step"),
     )
     victims = safe_locally(state, run_file.disk.keep_local)
     done: dict[str, Any] = {"steps": victims, "freed_bytes": 0, "done": not dry_run}
@@ -116,7 +119,7 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
         return done, [f"Nothing under {job.output_dir} is safe to delete: unpublished and newest steps stay."]
     told = []
     if dry_run:
-        sizes = {s.step: s.size_bytes for s in state.local}
+        sizes = {s.step: s.size_bytes for s in state.local.steps}
         return done, [f"Would delete step {step} ({size(sizes[step])})." for step in victims]
     with alone(run_file, "prunes by itself"):
         for step in victims:

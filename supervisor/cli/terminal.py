@@ -16,7 +16,6 @@ from typing import TextIO, cast
 from supervisor.base.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
 from supervisor.base.secrets import masked, remember_environment
 from supervisor.cli.render import log_text, safe
-from supervisor.storage.base import StoreAwayError, StoreError
 
 
 class OutputError(SupervisorError):
@@ -31,7 +30,7 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
     The exit code of both is 1 (2 for wrong usage, 75 where the store stayed away); with ``contract`` it is that of
     ``supervisor.base.errors``: the error's own, and "try again" for a crash.
     """
-    os.umask(os.umask(0o022) | 0o022)  # what a command writes is the caller's, and nobody else's to change
+    os.umask(os.umask(0o022) | 0o022)  # only the caller may change what a command writes
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a sentence may hold what the terminal's encoding does not
             stream.reconfigure(errors="replace")
@@ -45,7 +44,7 @@ def _ended(command: Callable[[], int], program: str, *, contract: bool) -> int:
         return _run(command)
     except SupervisorError as error:
         _tell(_whole(error))
-        if contract or isinstance(error, StoreAwayError):
+        if contract or error.holds_by_hand:
             return error.exit_code
         return EXIT_USAGE if error.exit_code == EXIT_USAGE else 1
     except KeyboardInterrupt:
@@ -138,7 +137,7 @@ def crash_note(program: str, error: BaseException) -> str:
 def _whole(error: SupervisorError) -> str:
     """The store's errors are clauses, since others quote them; alone, one is a sentence."""
     text = str(error)
-    if not isinstance(error, StoreError) or not text:
+    if not error.is_clause or not text:
         return text
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
@@ -147,4 +146,4 @@ def _tell(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
-        pass  # nobody is there to read it
+        pass  # stderr is closed: there is no reader

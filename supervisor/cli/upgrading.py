@@ -1,4 +1,4 @@
-"""``supervisorctl upgrade``: ask for it, then wait for what comes of it, across the moment in which nobody answers."""
+"""``supervisorctl upgrade``: ask for it, then wait for the outcome, also while no daemon answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTCOMES = {"upgraded": True, "upgrade-refused": False}
 
 
 def upgrade(run: Here, *, as_json: bool) -> int:
-    """0 when another program watches the run now, 1 when the one before goes on, or nobody does."""
+    """0 when another program watches the run now, 1 when the one before goes on, or none does."""
     try:
         client = run.client
         last = client.get("/v1/events", after=-1, limit=1)["events"]

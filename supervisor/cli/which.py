@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +17,10 @@ from typing import Any
 
 from supervisor.base import homes
 from supervisor.base.errors import ConfigError, UsageError
-from supervisor.base.unix_socket import remove_if_dead
+from supervisor.base.socket_paths import remove_if_dead
+from supervisor.cli import state_folder
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError, sockets
+from supervisor.config import run_place
 
 LOOK_S = 3.0
 NO_RUN = (
@@ -29,12 +30,11 @@ NO_RUN = (
 )
 BOOTED = Path("/run/systemd/system")  # sd_booted(3)
 ONSTART = Path(__file__).parents[1] / "install/units/onstart.sh"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
 class Here:
-    """A run of this machine, as far as it is known. ``id`` is "" where nobody answers at a socket that was named."""
+    """A run of this machine, as far as it is known. ``id`` is "" where no daemon answers at a named socket."""
 
     id: str
     socket: Path | None = None
@@ -145,21 +145,18 @@ def known(name: str) -> bool:
 
 def of_file(path: Path) -> Here:
     """The run of a run file. Raises ConfigError with what is wrong in the file."""
-    from supervisor.config.settings import (
-        load,  # late: no other way of naming a run needs it, and it takes a while to load
-    )
-
-    run_file = load(path)
-    run = look().runs.get(run_file.run.id, Here(run_file.run.id))
-    socket, state_dir = run.socket, run.state_dir
-    if run_file.api.socket or socket is None:
-        socket = run_file.socket
-    if run_file.run.state_dir or state_dir is None:
+    told = run_place.read_place(path)
+    if told is None:
+        state_folder.read("run-file", path)  # says what is wrong with it
+        raise ConfigError(f"{path} says of run.id, run.state_dir or api.socket what cannot be used here.")
+    run = look().runs.get(told.id, Here(told.id))
+    state_dir = told.state_dir or run.state_dir
+    if state_dir is None:
         try:
-            state_dir = run_file.state_dir
+            state_dir = run_place.default_state_dir(told.id)
         except ConfigError:
-            state_dir = None  # this user has no place for one, so the daemon is another's
-    return Here(run_file.run.id, socket, state_dir, path.absolute())
+            pass  # this user has no place for one, so the daemon is another's
+    return Here(told.id, told.socket or run.socket or run_place.default_socket(told.id), state_dir, path.absolute())
 
 
 def watched() -> list[Here]:
@@ -184,13 +181,14 @@ def look() -> Machine:
     found = Machine()
     for folder in homes.state_dirs():
         for path in _entries(folder, found.closed):
-            if _NAME.fullmatch(path.name) and os.path.isdir(path):  # noqa: PTH112 (never raises)
+            if re.fullmatch(run_place.RUN_ID, path.name) and os.path.isdir(path):  # noqa: PTH112 (never raises)
                 found.runs[path.name] = Here(path.name, state_dir=path)
     for folder in homes.run_file_dirs():
         for path in _entries(folder, found.closed):
-            if path.suffix == ".toml" and (run := _told_by(path)):
-                before = found.runs.get(run.id, run)
-                found.runs[run.id] = replace(run, state_dir=run.state_dir or before.state_dir)
+            if path.suffix == ".toml" and (told := run_place.read_place(path)):
+                left = found.runs.get(told.id)
+                state_dir = told.state_dir or (left.state_dir if left else None)
+                found.runs[told.id] = Here(told.id, told.socket, state_dir, path)
     explicit = {run.socket for run in found.runs.values() if run.socket is not None}
     for path in explicit:
         remove_if_dead(path)
@@ -233,7 +231,7 @@ def _only() -> Here:
 
 
 def _at(socket: Path) -> Here:
-    """The run whose daemon listens at ``socket``."""
+    """The run of the daemon that listens at ``socket``."""
     if status := _asked(socket):
         state_dir = status.get("state_dir")
         return Here(str(status.get("run") or ""), socket, Path(str(state_dir)) if state_dir else None)
@@ -249,29 +247,14 @@ def _asked(socket: Path) -> dict[str, Any] | None:
         return None
 
 
-def _told_by(path: Path) -> Here | None:
-    """What a run file says, though it may have mistakes by now: the daemon that was started with it lives on."""
-    try:
-        text = tomllib.loads(path.read_text())
-        run, api = text["run"], text.get("api", {})
-        name = run["id"]
-        socket, state_dir = (
-            Path(str(value)).expanduser().absolute() if value else None
-            for value in (api.get("socket"), run.get("state_dir"))
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError):
-        return None  # not ours to read, no run file, or one in a home that is not there
-    return Here(name, socket, state_dir, path) if isinstance(name, str) and _NAME.fullmatch(name) else None
-
-
 def _entries(folder: Path, closed: list[Path]) -> Iterator[Path]:
     """What lies in a folder, by name; one that this user may not read is noted in ``closed``."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries)
     except PermissionError:
-        # A folder above may be closed to us: then nobody knows whether anything is there, and in a home of somebody
-        # else it is not ours.
+        # A folder above may be closed to us: then we cannot know whether anything is there. In another user's home
+        # nothing is ours.
         if os.path.isdir(folder):  # noqa: PTH112
             closed.append(folder)
         return

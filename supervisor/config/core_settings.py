@@ -13,7 +13,6 @@ def of_run_file(file: RunFile) -> Settings:
     return Settings(
         run_id=file.run.id,
         max_steps=file.run.max_steps,
-        has_store=True,
         mode=file.recovery.mode,
         inference=file.recovery.inference,
         startup_s=file.deadlines.startup,

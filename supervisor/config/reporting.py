@@ -66,7 +66,7 @@ class Leaving(Section):
     last publish take, up to 400 s, which the unit's TimeoutStopSec allows."""
     within_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds that are left once a trigger fires, where its own words do not say: a number alone, or JSON with
-    `within_s` (seconds) or `time` (ISO 8601). Default: nobody knows, so everything is done at once."""
+    `within_s` (seconds) or `time` (ISO 8601). Default: unknown, so everything is done at once."""
     file: Path | None = None
     """The pod goes when this file appears. An absolute path."""
     url: str | None = None
@@ -85,7 +85,7 @@ class Leaving(Section):
     @classmethod
     def same_everywhere(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_absolute():
-            raise ValueError(f"{value} is not absolute: which file that is would depend on where the daemon stands")
+            raise ValueError(f"must be an absolute path: {value}")
         return value
 
     @field_validator("url")
@@ -137,9 +137,9 @@ class Heartbeat(Section):
     interval_s: Annotated[float, Field(ge=1, le=86400)] = 60
     """Seconds between two."""
     behind_s: Annotated[float, Field(gt=0)] = 7200
-    """Not well: a complete step has waited so many seconds to be published."""
+    """Unhealthy when a complete step has waited this many seconds to be published."""
     behind_steps: Positive | None = None
-    """Not well: so many training steps more are done than the newest published one has. Default: any number."""
+    """Unhealthy when the newest published step is this many steps behind. Default: any number."""
 
     @field_validator("url")
     @classmethod

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from supervisor.base import homes, trust
 from supervisor.base.errors import ConfigError
+from supervisor.config.run_place import LARGEST
 from supervisor.config.toml_keys import MOST_PARTS, long_key_line
 from supervisor.config.toml_positions import Key, Position, key_positions
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from supervisor.config.settings import RunFile
 
 Model = TypeVar("Model", bound=BaseModel)
-LARGEST = 1 << 20  # bytes; a run file has a few thousand
 MOST_MISTAKES = 20
 DEEPEST = 100
 SECOND_NAMES = {"recover": "recovery"}

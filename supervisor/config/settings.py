@@ -14,12 +14,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from supervisor.base import homes, unix_socket
 from supervisor.base.secret_shapes import SECRET_NAME
+from supervisor.config import run_place
 from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, Logs
+from supervisor.config.run_place import RUN_ID
 from supervisor.config.section import Positive, Section
 
-RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 STORE_URL = r"^(b2://[A-Za-z0-9-]{6,63}(/.*)?|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?|file:///.+)$"
 
 Seconds = Annotated[float, Field(ge=0)]
@@ -194,9 +194,9 @@ class Store(Section):
     @model_validator(mode="after")
     def fitting(self) -> Store:
         if (self.endpoint or self.region) and not (self.url or "").startswith("s3://"):
-            raise ValueError("has `endpoint` or `region`, which are for s3://bucket stores; B2 has `realm`")
+            raise ValueError("has `endpoint` or `region`, which work only with s3:// stores; B2 has `realm`")
         if self.limit_mbit and not (self.url or "").startswith("b2://"):
-            raise ValueError("has `limit_mbit`, which is for b2://bucket stores; no other transfer can be held back")
+            raise ValueError("has `limit_mbit`, which works only with b2:// stores")
         return self
 
     @property
@@ -349,8 +349,8 @@ class RunFile(Section):
     def state_dir(self) -> Path:
         """Folder of the journal, attempts and snapshots (absolute)."""
         if self.run.state_dir:
-            return self.run.state_dir.expanduser().absolute()
-        return homes.runs_dir() / self.run.id
+            return run_place.absolute(self.run.state_dir)
+        return run_place.default_state_dir(self.run.id)
 
     @property
     def log_file(self) -> Path | None:
@@ -363,8 +363,8 @@ class RunFile(Section):
     def socket(self) -> Path:
         """Where the API listens (absolute)."""
         if self.api.socket:
-            return self.api.socket.expanduser().absolute()
-        return unix_socket.socket_dir() / f"{self.run.id}.sock"
+            return run_place.absolute(self.api.socket)
+        return run_place.default_socket(self.run.id)
 
     @property
     def store_url(self) -> str:

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 
 from supervisor.core import facts as f
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.evolve import replace
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.state import Incident, State
@@ -38,30 +39,30 @@ _BOOKED = frozenset(
     {f.DaemonStarted, f.AttemptStarted, f.AttemptAdopted, f.Published, f.Claimed, f.Command, f.SetupDone, f.Suppressed}
 )
 _CATEGORIES = {
-    "restoring": g.RESTORE,
-    "starting": g.STARTUP,
-    "running": g.PRODUCTIVE,
-    "stopping": g.STOPPING,
-    "surveying": g.WAITING,
-    "backing-off": g.WAITING,
-    "disk-full": g.WAITING,
-    "publishing": g.WAITING,
-    "gave-up": g.WAITING,
-    "unfit": g.INFRASTRUCTURE,
-    "stopped": g.STOPPED,
-    "finished": g.STOPPED,
+    "restoring": k.RESTORE,
+    "starting": k.STARTUP,
+    "running": k.PRODUCTIVE,
+    "stopping": k.STOPPING,
+    "surveying": k.WAITING,
+    "backing-off": k.WAITING,
+    "disk-full": k.WAITING,
+    "publishing": k.WAITING,
+    "gave-up": k.WAITING,
+    "unfit": k.INFRASTRUCTURE,
+    "stopped": k.STOPPED,
+    "finished": k.STOPPED,
 }
 
 
 def account(before: State, after: State, fact: f.Fact) -> Ledger:
     """The ledger after one fact. ``before`` holds the one until then; ``after`` is what was decided about the fact."""
-    ledger = before.ledger
+    ledger = before.books.ledger
     if (
         before.mode == after.mode
         and before.progress is after.progress
-        and before.phases is after.phases
-        and before.incident is after.incident
-        and before.attempt == after.attempt
+        and before.job.phases is after.job.phases
+        and before.incidents.open is after.incidents.open
+        and before.attempt.number == after.attempt.number
         and fact.__class__ not in _BOOKED
     ):
         return ledger
@@ -70,7 +71,7 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
     match fact:
         case f.DaemonStarted() if before.live:
             ledger = replace(ledger, away=after.now - before.now)
-        case f.AttemptAdopted() if fact.attempt == after.attempt:
+        case f.AttemptAdopted() if fact.attempt == after.attempt.number:
             ledger = replace(ledger, away=0.0)
         case f.Published() if fact.sent_bytes:
             ledger = replace(
@@ -79,25 +80,25 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
                 upload_s=ledger.upload_s + fact.seconds,
                 upload_bytes=ledger.upload_bytes + fact.sent_bytes,
             )
-    if before.phases is not after.phases:
+    if before.job.phases is not after.job.phases:
         ledger = _phases(ledger, before, after)
     ledger = _passed(ledger, before, after, fact)
-    if isinstance(fact, f.AttemptStarted) and fact.attempt == after.attempt:
+    if isinstance(fact, f.AttemptStarted) and fact.attempt == after.attempt.number:
         ledger = _resumed(ledger, after, g.FROM_SCRATCH if fact.step is None else fact.step)
     elif isinstance(fact, f.Claimed) and before.live and fact.generation != (before.fence.once or 0) + 1:
         # Another pod had the run while the job went on here: from its next step on, this one's steps are the run's.
         step = after.progress.step
         ledger = ledger if step is None else g.started(ledger, step, after.wall, fact.generation)
-    if after.restarts != before.restarts:
-        ledger = replace(ledger, restarts=ledger.restarts + after.restarts - before.restarts)
-    if before.incident is not after.incident:
+    if after.recovery.restarts != before.recovery.restarts:
+        ledger = replace(ledger, restarts=ledger.restarts + after.recovery.restarts - before.recovery.restarts)
+    if before.incidents.open is not after.incidents.open:
         ledger = _incident(ledger, before, after)
     return ledger
 
 
 def settled(state: State) -> Ledger:
     """The ledger up to now, as if what is under way ended well: to be shown, and to be kept in the store."""
-    ledger = state.ledger
+    ledger = state.books.ledger
     if ledger.mark is None:
         return ledger
     if state.mode != "running":
@@ -108,12 +109,12 @@ def settled(state: State) -> Ledger:
     productive = pending - doubtful - saved
     step = state.progress.step or 0
     ledger = replace(ledger, spans=g.with_span(ledger.spans, (step + 1, step, productive), ledger.starts))
-    return _booked(ledger, state, {g.PRODUCTIVE: productive, g.SAVE: saved, g.DETECTION: doubtful})
+    return _booked(ledger, state, {k.PRODUCTIVE: productive, k.SAVE: saved, k.DETECTION: doubtful})
 
 
 def _passed(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     """Book the time since the mark if what it was spent on is over."""
-    same = before.attempt == after.attempt
+    same = before.attempt.number == after.attempt.number
     step = after.progress.step
     if same and step is not None and step != before.progress.step:
         return _step(ledger, before, after, fact)
@@ -142,21 +143,21 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     pending = now - (ledger.mark or 0.0)
     saved = min(ledger.saved, pending)
     took = pending - saved
-    if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.started + READ_LATE_S:
+    if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.attempt.started + READ_LATE_S:
         # A line from before anybody watched: a job that a person started, and that was attached late.
-        return _booked(ledger, after, {g.STARTUP if before.mode == "starting" else g.PRODUCTIVE: took, g.SAVE: saved})
+        return _booked(ledger, after, {k.STARTUP if before.mode == "starting" else k.PRODUCTIVE: took, k.SAVE: saved})
     first = step if previous is None or previous >= step else previous + 1  # lines may have been missed
     ledger = replace(ledger, steps=ledger.steps + step - first + 1)
     if before.mode == "starting":
         ledger = replace(ledger, spans=g.with_span(ledger.spans, (first, step, 0.0), ledger.starts))
-        return _booked(ledger, after, {g.STARTUP: took, g.SAVE: saved})
+        return _booked(ledger, after, {k.STARTUP: took, k.SAVE: saved})
     ledger = replace(
         ledger,
         spans=g.with_span(ledger.spans, (first, step, took), ledger.starts),
         timed=ledger.timed + step - first + 1,
         timed_s=ledger.timed_s + took,
     )
-    return _booked(ledger, after, {g.PRODUCTIVE: took, g.SAVE: saved})
+    return _booked(ledger, after, {k.PRODUCTIVE: took, k.SAVE: saved})
 
 
 def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
@@ -164,34 +165,34 @@ def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
     now = after.now
     rest = now - (ledger.mark or 0.0)
     detection = 0.0
-    if after.incident is not None:
-        newly = before.incident is None or before.incident.id != after.incident.id
-        sign = after.incident.opened if newly else _first_sign(before, now)
+    if after.incidents.open is not None:
+        newly = before.incidents.open is None or before.incidents.open.id != after.incidents.open.id
+        sign = after.incidents.open.opened if newly else _first_sign(before, now)
         detection = min(rest, max(0.0, now - sign))
     rest -= detection
     away = min(ledger.away, rest)
     rest -= away
     saved = min(_saves(ledger, now), rest)
     rest -= saved
-    finished = after.after_stop == "finish" or after.mode in ("publishing", "finishing", "finished")
-    what = g.STARTUP if before.mode == "starting" else g.OTHER if finished else g.WASTED
+    finished = after.attempt.after_stop == "finish" or after.mode in ("publishing", "finishing", "finished")
+    what = k.STARTUP if before.mode == "starting" else k.OTHER if finished else k.WASTED
     ledger = replace(ledger, saves=ledger.saves + (ledger.saving is not None), saving=None)
-    return _booked(ledger, after, {g.DETECTION: detection, g.INFRASTRUCTURE: away, g.SAVE: saved, what: rest})
+    return _booked(ledger, after, {k.DETECTION: detection, k.INFRASTRUCTURE: away, k.SAVE: saved, what: rest})
 
 
 def _first_sign(state: State, now: float) -> float:
     """Since when the attempt has been in doubt; ``now``, when it is not."""
-    signs = [now if state.suspect_since is None else state.suspect_since]
-    if state.gone:
-        signs.append(state.gone[0].t)
-    if state.ended is not None:
-        signs.append(state.ended.t)
+    signs = [now if state.suspicion.since is None else state.suspicion.since]
+    if state.job.gone:
+        signs.append(state.job.gone[0].t)
+    if state.job.ended is not None:
+        signs.append(state.job.ended.t)
     return min(signs)
 
 
 def _phases(ledger: Ledger, before: State, after: State) -> Ledger:
     for role in ("trainer", "job"):
-        old, new = before.phases.get(role), after.phases.get(role)
+        old, new = before.job.phases.get(role), after.job.phases.get(role)
         if new is old:
             continue
         saves = new is not None and new.phase == SAVING
@@ -215,14 +216,14 @@ def _saves(ledger: Ledger, until: float) -> float:
 
 def _resumed(ledger: Ledger, state: State, step: int) -> Ledger:
     """The attempt goes on at ``step``. It has had the run since it was started, not since its first step."""
-    wall = max(ledger.began_wall or 0.0, state.wall - max(0.0, state.now - state.started))
+    wall = max(ledger.began_wall or 0.0, state.wall - max(0.0, state.now - state.attempt.started))
     return g.resumed(ledger, step, wall, state.fence.generation)
 
 
 def _incident(ledger: Ledger, before: State, after: State) -> Ledger:
-    old, new = before.incident, after.incident
+    old, new = before.incidents.open, after.incidents.open
     if old is not None and (new is None or new.id != old.id):
-        last = after.incidents[-1] if after.incidents else None
+        last = after.incidents.closed[-1] if after.incidents.closed else None
         closed = last if last is not None and last.id == old.id else None
         outage = _outage(closed or old, after.now, ledger.steps_lost - ledger.lost_before)
         ledger = replace(ledger, outages=(*ledger.outages, outage)[-g.MOST_OUTAGES :])
@@ -254,8 +255,8 @@ def _outage(incident: Incident, now: float, steps_lost: int) -> Outage:
 def _category(state: State) -> str:
     """What time in the state's mode is spent on."""
     if state.mode == "surveying" and state.setup_pending:
-        return g.INFRASTRUCTURE
+        return k.INFRASTRUCTURE
     if state.mode == "leaving":
         # A daemon that is told to end while the run is wanted: a reboot, a pod that is taken away, an upgrade.
-        return g.INFRASTRUCTURE if state.wanted else g.STOPPED
-    return _CATEGORIES.get(state.mode, g.OTHER)
+        return k.INFRASTRUCTURE if state.orders.wanted else k.STOPPED
+    return _CATEGORIES.get(state.mode, k.OTHER)

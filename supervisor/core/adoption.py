@@ -17,8 +17,8 @@ from supervisor.core.watch import Watch
 def left_by(before: State, state: State) -> State:
     """A daemon takes over the living job of ``before``, and the deadlines of ``state`` have begun anew."""
     known = before.left if before.left is not None else Left(-1.0, None, 0.0, 0.0)
-    started = known.started if before.started == known.since else before.started
-    if "download" in before.growth and before.mode == "starting":
+    started = known.started if before.attempt.started == known.since else before.attempt.started
+    if "download" in before.job.growth and before.mode == "starting":
         started += state.now - before.now  # it may have gone on while no daemon looked, and stops the start's clock
     untouched = (before.progress.t, before.progress.step) == (known.since, known.step)
     left = Left(
@@ -26,10 +26,10 @@ def left_by(before: State, state: State) -> State:
         step=before.progress.step,
         progress_t=known.progress_t if untouched else before.progress.t,
         started=started,
-        phases={role: _known(phase, known.phases.get(role), known.since) for role, phase in before.phases.items()},
+        phases={role: _known(phase, known.phases.get(role), known.since) for role, phase in before.job.phases.items()},
         count=before.engine.count,
         worked_t=_worked_t(before, known),
-        work=_work(before.work, known),
+        work=_work(before.job.work, known),
     )
     return replace(state, left=left)
 
@@ -45,18 +45,24 @@ def put_back(state: State, watch: Watch) -> State:
     return replace(
         state,
         left=None,
-        started=left.started if state.started == left.since else state.started,
         progress=progress,
-        phases={role: _known(phase, left.phases.get(role), left.since) for role, phase in state.phases.items()},
         engine=replace(state.engine, worked_t=_worked_t(state, left)),
-        work=_work(state.work, left),
-        explained=_explained(state, left),
+        attempt=replace(
+            state.attempt,
+            started=left.started if state.attempt.started == left.since else state.attempt.started,
+        ),
+        job=replace(
+            state.job,
+            phases={role: _known(phase, left.phases.get(role), left.since) for role, phase in state.job.phases.items()},
+            work=_work(state.job.work, left),
+            explained=_explained(state, left),
+        ),
     )
 
 
 def _explained(state: State, left: Left) -> tuple[tuple[float, float], ...]:
     """What stood when the daemon came had explained the silence until then, also where it is over by now."""
-    spans = state.explained
+    spans = state.job.explained
     for name, phase in left.phases.items():
         limit = excuse_limit(state, name.partition("/")[0], phase.phase)
         if limit > 0 and not phase.over and phase.phase != "download":

@@ -63,9 +63,9 @@ def may_be_the_checkpoint(state: State, verdict: Verdict) -> bool:
     A job that ended by itself, or a part of it that is gone and said that it crashed, and nothing near that end that
     lies elsewhere. What hangs, or is gone without a word, says nothing of a checkpoint.
     """
-    ended = state.ended
+    ended = state.job.ended
     end = ended.t if ended is not None else state.now
-    near = [error for error in state.errors.values() if end - error.t < ROOT_S]
+    near = [error for error in state.job.errors.values() if end - error.t < ROOT_S]
     said = {error.signature for error in near}
     if verdict.kind == "exited":
         if ended is None or killed_from_outside(ended):
@@ -89,14 +89,16 @@ def is_unreadable(state: State, verdict: Verdict) -> bool:
     """Does the job itself say that it cannot read the step it was to resume at, before it made any?"""
     if state.progress.step is not None or not may_be_the_checkpoint(state, verdict):
         return False
-    end = state.ended.t if state.ended is not None else state.now
-    said = (error.signature for error in state.errors.values() if end - error.t < CULPRIT_S)
+    end = state.job.ended.t if state.job.ended is not None else state.now
+    said = (error.signature for error in state.job.errors.values() if end - error.t < CULPRIT_S)
     return any(one in UNREADABLE for one in said)
 
 
 def suspects(state: State) -> list[Failure]:
     """The failures since the last new complete step that speak against the present resume step."""
-    return [one for one in state.failures if one.suspect is not None and one.suspect == state.resume_step]
+    return [
+        one for one in state.recovery.failures if one.suspect is not None and one.suspect == state.attempt.resume_step
+    ]
 
 
 def at_one_place(failures: list[Failure]) -> bool:

@@ -27,29 +27,29 @@ class Choice:
 def choose(state: State) -> Choice:
     """Pick the resume step from what is known of the local disk and of the store."""
     settings = state.settings
-    if state.local_reason:
-        return Choice("wait", None, f"The local checkpoints are not known: {state.local_reason}.")
-    if state.asked_step is not None and state.override:
-        return _pinned(state, state.asked_step, "rollback")
-    if settings.fresh and state.override:
+    if state.local.reason:
+        return Choice("wait", None, f"The local checkpoints are not known: {state.local.reason}.")
+    if state.orders.asked_step is not None and state.orders.override:
+        return _pinned(state, state.orders.asked_step, "rollback")
+    if settings.fresh and state.orders.override:
         return Choice("start", None, "A person asked for a fresh start (--fresh).")
     local, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
-    if settings.pin_step is not None and state.override:
+    if settings.pin_step is not None and state.orders.override:
         return _pinned(state, settings.pin_step, "--step")
-    if state.store_reason and settings.has_store:
-        known = state.published if state.published is not None else -1
-        if local is not None and state.store_t >= 0 and local >= known:
+    if state.store.reason and settings.has_store:
+        known = state.store.published if state.store.published is not None else -1
+        if local is not None and state.store.t >= 0 and local >= known:
             return Choice("start", local, f"Step {local} is complete here and nothing newer was ever published.")
-        if state.store_permanent:
+        if state.store.permanent:
             return Choice(
                 "give-up",
                 None,
-                f"The store cannot be listed, and it may hold checkpoints: {state.store_reason.rstrip('.')}. "
+                f"The store cannot be listed, and it may hold checkpoints: {state.store.reason.rstrip('.')}. "
                 "Nothing is started, since a fresh start could lose the run; mend the store's settings, or start with "
                 "--step N or --fresh.",
             )
         return Choice(
-            "wait", None, f"The store cannot be listed yet, and it may hold checkpoints: {state.store_reason}"
+            "wait", None, f"The store cannot be listed yet, and it may hold checkpoints: {state.store.reason}"
         )
     best, last = max((s for s in (local, stored) if s is not None), default=None), settings.max_steps
     if best is not None and last is not None and best >= last:
@@ -57,28 +57,28 @@ def choose(state: State) -> Choice:
     if local is not None and (stored is None or local >= stored):
         return Choice("start", local, f"Step {local} is the last good step, complete on this disk.")
     if stored is not None:
-        latest = state.store_latest
+        latest = state.store.latest
         behind = f" latest.json is behind: it names step {latest}." if latest is not None and latest < stored else ""
         return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.{behind}")
     return _nothing_good(state)
 
 
 def _pinned(state: State, step: int, how: str) -> Choice:
-    if step in {s.step for s in state.local if s.state == "complete"}:
+    if step in {s.step for s in state.local.steps if s.state == "complete"}:
         return Choice("start", step, f"{_who_asked(state, step, how)}.")
-    if str(step) in state.damaged:
+    if str(step) in state.store.damaged:
         return Choice(
             "give-up",
             None,
-            f"Step {step} was asked for ({how}), and the store's copy is damaged: {state.damaged[str(step)]}",
+            f"Step {step} was asked for ({how}), and the store's copy is damaged: {state.store.damaged[str(step)]}",
         )
-    if step in {s.step for s in state.store}:
+    if step in {s.step for s in state.store.steps}:
         return Choice("restore", step, f"{_who_asked(state, step, how)}, and it is in the store only.")
-    if state.store_reason and state.settings.has_store and not state.store_permanent:
+    if state.store.reason and state.settings.has_store and not state.store.permanent:
         asked = f"Step {step} was asked for ({how}), is not complete here, and the store cannot be listed yet"
-        return Choice("wait", None, f"{asked}: {state.store_reason}")
-    here = ", ".join(str(s.step) for s in state.local if s.state == "complete") or "none"
-    there = ", ".join(str(s.step) for s in state.store) or "none"
+        return Choice("wait", None, f"{asked}: {state.store.reason}")
+    here = ", ".join(str(s.step) for s in state.local.steps if s.state == "complete") or "none"
+    there = ", ".join(str(s.step) for s in state.store.steps) or "none"
     return Choice(
         "give-up",
         None,
@@ -87,20 +87,22 @@ def _pinned(state: State, step: int, how: str) -> Choice:
 
 
 def _who_asked(state: State, step: int, how: str) -> str:
-    if state.asked_why:
+    if state.orders.asked_why:
         return f"Going back to step {step} (recovery.on_worthless = rollback)"
     return f"A person asked for step {step} ({how})"
 
 
 def _nothing_good(state: State) -> Choice:
-    broken = [f"step {s.step} ({s.reason})" for s in state.local if s.state != "complete"]
-    lost = [f"stored step {step} ({why})" for step, why in (*state.damaged.items(), *state.spoiled().items())]
-    set_aside = [f"step {step} (quarantined)" for step in state.quarantined]
+    broken = [f"step {s.step} ({s.reason})" for s in state.local.steps if s.state != "complete"]
+    lost = [f"stored step {step} ({why})" for step, why in (*state.store.damaged.items(), *state.spoiled().items())]
+    set_aside = [f"step {step} (quarantined)" for step in state.store.quarantined]
     set_aside += [
-        f"stored step {s.step} ({s.left})" for s in state.store if s.left and str(s.step) not in state.quarantined
+        f"stored step {s.step} ({s.left})"
+        for s in state.store.steps
+        if s.left and str(s.step) not in state.store.quarantined
     ]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
-    nothing_yet = state.began_fresh and state.best_complete is None
+    nothing_yet = state.attempt.began_fresh and state.recovery.best_complete is None
     if (lost or set_aside or broken) and not nothing_yet:
         found = "; ".join(broken + lost + set_aside)
         return Choice(

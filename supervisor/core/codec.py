@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from supervisor.core import actions, facts, goodput, pace, records, repeats, state, training_health
+from supervisor.core.flat_state import is_flat, with_parts
 
 
 def _classes() -> dict[str, type]:
@@ -43,6 +44,8 @@ def decode(value: Any) -> Any:
         return tuple(decode(item) for item in value)
     if isinstance(value, dict):
         if "@" in value:
+            if is_flat(value):
+                value = with_parts(value)
             known = _FIELDS[value["@"]]
             return CLASSES[value["@"]](**{key: decode(item) for key, item in value.items() if key in known})
         return {key: decode(item) for key, item in value.items()}

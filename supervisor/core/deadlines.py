@@ -42,14 +42,14 @@ class StepDeadline:
 def step_limits(state: State) -> tuple[float, float]:
     """Soft and hard limit of the next step, in seconds since the last one."""
     settings = state.settings
-    found = limits(state.learned.phases.get(STEP), settings.step_floor_s, settings.step_ceiling_s)
+    found = limits(state.books.learned.phases.get(STEP), settings.step_floor_s, settings.step_ceiling_s)
     return found.soft_s, found.hard_s
 
 
 def step_deadline(state: State) -> StepDeadline:
     """The limits of the next step with the sentence that explains them."""
     soft, hard = step_limits(state)
-    times = state.learned.phases.get(STEP)
+    times = state.books.learned.phases.get(STEP)
     if times is None or not times.count:
         return StepDeadline(soft, hard, f"no step was timed yet, so {span(hard)} is allowed")
     few = f", only {times.count} timed yet" if times.count < WARM else ""
@@ -64,18 +64,18 @@ def step_deadline(state: State) -> StepDeadline:
 def startup_budget(state: State) -> float:
     """Seconds from launch to the first new step, downloads apart, after which its length alone convicts a start."""
     # Half-hour steps may make starts longer than any setting foresaw: what is only suspicious here is always allowed.
-    times = state.learned.phases.get(RESUME)
+    times = state.books.learned.phases.get(RESUME)
     return max(_foreseen(state), limits(times, 0.0, 0.0).soft_s)
 
 
 def _foreseen(state: State) -> float:
     """What is allowed by the setting, and by the starts so far; doubled for each that showed more than those before."""
-    slow_starts = any(failure.signature == OVERDUE for failure in state.failures)
+    slow_starts = any(failure.signature == OVERDUE for failure in state.recovery.failures)
     budget = state.settings.startup_s
-    if state.learned.phases.get(RESUME) is not None and not slow_starts:
+    if state.books.learned.phases.get(RESUME) is not None and not slow_starts:
         # Deadlocks happen while resuming (prime-rl issues 2230 and 3016): what starts took before is the better guide.
-        budget = min(budget, max(RESUME_FLOOR_S, limits(state.learned.phases[RESUME], 0.0, 0.0).hard_s))
-        up = state.learned.phases.get(ENGINE_UP)
+        budget = min(budget, max(RESUME_FLOOR_S, limits(state.books.learned.phases[RESUME], 0.0, 0.0).hard_s))
+        up = state.books.learned.phases.get(ENGINE_UP)
         if up is not None and up.count >= LEARNED_FROM and _refuses(state):
             budget = min(budget, max(RESUME_FLOOR_S, limits(up, 0.0, 0.0).hard_s))
     return budget * 2.0 ** more_time(state)
@@ -89,7 +89,7 @@ def _refuses(state: State) -> bool:
 
 def startup_suspect(state: State) -> float:
     """Seconds from launch after which a start is suspicious, and a second signal convicts it."""
-    soft = limits(state.learned.phases.get(RESUME), RESUME_FLOOR_S, state.settings.startup_s).soft_s
+    soft = limits(state.books.learned.phases.get(RESUME), RESUME_FLOOR_S, state.settings.startup_s).soft_s
     return min(soft, _foreseen(state))
 
 
@@ -105,7 +105,7 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
     Only a slow environment lets all wait at the same time. How long that may last, the engine's pauses teach; at a
     start all wait while a checkpoint is loaded, too. None: too little is known yet.
     """
-    steps, starts = state.learned.phases.get(STEP), state.learned.phases.get(RESUME)
+    steps, starts = state.books.learned.phases.get(STEP), state.books.learned.phases.get(RESUME)
     longest_s = longest_pause(state)
     if state.mode == "starting":
         if starts is None or starts.count < LEARNED_FROM:
@@ -120,7 +120,7 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
 
 def longest_pause(state: State) -> float:
     """For how many seconds the engine may work for nobody in this run: a slow environment lets all wait."""
-    pauses = state.learned.phases.get(ENGINE_IDLE)
+    pauses = state.books.learned.phases.get(ENGINE_IDLE)
     return PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
 
 
@@ -141,10 +141,10 @@ def start_took(state: State, now: float) -> float:
 
 
 def _started(state: State, watch: Watch | None, until: float) -> float:
-    growth = state.growth.get("download")
+    growth = state.job.growth.get("download")
     # A download explains a start only while it grows.
-    explained = _explained_s(state, state.started, watch, but="download", until=until)
-    return state.started + (growth.grown_s if growth else 0.0) + explained
+    explained = _explained_s(state, state.attempt.started, watch, but="download", until=until)
+    return state.attempt.started + (growth.grown_s if growth else 0.0) + explained
 
 
 def step_began(state: State, watch: Watch | None = None) -> float:
@@ -167,7 +167,7 @@ def _explained_s(
 ) -> float:
     present = [(phase.t, ends) for _, phase, ends in _present(state, watch or Watch(state.now)) if phase.phase != but]
     total, reached = 0.0, since
-    for began, ended in sorted((*state.explained, *present)):
+    for began, ended in sorted((*state.job.explained, *present)):
         ended = min(ended, until)
         if ended > reached:  # two roles may be busy at the same time
             total += ended - max(began, reached)
@@ -179,8 +179,8 @@ def explained_until_now(state: State, role: str, phase: Phase) -> tuple[tuple[fl
     """``state.explained`` with ``phase``, which is over now. That it was told to be over shows that it was no hang."""
     limit = excuse_limit(state, role, phase.phase)
     if limit <= 0 or phase.over or phase.phase == "download":
-        return state.explained
-    return with_span(state.explained, phase.t, min(state.now, phase.t + limit))
+        return state.job.explained
+    return with_span(state.job.explained, phase.t, min(state.now, phase.t + limit))
 
 
 def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float) -> tuple[tuple[float, float], ...]:
@@ -193,7 +193,7 @@ def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float
 def excuse_limit(state: State, role: str, phase: str) -> float:
     """For how long this phase explains that nothing else moves, in seconds; below 0: it explains nothing."""
     settings = state.settings
-    times = state.learned.phases.get(f"{role}/{phase}")
+    times = state.books.learned.phases.get(f"{role}/{phase}")
     match phase:
         case "checkpoint":
             if times is None or times.count < LEARNED_FROM:
@@ -214,7 +214,7 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
 
 def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
     """The phases that may explain silence now, with their roles and the time until which each does."""
-    for name, phase in state.phases.items():
+    for name, phase in state.job.phases.items():
         role = name.partition("/")[0]
         limit = excuse_limit(state, role, phase.phase)
         if limit > 0 and current(state, phase):
@@ -245,12 +245,12 @@ def excuse(state: State, watch: Watch | None = None) -> str:
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
     if not state.live:
         return ""
-    growth = state.growth.get("checkpoint")
+    growth = state.job.growth.get("checkpoint")
     if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, state.settings.hang_s):
         return "a checkpoint is being written, and it grows"
     if watch.over(step_began(state, watch), state.settings.writing_s):
         return ""
-    for step in reversed(state.local):
+    for step in reversed(state.local.steps):
         # The files' times are wall time, and only their age means something here.
         age = state.wall - step.changed_wall
         if step.state == "writing" and not watch.over(state.now - age, STILL_WRITTEN_S):
@@ -264,7 +264,7 @@ def unsaid(state: State, watch: Watch) -> float:
     It is none where the counters say that the engine idles, nor where they were readable once and are not now.
     """
     engine = state.engine
-    if not state.settings.has_engine or state.work is not None or state.phases:
+    if not state.settings.has_engine or state.job.work is not None or state.job.phases:
         return 0.0
     idle = watch.over(engine.worked_t, IDLE_S) and engine.counted_t - engine.worked_t >= IDLE_S
     works = counting(state, watch) and not idle
@@ -283,6 +283,6 @@ def current(state: State, phase: Phase) -> bool:
 
     An evaluation or a save does not: with steps of asynchrony the trainer may finish one, or several, meanwhile.
     """
-    if phase.t < state.started or phase.over:
+    if phase.t < state.attempt.started or phase.over:
         return False
     return phase.phase in APART or state.progress.step is None or phase.t >= state.progress.t

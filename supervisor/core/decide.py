@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from supervisor.core.account import account
 from supervisor.core.actions import Action, Say
-from supervisor.core.evolve import settle
+from supervisor.core.evolve import replace, settle
 from supervisor.core.facts import Command, DaemonStarted, Fact, Observation
 from supervisor.core.fast_path import only_goes_on, only_reacted_to
 from supervisor.core.observe import observe
@@ -45,31 +45,37 @@ def decide(state: State, observation: Observation) -> Decision:
         return _calm(state, seen, fact)
     watch = Watch(seen.now)
     seen, more = advance(seen, watch)
-    settle(seen, ledger=account(state, seen, fact))
+    _keep_books(state, seen, fact)
     seen, kept = keep_records(seen, watch)
     actions = (*acts, *kept, *more)  # the daemon ends at ``Exit``, which comes last
     acted = seen.mode != state.mode or any(not isinstance(action, Say) for action in actions)
     if isinstance(fact, DaemonStarted):
         settle(seen, said={})  # who looks at the log of this daemon has not heard it
     if not isinstance(fact, Command) and any(isinstance(action, Say) for action in actions):
-        said, actions = without_repeats(seen.said, actions, seen.attempt, seen.now)
+        said, actions = without_repeats(seen.said, actions, seen.attempt.number, seen.now)
         settle(seen, said=said)
     deadline = _deadline(seen, watch, acted=acted)
-    until = deadline if seen.live and not acted and not seen.suspicion and not seen.leave.asked else 0.0
+    until = deadline if seen.live and not acted and not seen.suspicion.sentence and not seen.leave.asked else 0.0
     settle(seen, calm_until=until)
     return Decision(seen, actions, deadline)
 
 
 def _calm(before: State, after: State, fact: Fact) -> Decision:
     """Nothing is concluded; only the books are kept."""
-    if after.phases is not before.phases:
-        settle(after, ledger=account(before, after, fact))
+    if after.job.phases is not before.job.phases:
+        _keep_books(before, after, fact)
     return Decision(after, (), after.calm_until)
+
+
+def _keep_books(before: State, after: State, fact: Fact) -> None:
+    ledger = account(before, after, fact)
+    if ledger is not after.books.ledger:
+        settle(after, books=replace(after.books, ledger=ledger))
 
 
 def _deadline(state: State, watch: Watch, *, acted: bool) -> float:
     if acted:
         return state.now + AGAIN_S
     if state.mode == "backing-off":
-        return max(state.now + AGAIN_S, min(state.backoff_until, state.now + IDLE_TICK_S))
+        return max(state.now + AGAIN_S, min(state.recovery.backoff_until, state.now + IDLE_TICK_S))
     return max(state.now + AGAIN_S, min(watch.next, state.now + (LONGEST_S if state.live else IDLE_TICK_S)))

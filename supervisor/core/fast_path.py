@@ -44,16 +44,16 @@ def _always(before: State, after: State, fact: f.Fact) -> bool:
 
 
 def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
-    if fact.reason or before.gpu_reason or fact.lost:
+    if fact.reason or before.gpus.reason or fact.lost:
         return False
-    old = before.gpus
-    for uuid, memory in after.gpus.items():
+    old = before.gpus.by_uuid
+    for uuid, memory in after.gpus.by_uuid.items():
         known = old.get(uuid)
         if known is None or memory.fallen_since is not None or known.fallen_since is not None:
             return False
         if (memory.rests_since is None) != (known.rests_since is None) and not _in_time(after):
             return False
-    return len(old) == len(after.gpus)
+    return len(old) == len(after.gpus.by_uuid)
 
 
 def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
@@ -81,7 +81,7 @@ def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:
 
 def _work(before: State, after: State, fact: f.WorkSeen) -> bool:
     # The first word of rollouts, and the first or the last of them in flight, change who is thought to be stuck.
-    old, new = before.work, after.work
+    old, new = before.job.work, after.job.work
     if new is None or new.moved_t != after.now:
         return False
     return _in_time(after) or (old is not None and (old.inflight > 0) == (new.inflight > 0))
@@ -97,7 +97,7 @@ def _full(state: State) -> bool:
 
 
 def _steps(before: State, after: State, fact: f.LocalSteps) -> bool:
-    return not fact.settled and not fact.reason and not before.local_reason and before.local == after.local
+    return not fact.settled and not fact.reason and not before.local.reason and before.local.steps == after.local.steps
 
 
 _LOOKS: dict[type, Callable[[State, State, Any], bool]] = {

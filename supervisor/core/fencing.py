@@ -62,7 +62,7 @@ def held_back(state: State) -> Choice | None:
     if not fence.reason:
         return Choice("wait", None, "Asking the store whether another pod holds this run.")
     choice = choose(state)
-    if choice.do in ("wait", "give-up") or state.override:
+    if choice.do in ("wait", "give-up") or state.orders.override:
         return choice  # the store cannot be listed either, which says more; or a person said where to begin
     if fence.once is not None and choice.do == "start" and choice.step is not None:
         # This journal held the run before, and its newest step is here. Nothing is written before it is claimed again.
@@ -147,7 +147,15 @@ def _claimed(state: State, fact: f.Claimed) -> State:
     fence = Fence(asked=True, generation=fact.generation, once=fact.generation, unswept=unswept)
     state = replace(state, fence=fence)
     # Another pod may have published since the store was listed, and what it published is what counts.
-    return state if alone else replace(state, store_reason=NOT_SINCE, store_t=-1.0, holds_read=False)
+    return (
+        state
+        if alone
+        else replace(
+            state,
+            store=replace(state.store, reason=NOT_SINCE, t=-1.0),
+            pins=replace(state.pins, holds_read=False),
+        )
+    )
 
 
 def _held(state: State, fact: f.ClaimHeld) -> State:
@@ -171,17 +179,17 @@ def _held(state: State, fact: f.ClaimHeld) -> State:
 def _held_by(state: State, fact: f.ClaimHeld, reason: str, own_stands_s: float | None = None) -> State:
     fence = replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=reason)
     fence = replace(fence, own_stands_s=own_stands_s)
-    return replace(state, fence=fence, publish_held=f"pod {fact.by} held the run.")
+    return replace(state, fence=fence, publishing=replace(state.publishing, held=f"pod {fact.by} held the run."))
 
 
 def _failed(state: State, fact: f.ClaimFailed) -> State:
     fence = replace(_asking(state), reason=fact.reason, permanent=fact.permanent)
-    return replace(state, fence=fence, publish_held=fact.reason)
+    return replace(state, fence=fence, publishing=replace(state.publishing, held=fact.reason))
 
 
 def _fenced(state: State, fact: f.Fenced) -> State:
     fence = replace(state.fence, lost=True, by=fact.by, by_generation=fact.generation)
-    return replace(state, fence=fence, publish_held=f"pod {fact.by} held the run.")
+    return replace(state, fence=fence, publishing=replace(state.publishing, held=f"pod {fact.by} held the run."))
 
 
 def _swept(state: State, fact: f.Swept) -> State:
@@ -189,14 +197,23 @@ def _swept(state: State, fact: f.Swept) -> State:
 
 
 def _lineage_kept(state: State, fact: f.LineageKept) -> State:
-    kept, left = state.happened[: fact.count], state.happened[fact.count :]
-    latest = fact.pointer if fact.pointer is not None else state.store_latest
+    kept, left = state.lineage.unwritten[: fact.count], state.lineage.unwritten[fact.count :]
+    latest = fact.pointer if fact.pointer is not None else state.store.latest
     busy = replace(state.busy, lineage=None)
-    return replace(state, busy=busy, lineage=(*state.lineage, *kept), happened=left, store_latest=latest)
+    return replace(
+        state,
+        busy=busy,
+        lineage=replace(state.lineage, known=(*state.lineage.known, *kept), unwritten=left),
+        store=replace(state.store, latest=latest),
+    )
 
 
 def _lineage_failed(state: State, fact: f.LineageFailed) -> State:
-    return replace(state, busy=replace(state.busy, lineage=None), lineage_after=state.now + LINEAGE_AGAIN_S)
+    return replace(
+        state,
+        busy=replace(state.busy, lineage=None),
+        lineage=replace(state.lineage, after=state.now + LINEAGE_AGAIN_S),
+    )
 
 
 TOLD = (f.Claimed, f.ClaimHeld, f.ClaimFailed, f.Fenced, f.Swept, f.LineageKept, f.LineageFailed)
@@ -223,7 +240,10 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                 acts.append(a.MarkLeaving(fact.generation))  # it was told to end while it asked
             if state.mode != "surveying":
                 return state, acts
-            return replace(state, survey_asked=state.now, local_reason=BEING_LISTED), [*acts, a.Survey()]
+            return replace(state, local=replace(state.local, asked=state.now, reason=BEING_LISTED)), [
+                *acts,
+                a.Survey(),
+            ]
         case f.Swept() if fact.cancelled:
             sentence = f"Cancelled {fact.cancelled} unfinished uploads that pods before this one left in the store."
             return state, [_say("swept", sentence)]
@@ -255,24 +275,29 @@ def _say(event: str, sentence: str, level: str = "info") -> a.Say:
 
 def went_back(state: State, step: int | None) -> State:
     """The run goes to ``step`` (None: a fresh start) on purpose; to be written down in the store."""
-    why = state.asked_why[:LONGEST_WHY]
+    why = state.orders.asked_why[:LONGEST_WHY]
     happened: tuple[Happened, ...] = (Happened("rollback", -1 if step is None else step, state.wall, why),)
-    stored_left = any(s.step == step and s.left for s in state.store)
-    if step is not None and (stored_left or str(step) in state.quarantined):
+    stored_left = any(s.step == step and s.left for s in state.store.steps)
+    if step is not None and (stored_left or str(step) in state.store.quarantined):
         happened = (*happened, Happened("take", step, state.wall))
-    return replace(state, happened=(*state.happened, *happened))
+    return replace(state, lineage=replace(state.lineage, unwritten=(*state.lineage.unwritten, *happened)))
 
 
 def keep_lineage(state: State, watch: Watch) -> tuple[State, Actions]:
     """Write down what is not in the store yet. The effect puts it before any publish that follows."""
-    if not state.happened or state.busy.lineage is not None or not state.settings.has_store or not may_write(state):
+    if (
+        not state.lineage.unwritten
+        or state.busy.lineage is not None
+        or not state.settings.has_store
+        or not may_write(state)
+    ):
         return state, []
     if state.settings.mode == "observe":
         return state, []  # which steps the run leaves is decided where it is acted upon
-    if state.store_reason or not watch.over(state.lineage_after, 0.0):
+    if state.store.reason or not watch.over(state.lineage.after, 0.0):
         return state, []
-    busy = replace(state.busy, lineage=len(state.happened))
-    return replace(state, busy=busy), [a.KeepLineage(state.happened)]
+    busy = replace(state.busy, lineage=len(state.lineage.unwritten))
+    return replace(state, busy=busy), [a.KeepLineage(state.lineage.unwritten)]
 
 
 def left_here(lineage: Iterable[Happened], local: Iterable[f.LocalStep]) -> Mapping[str, float]:

@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from supervisor.core.goodput import SAVE, STOPPED, Ledger
+from supervisor.core.goodput import Ledger
+from supervisor.core.time_kinds import SAVE, STOPPED
 from supervisor.core.words import span
 
 PRIOR_FAILURES = 1

@@ -14,7 +14,7 @@ KEPT_INCIDENTS = 20
 
 
 @dataclass(frozen=True)
-class Orders:
+class OldOrders:
     """What persons ordered, and whether the run had ended. ``max_steps``: with which it was finished."""
 
     wanted: bool = True
@@ -23,28 +23,40 @@ class Orders:
     max_steps: int | None = None
 
 
-def go_on(state: State, orders: Orders | None, attempt: int, *, living: bool) -> State:
+def go_on(state: State, orders: OldOrders | None, attempt: int, *, living: bool) -> State:
     """The state to begin with. ``attempt``: the newest that has a folder; ``living``: does anything of it run?
 
     Nothing is believed of an attempt that the journal does not know; a living job of it is adopted as it is found.
     ``orders`` None: they are unknown, and the journal's own stand.
     """
-    if attempt > state.attempt:
-        state = fresh_attempt(replace(state, attempt=attempt, pid=None, busy=Busy(), incident=None))
+    if attempt > state.attempt.number:
+        state = fresh_attempt(
+            replace(
+                state,
+                busy=Busy(),
+                attempt=replace(state.attempt, number=attempt, pid=None),
+                incidents=replace(state.incidents, open=None),
+            )
+        )
         # The disk is listed before anything is chosen: a start would end the living job as one that is in the way.
-        state = replace(enter(state, "surveying", "The journal was lost."), local_reason=NOT_LISTED)
+        state = replace(
+            enter(state, "surveying", "The journal was lost."), local=replace(state.local, reason=NOT_LISTED)
+        )
     if orders is None:
         return state
-    state = replace(state, wanted=orders.wanted, paused=orders.paused)
+    state = replace(state, orders=replace(state.orders, wanted=orders.wanted, paused=orders.paused))
     if orders.finished and not living:
         settings = replace(NO_SETTINGS, max_steps=orders.max_steps)
         return replace(enter(state, "finished", "This run is finished."), settings=settings)
     if not orders.wanted and living:
-        return replace(enter(state, "stopping", "Stopped by a person."), after_stop="stop", stop_reason="Stopped.")
+        return replace(
+            enter(state, "stopping", "Stopped by a person."),
+            attempt=replace(state.attempt, after_stop="stop", stop_reason="Stopped."),
+        )
     if not orders.wanted and state.live:
         return enter(state, "stopped", "Stopped by a person.")
-    if orders.wanted and state.mode == "stopping" and state.after_stop == "stop":
-        return replace(state, after_stop="restart")
+    if orders.wanted and state.mode == "stopping" and state.attempt.after_stop == "stop":
+        return replace(state, attempt=replace(state.attempt, after_stop="restart"))
     return state
 
 
@@ -52,18 +64,21 @@ def told(state: State, sentence: str) -> tuple[State, Actions]:
     """The loss as an incident, which is over as soon as it is told: log, status and incidents name it."""
     if not sentence:
         return state, []
-    number = state.incident_count + 1
+    number = state.incidents.count + 1
     incident = Incident(
         number,
         CAUSE,
         sentence,
         state.now,
         state.wall,
-        state.attempt,
+        state.attempt.number,
         None,
         decided=state.now,
         closed=state.now,
         closed_wall=state.wall,
     )
-    state = replace(state, incidents=(*state.incidents, incident)[-KEPT_INCIDENTS:], incident_count=number)
+    state = replace(
+        state,
+        incidents=replace(state.incidents, closed=(*state.incidents.closed, incident)[-KEPT_INCIDENTS:], count=number),
+    )
     return state, [say(CAUSE, sentence, "error", incident=number)]

@@ -53,10 +53,10 @@ class Stop:
 def stopping(state: State, watch: Watch | None = None) -> Stop | None:
     """Since when, and why, the launcher ends the job, as it says itself; None while it does not."""
     watch = watch or Watch(state.now)
-    error, phase = state.errors.get(FAILED), state.phases.get("launcher")
+    error, phase = state.job.errors.get(FAILED), state.job.phases.get("launcher")
     if error is not None:
         stop = Stop(error.first_t, error.text.rstrip(". "), failed_part(error.text))
-    elif phase is not None and phase.phase == STOPPING and phase.t >= state.started:
+    elif phase is not None and phase.phase == STOPPING and phase.t >= state.attempt.started:
         stop = Stop(phase.t, phase.text.rstrip(". "), failed=not phase.text.startswith("Received "))
     else:
         return None

@@ -70,13 +70,15 @@ def end_of_the_run_here(state: State, reason: str) -> tuple[State, Actions]:
     if state.live and _save_fits(state, Watch(state.now)):
         return state, []  # ``live`` stops it
     # The next daemon has to know that training is over.
-    over = state.mode in ("publishing", "finishing") or (state.mode == "stopping" and state.after_stop == "finish")
+    over = state.mode in ("publishing", "finishing") or (
+        state.mode == "stopping" and state.attempt.after_stop == "finish"
+    )
     after: Next = "finish" if over else "shutdown"
     if state.live or state.mode == "stopping":
         return stop(state, after, reason)
     if state.mode == "leaving":
         return state, []
-    return once_published(replace(state, after_stop=after), reason)
+    return once_published(replace(state, attempt=replace(state.attempt, after_stop=after)), reason)
 
 
 def once_published(state: State, reason: str) -> tuple[State, Actions]:
@@ -88,14 +90,15 @@ def once_published(state: State, reason: str) -> tuple[State, Actions]:
     fence = replace(state.fence, reason=state.fence.reason if state.fence.by else "", permanent=False)
     state = replace(
         enter(state, "leaving", reason),
-        exit_code=EXIT_OK,
-        local_reason=BEING_LISTED,
-        store_reason=NOT_LISTED if state.store_reason not in ("", *UNANSWERED) else state.store_reason,
-        store_permanent=False,
         fence=fence,
-        publish_failures=0,
-        publish_permanent=False,
-        publish_after=state.now,
+        ending=replace(state.ending, code=EXIT_OK),
+        local=replace(state.local, reason=BEING_LISTED),
+        store=replace(
+            state.store,
+            reason=NOT_LISTED if state.store.reason not in ("", *UNANSWERED) else state.store.reason,
+            permanent=False,
+        ),
+        publishing=replace(state.publishing, failures=0, permanent=False, after=state.now),
     )
     return state, [a.Survey()]
 
@@ -105,7 +108,7 @@ def once_published(state: State, reason: str) -> tuple[State, Actions]:
 
 def live(state: State, watch: Watch) -> tuple[State, Actions]:
     """A job that still runs on a pod that is about to go: until its save is done, or nothing comes of it."""
-    if state.ended is None and _save_fits(state, watch):
+    if state.job.ended is None and _save_fits(state, watch):
         return state, []
     end = exited(state, watch)
     if end is not None and end.kind == "finished":
@@ -119,8 +122,8 @@ def _save_fits(state: State, watch: Watch) -> bool:
     if exit_at is None or state.leave.save is None or _being_saved(state) != state.leave.save:
         return False  # also when the next save has begun: one is waited for, not one after another
     # Where nothing was ever published, or saved, nobody knows how long it takes; without it the step is lost anyway.
-    stop_at = exit_at - LEAST_STOP_S - (state.publish_took_s if state.publish_took_s is not None else COMMIT_S)
-    usual = state.learned.phases.get(SAVE)
+    stop_at = exit_at - LEAST_STOP_S - (state.publishing.took_s if state.publishing.took_s is not None else COMMIT_S)
+    usual = state.books.learned.phases.get(SAVE)
     if phase is not None and usual is not None and phase.t + usual.median_s > stop_at:
         return False
     return not watch.over(stop_at, 0.0)
@@ -128,13 +131,13 @@ def _save_fits(state: State, watch: Watch) -> bool:
 
 def _saving(state: State) -> Phase | None:
     """The trainer's own word that it saves."""
-    phase = state.phases.get("trainer")
+    phase = state.job.phases.get("trainer")
     return phase if phase is not None and phase.phase == "checkpoint" and current(state, phase) else None
 
 
 def _being_saved(state: State) -> int | None:
     """The step that is being saved, as the trainer or its files tell."""
-    phase, newest = _saving(state), max(state.local, key=lambda one: one.step, default=None)
+    phase, newest = _saving(state), max(state.local.steps, key=lambda one: one.step, default=None)
     if phase is not None and phase.step is not None:
         return phase.step
     return newest.step if newest is not None and newest.state == "writing" else None
@@ -145,7 +148,7 @@ def _being_saved(state: State) -> int | None:
 
 def time_to_publish(state: State) -> bool:
     """May a publish be begun? Not one that takes longer, by the last one, than this pod has."""
-    exit_at, took = state.leave.exit_at, state.publish_took_s
+    exit_at, took = state.leave.exit_at, state.publishing.took_s
     return exit_at is None or (state.now + (COMMIT_S if took is None else took) <= exit_at)
 
 
@@ -200,9 +203,9 @@ def unpublished(state: State, tries_s: float | None = None) -> str:
     here, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
     by_hand, fence = f"rl-supervisor publish {state.settings.run_file}", state.fence
     if here is None or (stored is not None and stored >= here):
-        if state.local_reason in ("", NOT_LISTED):
+        if state.local.reason in ("", NOT_LISTED):
             return ""
-        reason = "it was not listed in time" if state.local_reason == BEING_LISTED else state.local_reason
+        reason = "it was not listed in time" if state.local.reason == BEING_LISTED else state.local.reason
         return (
             f"Which steps are complete on this disk is not known: {reason.rstrip('.')}. The newest one may not be in "
             f"the store, so look before you end this pod: {by_hand} --dry-run"
@@ -214,14 +217,14 @@ def unpublished(state: State, tries_s: float | None = None) -> str:
     unproven = f"nothing proves yet that {claim} was made on this machine" if fence.by else ""
     why = (
         unproven
-        or state.publish_reason
-        or ("" if state.store_reason in UNANSWERED else state.store_reason)
+        or state.publishing.reason
+        or ("" if state.store.reason in UNANSWERED else state.store.reason)
         or fence.reason
     )
     if tries_s is not None:
         why = why or "it is on its way to the store"
     elif not why:
-        asking = fencing.unanswered(state) or state.store_reason
+        asking = fencing.unanswered(state) or state.store.reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"
     newest = "The store has none, as far as is known." if stored is None else f"The store's newest is step {stored}."
     if tries_s is not None:

@@ -44,21 +44,20 @@ def with_all(first: Actions, result: tuple[State, Actions]) -> tuple[State, Acti
 def stop(state: State, after: Next, reason: str, *, keep_engine: bool = False) -> tuple[State, Actions]:
     state = replace(state, own=replace(state.own, wanted=keep_engine and state.own.wanted, alone=False))
     if state.mode == "stopping" and state.busy.stop is not None:
-        return replace(state, after_stop=after, stop_reason=reason), []
+        return replace(state, attempt=replace(state.attempt, after_stop=after, stop_reason=reason)), []
     state = replace(
         enter(state, "stopping", reason),
-        after_stop=after,
-        stop_reason=reason,
-        busy=replace(state.busy, stop=state.attempt, start=None),
+        busy=replace(state.busy, stop=state.attempt.number, start=None),
+        attempt=replace(state.attempt, after_stop=after, stop_reason=reason),
     )
-    return state, [a.Stop(state.attempt, reason, stop_budget(state), brief=state.leave.exit_at is not None)]
+    return state, [a.Stop(state.attempt.number, reason, stop_budget(state), brief=state.leave.exit_at is not None)]
 
 
 def stop_budget(state: State) -> float:
     """Seconds that a stop may take; on a pod that is about to go a publish has to fit in after it, if that can be."""
     if state.leave.exit_at is None:
         return state.settings.stop_budget_s
-    left, publish_s = state.leave.exit_at - state.now, state.publish_took_s
+    left, publish_s = state.leave.exit_at - state.now, state.publishing.took_s
     patience = left - publish_s if publish_s is not None and publish_s < left else left / 2
     return min(state.settings.stop_budget_s, max(1.0, patience))
 
@@ -72,57 +71,70 @@ def want_engine(state: State) -> tuple[State, Actions]:
         return replace(state, own=replace(own, wanted=True, alone=False)), [say("engine", WARM)]
     number = own.number + 1
     own = OwnEngine(number=number, asked="start", wanted=True)
-    return replace(state, own=own), [a.StartEngine(number, state.resume_step, state.snapshot)]
+    return replace(state, own=own), [a.StartEngine(number, state.attempt.resume_step, state.attempt.snapshot)]
 
 
 def restart_engine(state: State, reason: str) -> tuple[State, Actions]:
     """Restart the inference server under a job that goes on; the incident is over at the next step, as ever."""
     own = state.own
     state = enter(state, "starting", "The inference server is restarted by itself; the job goes on.")
-    state = replace(state, started=state.now, own=replace(own, asked="stop", alone=True, alive=True))
+    state = replace(
+        state,
+        own=replace(own, asked="stop", alone=True, alive=True),
+        attempt=replace(state.attempt, started=state.now),
+    )
     return state, [a.StopEngine(own.number, reason, state.settings.stop_budget_s)]
 
 
 def incident_stop(state: State, cause: str, after: Next, sentence: str) -> tuple[State, Actions]:
     state, told = open_incident(state, cause, sentence)
-    evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, sentence)
+    evidence = a.CollectEvidence(state.attempt.number, state.incidents.open.id if state.incidents.open else 0, sentence)
     return with_all([told, evidence], stop(state, after, sentence))
 
 
 def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say]:
-    if state.incident is None:
-        since = state.suspect_since if state.suspect_since is not None else state.now
-        if state.gone:
-            since = min(since, state.gone[0].t)
-        number = state.incident_count + 1
+    if state.incidents.open is None:
+        since = state.suspicion.since if state.suspicion.since is not None else state.now
+        if state.job.gone:
+            since = min(since, state.job.gone[0].t)
+        number = state.incidents.count + 1
         incident = Incident(
             number,
             cause,
             sentence,
             since,
             state.wall - (state.now - since),
-            state.attempt,
+            state.attempt.number,
             state.progress.step,
             decided=state.now,
         )
-        state = replace(state, incident=incident, incident_count=number)
-    number = state.incident.id if state.incident else 0
-    told = say("verdict", sentence, "error", verdict=cause, incident=number, attempt=state.attempt)
+        state = replace(state, incidents=replace(state.incidents, open=incident, count=number))
+    number = state.incidents.open.id if state.incidents.open else 0
+    told = say("verdict", sentence, "error", verdict=cause, incident=number, attempt=state.attempt.number)
     return state, told
 
 
 def to_go_back(state: State, step: int, why: str = "") -> State:
     """The next start is at ``step``; what is above it is another lineage then. ``why``: where no person said so."""
-    return replace(state, override=True, asked_step=step, asked_why=why, left_higher=False)
+    return replace(
+        state, orders=replace(state.orders, override=True, asked_step=step, asked_why=why, left_higher=False)
+    )
 
 
 def note_failure(state: State, signature: str, suspect: int | None = None) -> State:
     """Count the end of an attempt. ``suspect``: the good step that can have caused it."""
-    failure = Failure(signature, state.progress.step, state.resume_step, suspect)
+    failure = Failure(signature, state.progress.step, state.attempt.resume_step, suspect)
     if signature in HUNG:
         failure = replace(failure, shown=shown(state), lasted_s=state.now - started(state))
     state = recurring.note(state, signature)
-    return replace(state, failures=(*state.failures, failure)[-10:], barren=state.barren + 1)
+    return replace(
+        state,
+        recovery=replace(
+            state.recovery,
+            failures=(*state.recovery.failures, failure)[-10:],
+            barren=state.recovery.barren + 1,
+        ),
+    )
 
 
 def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
@@ -130,58 +142,81 @@ def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
 
     Whatever is complete above that one from now on is progress.
     """
-    step = state.resume_step
-    state = replace(state, best_complete=lower, quarantined={**state.quarantined, str(step): state.wall})
+    step = state.attempt.resume_step
+    state = replace(
+        state,
+        recovery=replace(state.recovery, best_complete=lower),
+        store=replace(state.store, quarantined={**state.store.quarantined, str(step): state.wall}),
+    )
     if step is not None:
         why_so = why.rstrip(".")[:LONGEST_WHY]
-        state = replace(state, happened=(*state.happened, Happened("quarantine", step, state.wall, why_so)))
-    state = replace(state, published=max(state.good_stored(), default=None))
+        state = replace(
+            state,
+            lineage=replace(
+                state.lineage,
+                unwritten=(*state.lineage.unwritten, Happened("quarantine", step, state.wall, why_so)),
+            ),
+        )
+    state = replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
     sentence = f"{why.rstrip('.')}: that step is quarantined, and the run goes one good step back, to step {lower}."
     return state, [say("one-step-back", sentence, "warning", step=step)]
 
 
 def backoff(state: State) -> tuple[State, float]:
     """Full jitter: uniform between 0 and the doubled base, none before the first restart after progress."""
-    if state.waits:
-        limit = min(NETWORK_CAP_S, NETWORK_BASE_S * 2 ** (state.waits - 1))
-    elif state.barren <= 1:
+    if state.recovery.waits:
+        limit = min(NETWORK_CAP_S, NETWORK_BASE_S * 2 ** (state.recovery.waits - 1))
+    elif state.recovery.barren <= 1:
         return state, 0.0
     else:
-        limit = min(state.settings.backoff_cap_s, state.settings.backoff_base_s * 2 ** (state.barren - 2))
+        limit = min(state.settings.backoff_cap_s, state.settings.backoff_base_s * 2 ** (state.recovery.barren - 2))
     # A multiplicative hash of seed and draw number: repeatable from the state alone (Knuth's constant).
-    draw = ((state.settings.seed * 7919 + state.draws + 1) * 2654435761) % 2**32 / 2**32
-    return replace(state, draws=state.draws + 1), limit * draw
+    draw = ((state.settings.seed * 7919 + state.recovery.draws + 1) * 2654435761) % 2**32 / 2**32
+    return replace(state, recovery=replace(state.recovery, draws=state.recovery.draws + 1)), limit * draw
 
 
 def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
-    if state.barren > state.settings.max_restarts:
-        return end(state, "gave-up", EXIT_PERSON, f"{sentence} Tried {state.barren} times: a person has to look.")
+    if state.recovery.barren > state.settings.max_restarts:
+        return end(
+            state, "gave-up", EXIT_PERSON, f"{sentence} Tried {state.recovery.barren} times: a person has to look."
+        )
     state, wait = backoff(state)
-    state = replace(state, backoff_until=state.now + wait, backoff_outside=state.waits > 0)
+    state = replace(
+        state,
+        recovery=replace(state.recovery, backoff_until=state.now + wait, backoff_outside=state.recovery.waits > 0),
+    )
     text = f"{sentence} Next try in {span(wait)}."
     return enter(state, "backing-off", text), [say("backing-off", text, "warning")]
 
 
 def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
     # What is on the disk is looked at anew before each start; what was known may be minutes old.
-    state = replace(enter(state, "surveying", why), survey_asked=state.now, local_reason=BEING_LISTED)
+    state = replace(enter(state, "surveying", why), local=replace(state.local, asked=state.now, reason=BEING_LISTED))
     return state, [*acts, a.Survey()]
 
 
 def finish(state: State, acts: Actions) -> tuple[State, Actions]:
     why = "Training is finished; the last step is being published."
-    state = replace(enter(state, "publishing", why), survey_asked=state.now, local_reason=BEING_LISTED, incident=None)
+    state = replace(
+        enter(state, "publishing", why),
+        local=replace(state.local, asked=state.now, reason=BEING_LISTED),
+        incidents=replace(state.incidents, open=None),
+    )
     return state, [*acts, a.Survey()]
 
 
 def forgiven(state: State) -> State:
     """A person acted: the budget of restarts begins anew, and what could not be restored is tried again."""
-    return replace(state, barren=0, failures=(), crashes=(), stepped_back=False, waits=0, damaged={})
+    return replace(
+        state,
+        recovery=replace(state.recovery, barren=0, failures=(), crashes=(), stepped_back=False, waits=0),
+        store=replace(state.store, damaged={}),
+    )
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:
     level = "error" if code != EXIT_OK else "warning" if unsaved(state) else "info"
-    state = replace(enter(state, mode, sentence), exit_code=code)
+    state = replace(enter(state, mode, sentence), ending=replace(state.ending, code=code))
     return state, [say(mode, sentence, level)]
 
 

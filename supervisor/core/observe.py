@@ -46,33 +46,42 @@ def fresh_attempt(state: State) -> State:
     """Forget what was known of the attempt before; what was learned of the run stays."""
     return replace(
         state,
-        ended=None,
-        processes={},
-        gone=(),
-        gpus={
-            uuid: GpuMemory(
-                m.gpu,
-                plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0,
-                power_high_w=m.power_high_w,
-            )
-            for uuid, m in state.gpus.items()
-        },
         engine=EngineMemory(),
-        work=None,
-        phases={},
-        explained=(),
-        errors={},
-        finishes={},
-        scratch="",
-        suspicion="",
-        suspect_since=None,
         progress=replace(state.progress, step=None, t=state.now, timed=True),
-        growth={},
-        efforts={},
-        spared="",
         left=None,
-        # What the driver told only after the end that it caused still speaks against the GPU.
-        trouble=tuple(one for one in state.trouble if state.incident is not None and one.t >= state.incident.decided),
+        job=replace(
+            state.job,
+            ended=None,
+            processes={},
+            gone=(),
+            work=None,
+            phases={},
+            explained=(),
+            errors={},
+            finishes={},
+            scratch="",
+            growth={},
+            efforts={},
+        ),
+        gpus=replace(
+            state.gpus,
+            by_uuid={
+                uuid: GpuMemory(
+                    m.gpu,
+                    plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0,
+                    power_high_w=m.power_high_w,
+                )
+                for uuid, m in state.gpus.by_uuid.items()
+            },
+            # What the driver told only after the end that it caused still speaks against the GPU.
+            trouble=tuple(
+                one
+                for one in state.gpus.trouble
+                if state.incidents.open is not None and one.t >= state.incidents.open.decided
+            ),
+        ),
+        suspicion=replace(state.suspicion, sentence="", since=None),
+        observing=replace(state.observing, spared=""),
     )
 
 
@@ -81,10 +90,7 @@ def rebase(state: State) -> State:
     now = state.now
     return replace(
         state,
-        started=now if state.mode == "starting" else state.started,
         progress=replace(state.progress, t=now, timed=False),
-        phases={role: replace(phase, t=now, timed=False) for role, phase in state.phases.items()},
-        growth={what: replace(growth, t=now) for what, growth in state.growth.items()},
         engine=replace(
             state.engine,
             moved_t=now,
@@ -97,15 +103,23 @@ def rebase(state: State) -> State:
             canary_misses=0,
             units={},
         ),
-        work=replace(state.work, t=now, moved_t=now) if state.work else None,
-        gpus={
-            uuid: replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
-            for uuid, memory in state.gpus.items()
-        },
-        efforts={},
-        gone=tuple(replace(gone, t=now) for gone in state.gone),
-        suspect_since=None,
-        suspicion="",
+        attempt=replace(state.attempt, started=now if state.mode == "starting" else state.attempt.started),
+        job=replace(
+            state.job,
+            phases={role: replace(phase, t=now, timed=False) for role, phase in state.job.phases.items()},
+            growth={what: replace(growth, t=now) for what, growth in state.job.growth.items()},
+            work=replace(state.job.work, t=now, moved_t=now) if state.job.work else None,
+            efforts={},
+            gone=tuple(replace(gone, t=now) for gone in state.job.gone),
+        ),
+        gpus=replace(
+            state.gpus,
+            by_uuid={
+                uuid: replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
+                for uuid, memory in state.gpus.by_uuid.items()
+            },
+        ),
+        suspicion=replace(state.suspicion, since=None, sentence=""),
     )
 
 
@@ -133,14 +147,10 @@ def suspend(state: State, seconds: float) -> State:
     def later_if(t: float | None) -> float | None:
         return None if t is None else later(t)
 
-    engine, work = state.engine, state.work
+    engine, work = state.engine, state.job.work
     return replace(
         state,
-        started=later(state.started),
         progress=replace(state.progress, t=later(state.progress.t), timed=False),
-        phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in state.phases.items()},
-        explained=tuple((later(began), later(ended)) for began, ended in state.explained),
-        growth={what: replace(growth, t=later(growth.t)) for what, growth in state.growth.items()},
         engine=replace(
             engine,
             moved_t=later(engine.moved_t),
@@ -155,21 +165,30 @@ def suspend(state: State, seconds: float) -> State:
             canary_misses=0,
             units={},
         ),
-        work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
-        gpus={
-            uuid: replace(
-                m,
-                fallen_since=later_if(m.fallen_since),
-                rests_since=later_if(m.rests_since),
-                loaded_since=later_if(m.loaded_since),
-            )
-            for uuid, m in state.gpus.items()
-        },
-        efforts={},
-        gone=tuple(replace(gone, t=later(gone.t)) for gone in state.gone),
         left=_left_later(state.left, later),
-        suspect_since=None,
-        suspicion="",
+        attempt=replace(state.attempt, started=later(state.attempt.started)),
+        job=replace(
+            state.job,
+            phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in state.job.phases.items()},
+            explained=tuple((later(began), later(ended)) for began, ended in state.job.explained),
+            growth={what: replace(growth, t=later(growth.t)) for what, growth in state.job.growth.items()},
+            work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
+            efforts={},
+            gone=tuple(replace(gone, t=later(gone.t)) for gone in state.job.gone),
+        ),
+        gpus=replace(
+            state.gpus,
+            by_uuid={
+                uuid: replace(
+                    m,
+                    fallen_since=later_if(m.fallen_since),
+                    rests_since=later_if(m.rests_since),
+                    loaded_since=later_if(m.loaded_since),
+                )
+                for uuid, m in state.gpus.by_uuid.items()
+            },
+        ),
+        suspicion=replace(state.suspicion, since=None, sentence=""),
     )
 
 
@@ -177,16 +196,21 @@ def suspend(state: State, seconds: float) -> State:
 
 
 def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
-    if fact.attempt != state.attempt:
+    if fact.attempt != state.attempt.number:
         return state
     # A launch moves what lies after its step out of the way: on a full disk that may go at once, even if the start
     # was preceded by a pruning.
     progress = replace(state.progress, t=state.now)
-    return replace(state, pid=fact.pid, started=state.now, progress=progress, stale_attempt=-1)
+    return replace(
+        state,
+        progress=progress,
+        attempt=replace(state.attempt, pid=fact.pid, started=state.now),
+        disk=replace(state.disk, stale_attempt=-1),
+    )
 
 
 def _setup_done(state: State, fact: f.SetupDone) -> State:
-    return replace(state, setup_pending=False, setup_reason=fact.reason)
+    return replace(state, setup_pending=False)
 
 
 def _settings_changed(state: State, fact: f.SettingsChanged) -> State:
@@ -200,17 +224,17 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
         case "publish":
             after = state.now + CRASH_PAUSE_S
             held = f"a defect in the supervisor: {fact.reason}"
-            failures = state.publish_failures + 1
-            state = replace(state, publish_failures=failures, publish_after=after, publish_held=held)
+            failures = state.publishing.failures + 1
+            state = replace(state, publishing=replace(state.publishing, failures=failures, after=after, held=held))
             busy = replace(busy, publish=None, lineage=None)
         case "prune":
-            state = replace(state, prune_after=state.now + CRASH_PAUSE_S)
+            state = replace(state, disk=replace(state.disk, prune_after=state.now + CRASH_PAUSE_S))
             busy = replace(busy, prune_local=None)
         case "pin":
-            state = replace(state, holds_after=state.now + CRASH_PAUSE_S)
+            state = replace(state, pins=replace(state.pins, holds_after=state.now + CRASH_PAUSE_S))
             busy = replace(busy, holds=False)
         case "prune-store":
-            state = replace(state, publish_after=state.now + CRASH_PAUSE_S)
+            state = replace(state, publishing=replace(state.publishing, after=state.now + CRASH_PAUSE_S))
             busy = replace(busy, prune_store=None)
         case "restore" | "setup":  # a restore that waits for the trainer is done on the lane of [setup]
             busy = replace(busy, restore=None)
@@ -218,9 +242,9 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
 
 
 def _config_changed(state: State, fact: f.ConfigChanged) -> State:
-    if fact.path in state.config_changed:
+    if fact.path in state.orders.config_changed:
         return state
-    return replace(state, config_changed=(*state.config_changed, fact.path))
+    return replace(state, orders=replace(state.orders, config_changed=(*state.orders.config_changed, fact.path)))
 
 
 def _suppressed(state: State, fact: f.Suppressed) -> State:
@@ -233,11 +257,13 @@ def _suppressed(state: State, fact: f.Suppressed) -> State:
             busy = replace(busy, stop=None)
         case "PruneLocal" | "PruneStale":
             # As if it had failed; asked for anew much later, so that a person hears of it now and then.
-            state = replace(state, prune_after=state.now + SUPPRESSED_AGAIN_S)
+            state = replace(state, disk=replace(state.disk, prune_after=state.now + SUPPRESSED_AGAIN_S))
             busy = replace(busy, prune_local=None)
         case "PruneStore":
             return replace(
-                state, busy=replace(busy, prune_store=None), prune_store_after=state.now + SUPPRESSED_AGAIN_S
+                state,
+                busy=replace(busy, prune_store=None),
+                store=replace(state.store, prune_after=state.now + SUPPRESSED_AGAIN_S),
             )
         case "Restore":
             busy = replace(busy, restore=None)
@@ -270,34 +296,38 @@ def _engine_exited(state: State, fact: f.EngineExited) -> State:
     if fact.engine != own.number or not own.alive:
         return state
     state = replace(state, own=replace(own, alive=False))
-    if own.asked or not state.live or any(gone.role == "inference" for gone in state.gone):
+    if own.asked or not state.live or any(gone.role == "inference" for gone in state.job.gone):
         return state
-    return replace(state, gone=(*state.gone, Gone("inference", own.pid or 0, state.now))[-16:])
+    return replace(
+        state, job=replace(state.job, gone=(*state.job.gone, Gone("inference", own.pid or 0, state.now))[-16:])
+    )
 
 
 def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
     if fact.engine != state.own.number:
         return state
-    processes = {key: one for key, one in state.processes.items() if one.role != "inference"}
-    gone = tuple(one for one in state.gone if one.role != "inference")
-    errors = {name: one for name, one in state.errors.items() if name not in OF_THE_ENGINE}
+    processes = {key: one for key, one in state.job.processes.items() if one.role != "inference"}
+    gone = tuple(one for one in state.job.gone if one.role != "inference")
+    errors = {name: one for name, one in state.job.errors.items() if name not in OF_THE_ENGINE}
     own = replace(state.own, alive=False, pid=None, asked="")
     return replace(
         state,
         own=own,
-        processes=processes,
-        gone=gone,
-        errors=errors,
         engine=EngineMemory(),
-        gpus={
-            uuid: m if m.gpu.role == "trainer" else GpuMemory(m.gpu, look_t=-NEVER) for uuid, m in state.gpus.items()
-        },
+        job=replace(state.job, processes=processes, gone=gone, errors=errors),
+        gpus=replace(
+            state.gpus,
+            by_uuid={
+                uuid: m if m.gpu.role == "trainer" else GpuMemory(m.gpu, look_t=-NEVER)
+                for uuid, m in state.gpus.by_uuid.items()
+            },
+        ),
     )
 
 
 def _store_records(state: State, fact: f.StoreRecords) -> State:
-    learned = merged(state.learned, fact.learned) if fact.learned is not None else state.learned
-    return replace(state, learned=learned, ledgers=fact.ledgers)
+    learned = merged(state.books.learned, fact.learned) if fact.learned is not None else state.books.learned
+    return replace(state, books=replace(state.books, learned=learned, others=fact.ledgers))
 
 
 def _lines_missed(state: State, fact: f.LinesMissed) -> State:
@@ -317,7 +347,7 @@ def _stays_at(state: State) -> float | None:
     counts as one that stays. None: there is nothing to wait for.
     """
     until, at = state.leave.until, state.leave.stays_at
-    if state.mode == "stopping" and state.exit_said and until is not None:
+    if state.mode == "stopping" and state.ending.said and until is not None:
         at = until + STAYS_S
     return at if at is not None and at > state.now else None
 
@@ -332,12 +362,11 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             journal=fact.journal or state.journal,
             busy=Busy(),
             own=own,
-            survey_asked=None,
             setup_pending=fact.setup,
-            setup_reason="",
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
             leave=Leave(stays_at=_stays_at(state)),
-            publish_held="this daemon has only just begun.",
+            local=replace(state.local, asked=None),
+            publishing=replace(state.publishing, held="this daemon has only just begun."),
         )
     )
 

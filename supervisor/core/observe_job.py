@@ -54,31 +54,34 @@ COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
 
 
 def _process_seen(state: State, fact: f.ProcessSeen) -> State:
-    if fact.attempt != state.attempt:
+    if fact.attempt != state.attempt.number:
         return state
     process = Process(fact.role, fact.pid, fact.start_ticks, fact.key, fact.title)
-    return replace(state, processes={**state.processes, f"{fact.pid}:{fact.start_ticks}": process})
+    return replace(
+        state,
+        job=replace(state.job, processes={**state.job.processes, f"{fact.pid}:{fact.start_ticks}": process}),
+    )
 
 
 def _process_gone(state: State, fact: f.ProcessGone) -> State:
-    if fact.attempt != state.attempt:
+    if fact.attempt != state.attempt.number:
         return state
     name = f"{fact.pid}:{fact.start_ticks}"
-    rest = {key: process for key, process in state.processes.items() if key != name}
-    gone = state.gone
-    if fact.role == "inference" and state.own.number and name not in state.processes:
+    rest = {key: process for key, process in state.job.processes.items() if key != name}
+    gone = state.job.gone
+    if fact.role == "inference" and state.own.number and name not in state.job.processes:
         return state  # of the inference server before this one
     if fact.role == "inference" and fact.key and state.own.number and not state.live:
         state = replace(state, own=replace(state.own, wanted=False))  # it is broken: no job takes it over warm
     if fact.key and state.live:
         gone = (*gone, Gone(fact.role, fact.pid, state.now))[-16:]
-    return replace(state, processes=rest, gone=gone)
+    return replace(state, job=replace(state.job, processes=rest, gone=gone))
 
 
 def _component_exited(state: State, fact: f.ComponentExited) -> State:
-    if fact.attempt != state.attempt or state.ended is not None:
+    if fact.attempt != state.attempt.number or state.job.ended is not None:
         return state
-    return replace(state, ended=Ended(fact.exit_code, fact.signal, fact.lost, state.now))
+    return replace(state, job=replace(state.job, ended=Ended(fact.exit_code, fact.signal, fact.lost, state.now)))
 
 
 # ---------------------------------------------------------------- GPUs and engine
@@ -89,54 +92,61 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
         # Unknown is not zero: what was fallen must be seen fallen again.
         gpus = {
             uuid: replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
-            for uuid, memory in state.gpus.items()
+            for uuid, memory in state.gpus.by_uuid.items()
         }
-        since = state.gpu_unseen_since if state.gpu_unseen_since is not None else state.now
-        return replace(state, gpu_reason=fact.reason, gpus=gpus, gpu_unseen_since=since)
+        since = state.gpus.unseen_since if state.gpus.unseen_since is not None else state.now
+        return replace(state, gpus=replace(state.gpus, reason=fact.reason, by_uuid=gpus, unseen_since=since))
     if fact.lost:
-        known = {trouble.text for trouble in state.trouble if trouble.t >= state.started}
+        known = {trouble.text for trouble in state.gpus.trouble if trouble.t >= state.attempt.started}
         new = [text for text in fact.lost if text not in known]
         lost = tuple(GpuTrouble(text.partition(":")[0], text, state.now, fatal=True) for text in new)
-        state = replace(state, trouble=(*state.trouble, *lost)[-16:])
+        state = replace(state, gpus=replace(state.gpus, trouble=(*state.gpus.trouble, *lost)[-16:]))
     gpus = {gpu.uuid: _remember(state, gpu) for gpu in fact.gpus}
-    settle(state, gpu_reason="", gpu_unseen_since=None, gpus=gpus)
+    settle(state, gpus=replace(state.gpus, reason="", unseen_since=None, by_uuid=gpus))
     return state
 
 
 def _gpu_fault(state: State, fact: f.GpuFault) -> State:
     text = f"{fact.gpu}: Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}"
-    uuid = next((uuid for uuid, one in state.gpus.items() if f"GPU {one.gpu.index}" == fact.gpu), "")
+    uuid = next((uuid for uuid, one in state.gpus.by_uuid.items() if f"GPU {one.gpu.index}" == fact.gpu), "")
     trouble = GpuTrouble(fact.gpu, text, state.now, fact.xid in FATAL_XIDS, fact.xid, uuid)
-    return replace(state, trouble=(*state.trouble, trouble)[-16:])
+    return replace(state, gpus=replace(state.gpus, trouble=(*state.gpus.trouble, trouble)[-16:]))
 
 
 def _effort_look(state: State, fact: f.EffortLook) -> State:
     """A role that a look does not show is unknown."""
     efforts: dict[str, RoleEffort] = {}
     for effort in fact.efforts:
-        old = state.efforts.get(effort.role)
+        old = state.job.efforts.get(effort.role)
         busy = old.busy_since if old is not None and old.busy_since is not None else state.now
         waits = old.waits_since if old is not None and old.last.waits == effort.waits else state.now
         busy_since = busy if effort.least_cores >= WHOLE_CORE else None
         efforts[effort.role] = RoleEffort(effort, busy_since, waits if effort.waits else None)
-    return replace(state, efforts=efforts)
+    return replace(state, job=replace(state.job, efforts=efforts))
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
-    state = replace(state, host=fact)
+    state = replace(state, host=replace(state.host, look=fact))
     if fact.oom_kills is None:
         return state
-    rose = state.oom_kills is not None and fact.oom_kills > state.oom_kills  # backwards: another cgroup, a new base
-    return replace(state, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.oom_t)
+    rose = (
+        state.host.oom_kills is not None and fact.oom_kills > state.host.oom_kills
+    )  # backwards: another cgroup, a new base
+    return replace(
+        state,
+        host=replace(state.host, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.host.oom_t),
+    )
 
 
 def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
-    memory = state.gpus.get(gpu.uuid)
+    memory = state.gpus.by_uuid.get(gpu.uuid)
     if memory is None:
         return GpuMemory(gpu, look_t=state.now, power_high_w=gpu.power_w or 0.0)
     # The sensor speaks on change, so a level stood from its look to this one; a short spike is no plateau.
     # What was held before this attempt began belongs to the one before it.
-    held = memory.look_t >= state.started and state.now - memory.look_t >= min(HELD_S, state.settings.memory_fell_s)
+    held = memory.look_t >= state.attempt.started and state.now - memory.look_t >= min(
+        HELD_S, state.settings.memory_fell_s
+    )
     plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
@@ -166,7 +176,10 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
     if fact.health == "ok":
         new.update(ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
         if not old.ever_ok and state.mode == "starting" and state.progress.timed:
-            settle(state, learned=learn(state.learned, ENGINE_UP, now - state.started))
+            settle(
+                state,
+                books=replace(state.books, learned=learn(state.books.learned, ENGINE_UP, now - state.attempt.started)),
+            )
     elif fact.health == "timeout":
         # A server that is late with /health is late with all that it is asked: none of it speaks of the engine.
         new.update(slow_since=old.slow_since if old.slow_since is not None else now, liveness_misses=0, canary_misses=0)
@@ -194,12 +207,15 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
                 new["worked_t"] = now
                 idle_s = now - old.worked_t - explained_s(state, old.worked_t)
                 if old.count is not None and idle_s >= state.settings.hang_s and state.live:
-                    settle(state, learned=learn(state.learned, ENGINE_IDLE, idle_s))
+                    settle(
+                        state,
+                        books=replace(state.books, learned=learn(state.books.learned, ENGINE_IDLE, idle_s)),
+                    )
     if fact.canary == "ok":
         new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
     if fact.engines or old.units:
         new["units"] = {str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
-    told = state.work if state.work is not None and now - state.work.t < TOLD_S else None
+    told = state.job.work if state.job.work is not None and now - state.job.work.t < TOLD_S else None
     if waiting_work(fact, told):
         if old.work_since is None:
             new["work_since"] = now
@@ -236,9 +252,9 @@ def _step_done(state: State, fact: f.StepDone) -> State:
         progress = replace(progress, reward=fact.reward, reward_step=fact.step, rewards=rewards)
     if state.live and fact.role not in COUNTED:
         state = _phase_over(state, fact.role)
-    if state.work is not None:
+    if state.job.work is not None:
         # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
-        state = replace(state, work=replace(state.work, moved_t=state.now))
+        state = replace(state, job=replace(state.job, work=replace(state.job.work, moved_t=state.now)))
     if not state.live or fact.role not in COUNTED:
         return replace(state, progress=progress)
     if progress.step is not None and fact.step <= progress.step:
@@ -250,16 +266,20 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     timed = progress.step is not None and fact.step == progress.step + 1
     # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says, and
     # no longer than there has been an attempt.
-    interval = max(state.now - progress.t, min(fact.duration_s or 0.0, state.now - state.started))
+    interval = max(state.now - progress.t, min(fact.duration_s or 0.0, state.now - state.attempt.started))
     own = dict(progress.rewards).get(fact.step)
-    watched = (fact.duration_s or 0.0) <= state.now - state.started + 1.0  # else its line is from before we came
+    watched = (
+        fact.duration_s or 0.0
+    ) <= state.now - state.attempt.started + 1.0  # else its line is from before we came
     if timed and progress.timed and watched:
         # What a known reason explains has a limit of its own: learned as a step, one evaluation would hide each hang.
-        state = replace(state, learned=learn(state.learned, STEP, interval - explained_s(state)))
+        state = replace(
+            state,
+            books=replace(state.books, learned=learn(state.books.learned, STEP, interval - explained_s(state))),
+        )
     state = _phase_over(state, fact.role)
     return replace(
         state,
-        explained=(),
         progress=Progress(
             step=fact.step,
             t=state.now,
@@ -271,6 +291,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             loss=fact.loss if fact.loss is not None else progress.loss,
             duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
         ),
+        job=replace(state.job, explained=()),
     )
 
 
@@ -286,7 +307,7 @@ def _possible(state: State, step: int) -> bool:
 
 def _fastest(state: State) -> float:
     """Seconds that any step of this run takes; 0.0 while nobody knows."""
-    times = state.learned.phases.get(STEP)
+    times = state.books.learned.phases.get(STEP)
     return 0.0 if times is None or times.count < WARM else min(times.seconds) / FASTER
 
 
@@ -309,17 +330,17 @@ def _confirmed(state: State, progress: Progress) -> bool:
 
 
 def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
-    old = state.phases.get(fact.role)
+    old = state.job.phases.get(fact.role)
     if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
         return state  # repeating oneself does not renew an excuse
     if old is not None and old.phase == "eval" and not old.over and _passing(fact):
-        state = replace(state, phases={**state.phases, BESIDE: old})
+        state = replace(state, job=replace(state.job, phases={**state.job.phases, BESIDE: old}))
     elif not _passing(fact):
         state = _phase_over(state, fact.role)
     else:
         state = _one_over(state, fact.role)
     phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
-    settle(state, phases={**state.phases, fact.role: phase})
+    settle(state, job=replace(state.job, phases={**state.job.phases, fact.role: phase}))
     return state
 
 
@@ -337,20 +358,24 @@ def _phase_over(state: State, role: f.Role) -> State:
 
 
 def _one_over(state: State, name: str) -> State:
-    phase, role = state.phases.get(name), name.partition("/")[0]
+    phase, role = state.job.phases.get(name), name.partition("/")[0]
     if phase is None or phase.over:
         return state
     explained = explained_until_now(state, role, phase)
-    learned = state.learned
+    learned = state.books.learned
     if phase.timed:
         learned = learn(learned, f"{role}/{phase.phase}", state.now - phase.t)
     over = replace(phase, timed=False, over=True)
-    settle(state, learned=learned, explained=explained, phases={**state.phases, name: over})
+    settle(
+        state,
+        books=replace(state.books, learned=learned),
+        job=replace(state.job, explained=explained, phases={**state.job.phases, name: over}),
+    )
     return state
 
 
 def _growing(state: State, fact: f.Growing) -> State:
-    old = state.growth.get(fact.what)
+    old = state.job.growth.get(fact.what)
     if old is None or fact.size_bytes < old.size_bytes:
         grown = Growth(fact.size_bytes, state.now, old.grown_s if old else 0.0)
     elif fact.size_bytes == old.size_bytes:
@@ -359,24 +384,28 @@ def _growing(state: State, fact: f.Growing) -> State:
         lasted = state.now - old.t
         grown = Growth(fact.size_bytes, state.now, old.grown_s + (lasted if lasted <= GROWS_S else 0.0))
         if fact.what == "checkpoint" and lasted <= GROWS_S:
-            state = replace(state, explained=with_span(state.explained, old.t, state.now))
-    return replace(state, growth={**state.growth, fact.what: grown})
+            state = replace(state, job=replace(state.job, explained=with_span(state.job.explained, old.t, state.now)))
+    return replace(state, job=replace(state.job, growth={**state.job.growth, fact.what: grown}))
 
 
 def _work_seen(state: State, fact: f.WorkSeen) -> State:
-    old = state.work
+    old = state.job.work
     moved = old is None or (old.inflight, old.done) != (fact.inflight, fact.done)
     moved_t = state.now if moved or old is None else old.moved_t
-    settle(state, work=Work(fact.inflight, fact.done, state.now, moved_t))
+    settle(state, job=replace(state.job, work=Work(fact.inflight, fact.done, state.now, moved_t)))
     return state
 
 
 def _finish_seen(state: State, fact: f.FinishSeen) -> State:
-    return replace(state, finishes={**state.finishes, fact.role: state.now}) if state.live else state
+    return (
+        replace(state, job=replace(state.job, finishes={**state.job.finishes, fact.role: state.now}))
+        if state.live
+        else state
+    )
 
 
 def _error_seen(state: State, fact: f.ErrorSeen) -> State:
-    old = state.errors.get(fact.signature)
+    old = state.job.errors.get(fact.signature)
     error = Error(
         fact.role,
         fact.signature,
@@ -388,11 +417,11 @@ def _error_seen(state: State, fact: f.ErrorSeen) -> State:
         sentence=fact.sentence,
         remedy=fact.remedy,
     )
-    return replace(state, errors={**state.errors, fact.signature: error})
+    return replace(state, job=replace(state.job, errors={**state.job.errors, fact.signature: error}))
 
 
 def _fresh_start_seen(state: State, fact: f.FreshStartSeen) -> State:
-    return replace(state, scratch=fact.text) if state.live else state
+    return replace(state, job=replace(state.job, scratch=fact.text)) if state.live else state
 
 
 HANDLERS: dict[type, Callable[[State, Any], State]] = {

@@ -30,49 +30,59 @@ MOST_BEGUN = 64
 
 def _disk_look(state: State, fact: f.DiskLook) -> State:
     free = fact.free_bytes if fact.free_bytes is None or fact.free_bytes >= 0 else None  # less than nothing: unknown
-    settle(state, disk_total=fact.total_bytes, disk_free=free, disk_reason=fact.reason, disk_t=state.now)
+    settle(state, disk=replace(state.disk, total=fact.total_bytes, free=free, reason=fact.reason, t=state.now))
     return state
 
 
 def _save_over(state: State, fact: f.LocalSteps) -> State:
     """The files tell when a save ended; older logs, at level "info", say nothing until the next step."""
-    phase = state.phases.get("trainer")
+    phase = state.job.phases.get("trainer")
     if phase is None or phase.phase != "checkpoint":
         return state
     saved = next((s for s in fact.steps if s.step == phase.step and s.state == "complete"), None)
     took = 0.0 if saved is None else state.now - (state.wall - saved.changed_wall) - phase.t
     if saved is None or took < 0:  # older than the save: another lineage's step, that is still to be written anew
         return state
-    learned = learn(state.learned, "trainer/checkpoint", took) if phase.timed else state.learned
-    others = {role: p for role, p in state.phases.items() if role != "trainer"}
-    explained = state.explained if phase.over else with_span(state.explained, phase.t, phase.t + took)
-    return replace(state, learned=learned, phases=others, explained=explained)
+    learned = learn(state.books.learned, "trainer/checkpoint", took) if phase.timed else state.books.learned
+    others = {role: p for role, p in state.job.phases.items() if role != "trainer"}
+    explained = state.job.explained if phase.over else with_span(state.job.explained, phase.t, phase.t + took)
+    return replace(
+        state,
+        books=replace(state.books, learned=learned),
+        job=replace(state.job, phases=others, explained=explained),
+    )
 
 
 def _local_steps(state: State, fact: f.LocalSteps) -> State:
-    if state.local_reason == BEING_LISTED and not fact.settled:
+    if state.local.reason == BEING_LISTED and not fact.settled:
         return state  # a scan that was under way: it may hold the newest step for one that is still being written
     if fact.reason:
-        return replace(state, local_reason=fact.reason)
+        return replace(state, local=replace(state.local, reason=fact.reason))
     state = _save_over(state, fact)
     # A quarantined step that was written anew since is another checkpoint: another lineage's.
-    written = {str(s.step) for s in fact.steps if s.changed_wall > state.quarantined.get(str(s.step), float("inf"))}
-    quarantined = {step: since for step, since in state.quarantined.items() if step not in written}
-    quarantined |= fencing.left_here(state.lineage, fact.steps)
-    outdated = tuple(sorted({*state.outdated, *map(int, written)}))
-    stored = tuple(s for s in state.store if s.step not in outdated)
-    steps = fact.steps if fact.settled or state.live else _still_whole(state.local, fact.steps)
-    state = replace(state, local=steps, local_reason="", local_t=state.now, quarantined=quarantined, store=stored)
-    state = replace(state, outdated=outdated)
+    written = {
+        str(s.step) for s in fact.steps if s.changed_wall > state.store.quarantined.get(str(s.step), float("inf"))
+    }
+    quarantined = {step: since for step, since in state.store.quarantined.items() if step not in written}
+    quarantined |= fencing.left_here(state.lineage.known, fact.steps)
+    outdated = tuple(sorted({*state.local.outdated, *map(int, written)}))
+    stored = tuple(s for s in state.store.steps if s.step not in outdated)
+    steps = fact.steps if fact.settled or state.live else _still_whole(state.local.steps, fact.steps)
+    state = replace(
+        state,
+        local=replace(state.local, steps=steps, reason=""),
+        store=replace(state.store, quarantined=quarantined, steps=stored),
+    )
+    state = replace(state, local=replace(state.local, outdated=outdated))
     best = max(state.good_local(), default=None)
-    if best is None or (state.best_complete is not None and best <= state.best_complete):
+    if best is None or (state.recovery.best_complete is not None and best <= state.recovery.best_complete):
         return state
-    state = replace(state, best_complete=best)
+    state = replace(state, recovery=replace(state.recovery, best_complete=best))
     # Also when it is found only after the attempt's end: a job that dies right after each save makes progress, too.
-    if state.progress.step is None or best <= (state.resume_step or 0):
+    if state.progress.step is None or best <= (state.attempt.resume_step or 0):
         return state
     # A new complete step is the only proof that the run goes on: its budget comes back.
-    return replace(state, barren=0, failures=(), stepped_back=False, waits=0)
+    return replace(state, recovery=replace(state.recovery, barren=0, failures=(), stepped_back=False, waits=0))
 
 
 def _still_whole(known: Sequence[f.LocalStep], seen: Sequence[f.LocalStep]) -> tuple[f.LocalStep, ...]:
@@ -88,41 +98,53 @@ def _still_whole(known: Sequence[f.LocalStep], seen: Sequence[f.LocalStep]) -> t
 
 def _store_steps(state: State, fact: f.StoreSteps) -> State:
     if fact.reason:
-        return replace(state, store_reason=fact.reason, store_permanent=fact.permanent, publish_held=fact.reason)
-    quarantined = state.quarantined
-    if state.rolled_back is not None:
-        step, wall = state.rolled_back
+        return replace(
+            state,
+            store=replace(state.store, reason=fact.reason, permanent=fact.permanent),
+            publishing=replace(state.publishing, held=fact.reason),
+        )
+    quarantined = state.store.quarantined
+    if state.store.rolled_back is not None:
+        step, wall = state.store.rolled_back
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
-    anew = _published_anew(state.store, fact.steps)
+    anew = _published_anew(state.store.steps, fact.steps)
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
-    state = begun(state, *(s.step for s in state.store if s.committed and not s.legacy and s.step in bare))
-    if not state.holds_read and not fact.pins_reason:
-        state = replace(state, holds_read=True, worth=inherited(state.worth, fact.holds, state.now))
+    state = begun(state, *(s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare))
+    if not state.pins.holds_read and not fact.pins_reason:
+        state = replace(
+            state, worth=inherited(state.worth, fact.holds, state.now), pins=replace(state.pins, holds_read=True)
+        )
     state = replace(
         state,
-        store=tuple(s for s in fact.steps if s.step not in state.outdated),
-        damaged={step: why for step, why in state.damaged.items() if step not in anew},
-        verified=tuple(step for step in state.verified if str(step) not in anew),
-        store_latest=fact.latest,
-        pinned=fact.pinned,
-        reading=fact.reading,
-        pins_reason=fact.pins_reason,
-        held=state.held if fact.pins_reason else fact.held,
-        holds=state.holds if fact.pins_reason else fact.holds,
-        store_reason="",
-        store_permanent=False,
-        store_t=state.now,
-        quarantined={**quarantined, **fencing.left_here(fact.happened, state.local)},
-        rolled_back=None,
-        lineage=fact.happened,
+        store=replace(
+            state.store,
+            steps=tuple(s for s in fact.steps if s.step not in state.local.outdated),
+            damaged={step: why for step, why in state.store.damaged.items() if step not in anew},
+            verified=tuple(step for step in state.store.verified if str(step) not in anew),
+            latest=fact.latest,
+            reading=fact.reading,
+            reason="",
+            permanent=False,
+            t=state.now,
+            quarantined={**quarantined, **fencing.left_here(fact.happened, state.local.steps)},
+            rolled_back=None,
+        ),
+        pins=replace(
+            state.pins,
+            steps=fact.pinned,
+            reason=fact.pins_reason,
+            held=state.pins.held if fact.pins_reason else fact.held,
+            holds=state.pins.holds if fact.pins_reason else fact.holds,
+        ),
+        lineage=replace(state.lineage, known=fact.happened),
     )
-    return replace(state, published=max(state.good_stored(), default=None))
+    return replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
 
 
 def begun(state: State, *steps: int) -> State:
     """Remember stored steps as ours: begun to be sent, or to be deleted."""
-    new = tuple(step for step in steps if step not in state.begun)
-    return replace(state, begun=(*state.begun, *new)[-MOST_BEGUN:]) if new else state
+    new = tuple(step for step in steps if step not in state.store.begun)
+    return replace(state, store=replace(state.store, begun=(*state.store.begun, *new)[-MOST_BEGUN:])) if new else state
 
 
 def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, ...]) -> set[str]:
@@ -135,116 +157,139 @@ def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, .
 
 
 def _published(state: State, fact: f.Published) -> State:
-    others = tuple(s for s in state.store if s.step != fact.step)
+    others = tuple(s for s in state.store.steps if s.step != fact.step)
     stored = tuple(sorted((*others, f.StoredStep(fact.step, True, fact.size_bytes)), key=lambda s: s.step))
     # latest.json goes back to no lower step, but from one that is quarantined.
-    above = max((s.step for s in others if s.step == state.store_latest and not s.left), default=-1)
-    latest = max(fact.step, above) if str(above) not in state.quarantined else fact.step
+    above = max((s.step for s in others if s.step == state.store.latest and not s.left), default=-1)
+    latest = max(fact.step, above) if str(above) not in state.store.quarantined else fact.step
     return replace(
         state,
-        store=stored,
-        store_latest=latest,
-        published=latest,
-        records_t=-NEVER,  # what a next pod begins with goes along
-        outdated=tuple(step for step in state.outdated if step != fact.step),
-        damaged={step: why for step, why in state.damaged.items() if step != str(fact.step)},
         busy=replace(state.busy, publish=None),
-        publish_failures=0,
-        publish_permanent=False,
-        publish_reason="",
-        publish_held="",
-        publish_took_s=fact.seconds if fact.sent_bytes else state.publish_took_s,
-        publish_after=state.now,
-        prune_nothing_said=False,
+        store=replace(
+            state.store,
+            steps=stored,
+            latest=latest,
+            published=latest,
+            damaged={step: why for step, why in state.store.damaged.items() if step != str(fact.step)},
+        ),
+        books=replace(state.books, records_t=-NEVER),  # what a next pod begins with goes along
+        local=replace(state.local, outdated=tuple(step for step in state.local.outdated if step != fact.step)),
+        publishing=replace(
+            state.publishing,
+            failures=0,
+            permanent=False,
+            reason="",
+            held="",
+            took_s=fact.seconds if fact.sent_bytes else state.publishing.took_s,
+            after=state.now,
+        ),
+        disk=replace(state.disk, nothing_said=False),
     )
 
 
 def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     if fact.left:  # until it is written anew it is not asked for again
-        state = replace(state, quarantined={**state.quarantined, str(fact.step): state.wall})
-    failures = 0 if fact.step_changed else state.publish_failures + 1
+        state = replace(
+            state,
+            store=replace(state.store, quarantined={**state.store.quarantined, str(fact.step): state.wall}),
+        )
+    failures = 0 if fact.step_changed else state.publishing.failures + 1
     wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
     if state.mode == "disk-full":
         wait = min(wait, STANDS_STILL_S)
     return replace(
         state,
         busy=replace(state.busy, publish=None),
-        publish_failures=failures,
-        publish_permanent=fact.permanent,
-        publish_reason="" if fact.step_changed else fact.reason,
-        publish_held=state.publish_held if fact.step_changed else fact.reason,
-        # A step that changed is not listed anew at once, and until then the same one would be chosen again.
-        publish_after=state.now + (CHOOSE_ANEW_S if fact.step_changed else wait),
+        publishing=replace(
+            state.publishing,
+            failures=failures,
+            permanent=fact.permanent,
+            reason="" if fact.step_changed else fact.reason,
+            held=state.publishing.held if fact.step_changed else fact.reason,
+            # A step that changed is not listed anew at once, and until then the same one would be chosen again.
+            after=state.now + (CHOOSE_ANEW_S if fact.step_changed else wait),
+        ),
     )
 
 
 def _pruned(state: State, fact: f.Pruned) -> State:
     if fact.where == "store":
-        left = tuple(s for s in state.store if s.step != fact.step)
-        return replace(state, store=left, busy=replace(state.busy, prune_store=None))
-    remaining = tuple(s for s in state.local if s.step != fact.step)
-    free = state.disk_free + fact.freed_bytes if state.disk_free is not None else None
-    return replace(state, local=remaining, disk_free=free, busy=replace(state.busy, prune_local=None))
+        left = tuple(s for s in state.store.steps if s.step != fact.step)
+        return replace(state, busy=replace(state.busy, prune_store=None), store=replace(state.store, steps=left))
+    remaining = tuple(s for s in state.local.steps if s.step != fact.step)
+    free = state.disk.free + fact.freed_bytes if state.disk.free is not None else None
+    return replace(
+        state,
+        busy=replace(state.busy, prune_local=None),
+        local=replace(state.local, steps=remaining),
+        disk=replace(state.disk, free=free),
+    )
 
 
 def _prune_failed(state: State, fact: f.PruneFailed) -> State:
     if fact.where == "store":
-        return replace(state, busy=replace(state.busy, prune_store=None), prune_store_after=state.now + PRUNE_AGAIN_S)
+        return replace(
+            state,
+            busy=replace(state.busy, prune_store=None),
+            store=replace(state.store, prune_after=state.now + PRUNE_AGAIN_S),
+        )
     # Forget it until the next scan lists it again, or the same failing step would be asked for at once.
-    remaining = tuple(s for s in state.local if s.step != fact.step)
-    return replace(state, local=remaining, busy=replace(state.busy, prune_local=None))
+    remaining = tuple(s for s in state.local.steps if s.step != fact.step)
+    return replace(state, busy=replace(state.busy, prune_local=None), local=replace(state.local, steps=remaining))
 
 
 def _pin_kept(state: State, fact: f.PinKept) -> State:
-    if state.pin_wishes.get(str(fact.step)) != fact.pinned:
+    if state.pins.wishes.get(str(fact.step)) != fact.pinned:
         return state  # the person changed their mind meanwhile
     if fact.reason and not fact.permanent:
         return state  # asked for anew with the next look at the store
-    wishes = {step: pinned for step, pinned in state.pin_wishes.items() if step != str(fact.step)}
+    wishes = {step: pinned for step, pinned in state.pins.wishes.items() if step != str(fact.step)}
     if fact.reason:
-        return replace(state, pin_wishes=wishes)
-    pins = {*state.pinned, fact.step} if fact.pinned else {*state.pinned} - {fact.step}
-    return replace(state, pin_wishes=wishes, pinned=tuple(sorted(pins)))
+        return replace(state, pins=replace(state.pins, wishes=wishes))
+    pins = {*state.pins.steps, fact.step} if fact.pinned else {*state.pins.steps} - {fact.step}
+    return replace(state, pins=replace(state.pins, wishes=wishes, steps=tuple(sorted(pins))))
 
 
 def _holds_kept(state: State, fact: f.HoldsKept) -> State:
-    state = replace(state, busy=replace(state.busy, holds=False), holds_reason=fact.reason)
+    state = replace(state, busy=replace(state.busy, holds=False), pins=replace(state.pins, holds_reason=fact.reason))
     if fact.reason:
         wait = HOLDS_LATER_S if fact.permanent else fencing.LINEAGE_AGAIN_S
-        return replace(state, holds_after=state.now + wait)
-    return replace(state, held=fact.steps, holds=fact.holds)
+        return replace(state, pins=replace(state.pins, holds_after=state.now + wait))
+    return replace(state, pins=replace(state.pins, held=fact.steps, holds=fact.holds))
 
 
 def _store_checked(state: State, fact: f.StoreChecked) -> State:
     # What was said of a listing alone, which may have been seconds old, a later listing may take back. What was said
     # of bytes only bytes take back.
-    good = {str(step) for step in fact.good if fact.deep or step in state.doubted}
-    damaged = {step: why for step, why in state.damaged.items() if step not in good} | fact.damaged
-    doubted = () if fact.deep else {int(step) for step in fact.damaged if step not in state.damaged}
-    doubted = tuple(sorted({*doubted, *(step for step in state.doubted if str(step) in damaged)}))
-    verified = _newest_verified(state, fact.good) if fact.deep else state.verified
+    good = {str(step) for step in fact.good if fact.deep or step in state.store.doubted}
+    damaged = {step: why for step, why in state.store.damaged.items() if step not in good} | fact.damaged
+    doubted = () if fact.deep else {int(step) for step in fact.damaged if step not in state.store.damaged}
+    doubted = tuple(sorted({*doubted, *(step for step in state.store.doubted if str(step) in damaged)}))
+    verified = _newest_verified(state, fact.good) if fact.deep else state.store.verified
     verified = tuple(step for step in verified if str(step) not in fact.damaged)
-    return replace(state, damaged=damaged, doubted=doubted, verified=verified)
+    return replace(state, store=replace(state.store, damaged=damaged, doubted=doubted, verified=verified))
 
 
 def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted({*state.verified, *steps}))[-MOST_VERIFIED:]
+    return tuple(sorted({*state.store.verified, *steps}))[-MOST_VERIFIED:]
 
 
 def _restored(state: State, fact: f.Restored) -> State:
-    local = tuple(s for s in state.local if s.step != fact.step)
+    local = tuple(s for s in state.local.steps if s.step != fact.step)
     step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
     return replace(
         state,
-        local=tuple(sorted((*local, step), key=lambda s: s.step)),
         busy=replace(state.busy, restore=None),
-        verified=_newest_verified(state, (fact.step,)) if fact.verified else state.verified,
+        local=replace(state.local, steps=tuple(sorted((*local, step), key=lambda s: s.step))),
+        store=replace(
+            state.store, verified=_newest_verified(state, (fact.step,)) if fact.verified else state.store.verified
+        ),
     )
 
 
 def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
-    damaged = {**state.damaged, str(fact.step): fact.reason} if fact.damaged else state.damaged
-    return replace(state, damaged=damaged, busy=replace(state.busy, restore=None))
+    damaged = {**state.store.damaged, str(fact.step): fact.reason} if fact.damaged else state.store.damaged
+    return replace(state, busy=replace(state.busy, restore=None), store=replace(state.store, damaged=damaged))
 
 
 HANDLERS: dict[type, Callable[[State, Any], State]] = {

@@ -12,29 +12,42 @@ from supervisor.core.words import span
 
 def newly_attached(state: State, fact: f.AttemptAdopted) -> bool:
     """Is it a job that the core has not heard of? Attaching, or a journal before this one, gave it its number."""
-    if fact.attempt != state.attempt:
-        return fact.attempt > state.attempt
+    if fact.attempt != state.attempt.number:
+        return fact.attempt > state.attempt.number
     return state.busy.start is not None or not (state.live or state.mode == "stopping")
 
 
 def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
     """Watch it as attempt ``fact.attempt``, whatever was begun before."""
     ours = state.settings.mode == "act"  # a job of a person is only observed
-    state = fresh_attempt(replace(state, attempt=fact.attempt, wanted=True, exit_code=None, exit_said=False))
+    state = fresh_attempt(
+        replace(
+            state,
+            attempt=replace(state.attempt, number=fact.attempt),
+            orders=replace(state.orders, wanted=True),
+            ending=replace(state.ending, code=None, said=False),
+        )
+    )
     state = replace(
         enter(state, "starting", "A job of before is watched." if ours else "A job that a person started is watched."),
-        resume_step=fact.step,
-        started=state.now,
-        pid=fact.pid,
-        snapshot=fact.attempt,
         progress=replace(state.progress, timed=False),  # nobody saw how long its start took
         busy=replace(state.busy, start=None, stop=None, restore=None),
-        incident=replace(state.incident, relaunched=state.now) if state.incident else None,
+        attempt=replace(state.attempt, resume_step=fact.step, started=state.now, pid=fact.pid, snapshot=fact.attempt),
+        incidents=replace(
+            state.incidents,
+            open=replace(state.incidents.open, relaunched=state.now) if state.incidents.open else None,
+        ),
     )
-    if state.would and not state.would[-1].outcome:
-        last = state.would[-1]
+    if state.observing.would and not state.observing.would[-1].outcome:
+        last = state.observing.would[-1]
         outcome = f"a job of a person was attached {span(state.wall - last.wall)} later"
-        state = replace(state, would=(*state.would[:-1], replace(last, outcome=outcome, outcome_wall=state.wall)))
+        state = replace(
+            state,
+            observing=replace(
+                state.observing,
+                would=(*state.observing.would[:-1], replace(last, outcome=outcome, outcome_wall=state.wall)),
+            ),
+        )
     if ours:
         sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}), which no journal tells of."
         return state, [say("adopted", sentence, attempt=fact.attempt)]

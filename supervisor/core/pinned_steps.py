@@ -23,11 +23,11 @@ def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
     if len(fact.args) != 1 or not fact.args[0].isdigit():
         return state, [say("pin", f"{fact.verb} wants one step, not {' '.join(fact.args)!r}.", "warning")]
     step, pinned = int(fact.args[0]), fact.verb == "pin"
-    known = {s.step for s in state.store} | {s.step for s in state.local}
+    known = {s.step for s in state.store.steps} | {s.step for s in state.local.steps}
     said: Actions = []
     if pinned and step not in known:
         said = [say("pin", f"Step {step} is neither here nor in the store; it is kept when it comes.", "warning")]
-    state = replace(state, pin_wishes={**state.pin_wishes, str(step): pinned})
+    state = replace(state, pins=replace(state.pins, wishes={**state.pins.wishes, str(step): pinned}))
     return state, [*said, a.Pin(step, pinned)]
 
 
@@ -81,7 +81,7 @@ def _enough(state: State) -> int:
 
 def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
     """Let go what is well again for long enough, and see that the store has it as it is."""
-    if not (state.worth.holds or state.holds or state.held):
+    if not (state.worth.holds or state.pins.holds or state.pins.held):
         return state, []
     good = state.good_stored()
     over = [
@@ -93,17 +93,17 @@ def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
         state = replace(state, worth=without(state.worth, over))
     holds = to_record(state.worth)
     steps = tuple(sorted({step for hold in holds for step in from_before(good, hold.bad)}))
-    told: Actions = [say("worth", _OVER.format(f"step {numbers(state.held)}"))] if over and state.held else []
-    may = state.holds_read and not state.busy.holds and fencing.may_write(state) and state.settings.has_store
-    if (steps, holds) == (state.held, state.holds) or not may or state.store_reason or state.pins_reason:
+    told: Actions = [say("worth", _OVER.format(f"step {numbers(state.pins.held)}"))] if over and state.pins.held else []
+    may = state.pins.holds_read and not state.busy.holds and fencing.may_write(state) and state.settings.has_store
+    if (steps, holds) == (state.pins.held, state.pins.holds) or not may or state.store.reason or state.pins.reason:
         return state, told
-    if not watch.over(state.holds_after, 0.0):
+    if not watch.over(state.pins.holds_after, 0.0):
         return state, told
     return replace(state, busy=replace(state.busy, holds=True)), [*told, a.KeepHolds(steps, holds)]
 
 
 def _holds_said(before: State, fact: f.HoldsKept) -> Actions:
-    if not fact.reason or fact.reason == before.holds_reason:
+    if not fact.reason or fact.reason == before.pins.holds_reason:
         return []
     what = f"That step {numbers(fact.steps)} is held" if fact.steps else "That no step is held any more"
     sentence = f"{what} could not be written down in the store: {fact.reason.rstrip('.')}. It is tried again."
@@ -126,9 +126,9 @@ def react(
         for name, sentence in findings(state).items()
         if name in state.worth.holds and name not in before.worth.holds
     ]
-    if state.pins_reason and state.pins_reason != before.pins_reason:
-        acts.append(say("pin", f"Nothing is deleted from the store: {state.pins_reason}", "warning"))
-    return state, [*acts, *(a.Pin(int(step), pinned) for step, pinned in state.pin_wishes.items())]
+    if state.pins.reason and state.pins.reason != before.pins.reason:
+        acts.append(say("pin", f"Nothing is deleted from the store: {state.pins.reason}", "warning"))
+    return state, [*acts, *(a.Pin(int(step), pinned) for step, pinned in state.pins.wishes.items())]
 
 
 def _pin_said(fact: f.PinKept) -> a.Action:
@@ -142,7 +142,7 @@ def _pin_said(fact: f.PinKept) -> a.Action:
 
 
 def _checked(before: State, state: State, fact: f.StoreChecked) -> Actions:
-    new = {step: why for step, why in fact.damaged.items() if before.damaged.get(step) != why}
+    new = {step: why for step, why in fact.damaged.items() if before.store.damaged.get(step) != why}
     said: Actions = [
         say("store-damaged", f"Step {step} in the store is damaged and will not be restored: {why}", "error")
         for step, why in sorted(new.items(), key=lambda pair: int(pair[0]))

@@ -66,11 +66,11 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
             if state.busy.restore is None:
                 state, acts = _choose(enter(state, "surveying", "Restored."))
         case "backing-off":
-            if state.now >= state.backoff_until and not state.paused:
+            if state.now >= state.recovery.backoff_until and not state.orders.paused:
                 state, acts = survey(state, [], "Looking for the last good step.")
         case "stopping":
-            if state.busy.stop is None and state.now >= state.backoff_until:
-                state, acts = stop(state, state.after_stop, state.stop_reason)
+            if state.busy.stop is None and state.now >= state.recovery.backoff_until:
+                state, acts = stop(state, state.attempt.after_stop, state.attempt.stop_reason)
         case "disk-full":
             state, acts = _disk_full(state)
         case "publishing":
@@ -96,25 +96,25 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     told_first: Actions = []
     if verdict.kind == "suspect":
         state, told_first = _suspect(state, verdict)
-    elif state.suspicion:
-        told_first = [say("cleared", _cleared(state.suspicion))] if state.suspect_since else []
-        state = replace(state, suspicion="", suspect_since=None)
+    elif state.suspicion.sentence:
+        told_first = [say("cleared", _cleared(state.suspicion.sentence))] if state.suspicion.since else []
+        state = replace(state, suspicion=replace(state.suspicion, sentence="", since=None))
     return with_all(told_first, _while_there_is_room(state, watch))
 
 
 def _held_back(state: State, verdict: Verdict, full: str) -> Verdict:
     """What a pause, or observing, makes of a verdict, or of a disk that is ``full``: a suspicion."""
-    if full and state.paused and not verdict.act:
-        free = size(state.disk_free or 0)
+    if full and state.orders.paused and not verdict.act:
+        free = size(state.disk.free or 0)
         sentence = (
             f"Paused, so the job is not stopped although {full[0].lower()}{full[1:]}: {free} free, no local step is "
             "safe to delete, and the next checkpoint may crash the job. Make room, or let it be stopped: "
             "supervisorctl resume"
         )
         return replace(verdict, kind="suspect", cause="disk-full", sentence=sentence)
-    if verdict.act and state.paused:
+    if verdict.act and state.orders.paused:
         why = "Paused, so nothing is done about it"
-    elif verdict.act and state.spared == verdict.cause and verdict.kind not in ("finished", "exited"):
+    elif verdict.act and state.observing.spared == verdict.cause and verdict.kind not in ("finished", "exited"):
         why = "Observed only, so nothing is done"
     else:
         return verdict
@@ -124,13 +124,15 @@ def _held_back(state: State, verdict: Verdict, full: str) -> Verdict:
 def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:
     """Stop a job that would crash in its next save. An observer, who stops nothing, is told once a step at most."""
     full = _full(state, watch)
-    if full and not state.paused and not state.spared:
+    if full and not state.orders.paused and not state.observing.spared:
         sentence = (
-            f"{full} ({size(state.disk_free or 0)} free) and no local step is safe to delete: the job is stopped "
-            f"before it crashes. {state.publish_reason or 'It goes on once there is room.'}"
+            f"{full} ({size(state.disk.free or 0)} free) and no local step is safe to delete: the job is stopped "
+            f"before it crashes. {state.publishing.reason or 'It goes on once there is room.'}"
         )
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
-        state = replace(state, suspect_since=None)  # whatever else is under suspicion is not when this began
+        state = replace(
+            state, suspicion=replace(state.suspicion, since=None)
+        )  # whatever else is under suspicion is not when this began
         return with_all(acts, incident_stop(state, "disk-full", "disk-full", sentence))
     return state, []
 
@@ -147,7 +149,9 @@ def _full(state: State, watch: Watch) -> str:
 def _worthless(state: State) -> tuple[State, Actions] | None:
     """Training was worth nothing at this attempt's last steps, and the run file says that this is acted upon."""
     choice = state.settings.on_worthless
-    hold = None if choice == "say" or state.paused else training_health.ruined(state.worth, state.started)
+    hold = (
+        None if choice == "say" or state.orders.paused else training_health.ruined(state.worth, state.attempt.started)
+    )
     if hold is None:
         return None
     step, which = way_back(state, hold.bad)
@@ -173,13 +177,13 @@ def _went_back_to(state: State) -> int:
 
     It goes back only to a higher one than that: one that was made, healthy, beyond what was bad then.
     """
-    happened = (*state.lineage, *state.happened)
+    happened = (*state.lineage.known, *state.lineage.unwritten)
     return max((one.step for one in happened if one.kind == "rollback" and one.why), default=-1)
 
 
 def _would_act(state: State, hold: Hold, what: str) -> tuple[State, Actions] | None:
     said = state.worth.rows[hold.finding].said_wall
-    if any(one.cause == hold.finding and one.wall >= said for one in state.would):
+    if any(one.cause == hold.finding and one.wall >= said for one in state.observing.would):
         return None  # told once
     return _told_if_observed(state, hold.finding, hold.why, what)
 
@@ -190,10 +194,10 @@ SAVE_BEGINS_S = 5.0
 
 def _save_will_fail(state: State) -> bool:
     """Has a save begun that cannot fit? Judged by a look at the disk from before it: later ones count its own bytes."""
-    phase = state.phases.get("trainer")
+    phase = state.job.phases.get("trainer")
     if phase is None or phase.phase != "checkpoint" or state.now - phase.t > SAVE_BEGINS_S or not current(state, phase):
         return False
-    return disk_short(state) and state.disk_t <= phase.t
+    return disk_short(state) and state.disk.t <= phase.t
 
 
 def _cleared(suspicion: str) -> str:
@@ -202,9 +206,14 @@ def _cleared(suspicion: str) -> str:
 
 
 def _suspect(state: State, verdict: Verdict) -> tuple[State, Actions]:
-    since = state.suspect_since if state.suspect_since is not None else state.now
-    known = state.suspicion.split(":")[0] == verdict.sentence.split(":")[0] and state.suspicion != ""
-    state = replace(state, suspicion=state.suspicion if known else verdict.sentence, suspect_since=since)
+    since = state.suspicion.since if state.suspicion.since is not None else state.now
+    known = state.suspicion.sentence.split(":")[0] == verdict.sentence.split(":")[0] and state.suspicion.sentence != ""
+    state = replace(
+        state,
+        suspicion=replace(
+            state.suspicion, sentence=state.suspicion.sentence if known else verdict.sentence, since=since
+        ),
+    )
     return state, [] if known else [say("suspect", verdict.sentence, "warning", verdict=verdict.cause)]
 
 
@@ -226,7 +235,9 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
     state = note_failure(state, verdict.cause, state.last_good if may_be_the_checkpoint(state, verdict) else None)
     again = recurring.sentence(state)
     state, told = open_incident(state, verdict.cause, f"{verdict.sentence} {again}".rstrip())
-    evidence = a.CollectEvidence(state.attempt, state.incident.id if state.incident else 0, verdict.sentence)
+    evidence = a.CollectEvidence(
+        state.attempt.number, state.incidents.open.id if state.incidents.open else 0, verdict.sentence
+    )
     acts: Actions = [told, evidence]
     if recurring.worth_saying(state):
         acts.append(say("recurring", f"{again} {LOOK_AT_THEM}", "error", cause=verdict.cause))
@@ -235,7 +246,15 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
     state, would = _told_if_observed(state, verdict.cause, verdict.sentence, _WOULD[row.do])
     if would:
         # Nothing is done, so nothing is used up.
-        state = replace(state, failures=before.failures, barren=before.barren, crashes=before.crashes)
+        state = replace(
+            state,
+            recovery=replace(
+                state.recovery,
+                failures=before.recovery.failures,
+                barren=before.recovery.barren,
+                crashes=before.recovery.crashes,
+            ),
+        )
     acts += would
     sentence = f"{verdict.sentence} {reason}".rstrip()
     if reason and row.do not in ("give-up", "unfit", "step-back"):  # these say it themselves
@@ -253,16 +272,27 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "unfit", sentence))
         case "wait":
             # Not the run's failure: its budget stays, and only the patience is counted.
-            state = replace(state, barren=before.barren, failures=before.failures, waits=state.waits + 1)
+            state = replace(
+                state,
+                recovery=replace(
+                    state.recovery,
+                    barren=before.recovery.barren,
+                    failures=before.recovery.failures,
+                    waits=state.recovery.waits + 1,
+                ),
+            )
             return with_all(acts, stop(state, "restart", verdict.sentence))
         case "wait-for-room":
             return with_all(acts, stop(state, "disk-full", sentence))
         case "step-back" if not would:  # else a step would be quarantined, for all pods, that nobody tried
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
             if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
-                state = replace(state, failures=before.failures, barren=before.barren)
+                state = replace(
+                    state,
+                    recovery=replace(state.recovery, failures=before.recovery.failures, barren=before.recovery.barren),
+                )
             else:
-                state = replace(state, stepped_back=True)
+                state = replace(state, recovery=replace(state.recovery, stepped_back=True))
             return with_all(acts + back, stop(state, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))
@@ -273,7 +303,7 @@ def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
 
 
 def _remedy(state: State, verdict: Verdict) -> str:
-    error = state.errors.get(verdict.cause)
+    error = state.job.errors.get(verdict.cause)
     return f" {error.remedy}" if error and error.remedy else ""
 
 
@@ -283,13 +313,16 @@ def _told_if_observed(state: State, cause: str, sentence: str, would: str) -> tu
         return state, []
     text = f"Would have {would}: {sentence}"
     kept = Would(state.wall, cause, text, state.progress.step)
-    return replace(state, spared=cause, would=(*state.would, kept)[-KEEP_WOULD:]), [say("would", text, "warning")]
+    return replace(
+        state,
+        observing=replace(state.observing, spared=cause, would=(*state.observing.would, kept)[-KEEP_WOULD:]),
+    ), [say("would", text, "warning")]
 
 
 def _choose(state: State) -> tuple[State, Actions]:
-    if not state.wanted:
+    if not state.orders.wanted:
         return enter(state, "stopped", "Stopped by a person."), []
-    if state.paused:
+    if state.orders.paused:
         return state, []
     if state.busy.restore is not None:
         # One that was asked for before a stop or a restart: nothing is begun beside it.
@@ -332,30 +365,35 @@ def _passed_over(state: State, step: int) -> Actions:
 
 def _survey_again(state: State) -> tuple[State, Actions]:
     """Ask once more when the answer does not come."""
-    if state.survey_asked is not None and state.now - state.survey_asked < SURVEY_AGAIN_S:
+    if state.local.asked is not None and state.now - state.local.asked < SURVEY_AGAIN_S:
         return state, []
-    return replace(state, survey_asked=state.now), [a.Survey()]
+    return replace(state, local=replace(state.local, asked=state.now)), [a.Survey()]
 
 
 def _start(state: State, step: int | None, sentence: str) -> tuple[State, Actions]:
     state = _leave_higher(state, step)
-    state = replace(state, override=False, asked_step=None, asked_why="", left_higher=False)
+    state = replace(
+        state, orders=replace(state.orders, override=False, asked_step=None, asked_why="", left_higher=False)
+    )
     state = replace(state, worth=training_health.gone_back(state.worth, step))
-    again = state.attempt > 0
-    attempt = state.attempt + 1
-    snapshot = None if state.new_config else state.snapshot
+    again = state.attempt.number > 0
+    attempt = state.attempt.number + 1
+    snapshot = None if state.orders.new_config else state.attempt.snapshot
     fresh = step is None
-    state = fresh_attempt(replace(state, attempt=attempt))
+    state = fresh_attempt(replace(state, attempt=replace(state.attempt, number=attempt)))
     state = replace(
         enter(state, "starting", sentence),
-        resume_step=step,
-        started=state.now,
-        pid=None,
-        new_config=False,
-        began_fresh=state.began_fresh or fresh,
-        restarts=state.restarts + (1 if again else 0),
         busy=replace(state.busy, start=attempt),
-        gone=(),
+        attempt=replace(
+            state.attempt,
+            resume_step=step,
+            started=state.now,
+            pid=None,
+            began_fresh=state.attempt.began_fresh or fresh,
+        ),
+        orders=replace(state.orders, new_config=False),
+        recovery=replace(state.recovery, restarts=state.recovery.restarts + (1 if again else 0)),
+        job=replace(state.job, gone=()),
     )
     state, engine = want_engine(state)
     start = a.Start(attempt, step, snapshot, fresh=fresh)
@@ -364,26 +402,35 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
 
 def _leave_higher(state: State, step: int | None) -> State:
     """A person went back on purpose: whatever is higher belongs to another lineage from now on."""
-    if not state.override or state.left_higher:
+    if not state.orders.override or state.orders.left_higher:
         return state
-    known = {s.step for s in state.local} | {s.step for s in state.store}
+    known = {s.step for s in state.local.steps} | {s.step for s in state.store.steps}
     higher = {known_step for known_step in known if step is None or known_step > step}
-    quarantined = {**state.quarantined, **{str(s): state.wall for s in higher}}
+    quarantined = {**state.store.quarantined, **{str(s): state.wall for s in higher}}
     state = fencing.went_back(state, step)
     quarantined.pop(str(step), None)  # the person wants it
-    stored = tuple(replace(s, left="") if s.step == step else s for s in state.store)
-    state = replace(state, quarantined=quarantined, store=stored, best_complete=None, began_fresh=False)
-    state = replace(state, left_higher=True, published=max(state.good_stored(), default=None))
-    if state.store_reason:
+    stored = tuple(replace(s, left="") if s.step == step else s for s in state.store.steps)
+    state = replace(
+        state,
+        store=replace(state.store, quarantined=quarantined, steps=stored),
+        recovery=replace(state.recovery, best_complete=None),
+        attempt=replace(state.attempt, began_fresh=False),
+    )
+    state = replace(
+        state,
+        orders=replace(state.orders, left_higher=True),
+        store=replace(state.store, published=max(state.good_stored(), default=None)),
+    )
+    if state.store.reason:
         # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
-        state = replace(state, rolled_back=(-1 if step is None else step, state.wall))
+        state = replace(state, store=replace(state.store, rolled_back=(-1 if step is None else step, state.wall)))
     return state
 
 
 def _disk_full(state: State) -> tuple[State, Actions]:
     room = next_save_bytes(state) + 1.5 * state.settings.stop_below_bytes
-    if state.disk_free is not None and state.disk_free > room and not state.paused:
-        return survey(state, [say("disk-room", f"There is room again: {size(state.disk_free)} free.")], "Room again.")
+    if state.disk.free is not None and state.disk.free > room and not state.orders.paused:
+        return survey(state, [say("disk-room", f"There is room again: {size(state.disk.free)} free.")], "Room again.")
     if state.now - state.since > DISK_PATIENCE_S and state.busy.publish is None:
         sentence = f"{state.why} Nothing became free in {span(DISK_PATIENCE_S)}: a person has to make room."
         return end(state, "gave-up", EXIT_PERSON, sentence)
@@ -391,7 +438,7 @@ def _disk_full(state: State) -> tuple[State, Actions]:
 
 
 def _publishing(state: State) -> tuple[State, Actions]:
-    if state.local_reason:
+    if state.local.reason:
         return _survey_again(state)
     if state.busy.publish is not None:
         return state, []
@@ -404,15 +451,19 @@ def _publishing(state: State) -> tuple[State, Actions]:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")
             return replace(state, busy=replace(state.busy, hook="finish")), [a.RunHook("finish")]
         return end(state, "finished", EXIT_OK, finished_sentence(state))
-    if state.store_permanent and state.now - state.since > 60:
+    if state.store.permanent and state.now - state.since > 60:
         sentence = (
-            f"Training is finished, and its last step {step} is not in the store: {state.store_reason} "
+            f"Training is finished, and its last step {step} is not in the store: {state.store.reason} "
             "It is kept on this disk; mend the store, then start the run again."
         )
         return end(state, "gave-up", EXIT_PERSON, sentence)
-    if state.publish_failures >= 5 and state.now < state.publish_after and state.publish_after - state.now > 300:
+    if (
+        state.publishing.failures >= 5
+        and state.now < state.publishing.after
+        and state.publishing.after - state.now > 300
+    ):
         sentence = (
-            f"Training is finished, and its last step {step} is not in the store: {state.publish_reason} "
+            f"Training is finished, and its last step {step} is not in the store: {state.publishing.reason} "
             "It is kept on this disk; mend the store, then start the run again."
         )
         return end(state, "gave-up", EXIT_PERSON, sentence)

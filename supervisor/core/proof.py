@@ -40,12 +40,12 @@ class Verdict:
 
 
 def exited(state: State, watch: Watch) -> Verdict | None:
-    ended = state.ended
+    ended = state.job.ended
     if ended is None:
         return None
     settings, step = state.settings, state.progress.step
     reached = settings.max_steps is not None and step is not None and step >= _last_step(state)
-    finish = sorted(state.finishes)
+    finish = sorted(state.job.finishes)
     where = _where(state)
     # Old launchers print their line of success and exit 0 even when trainer and orchestrator both crashed within one
     # poll (prime-rl@be0e3d131): where the last step is known, theirs is not enough.
@@ -66,12 +66,12 @@ def exited(state: State, watch: Watch) -> Verdict | None:
         # A line of success, the last step and the exit are in different files, and one may be read after the other.
         sentence = f"The job ended with {_how(state)} {where}; its last lines are read before it is judged."
         return Verdict("unknown", "ended", sentence)
-    if ended.exit_code == 0 and settings.max_steps is None and step is None and state.resume_step is not None:
+    if ended.exit_code == 0 and settings.max_steps is None and step is None and state.attempt.resume_step is not None:
         return Verdict(
             "exited",
             "exit-0-no-step",
-            f"The job ended with exit code 0 without doing a step after it resumed at step {state.resume_step}; "
-            "if the run is complete, say so with max_steps.",
+            f"The job ended with exit code 0 without doing a step after it resumed at step "
+            f"{state.attempt.resume_step}; if the run is complete, say so with max_steps.",
             act=True,
             deterministic=True,
         )
@@ -95,7 +95,7 @@ def _deeper(state: State, t: float) -> tuple[str, str] | None:
     trouble = lost_gpu(state)
     if trouble is not None:
         return "gpu-lost", trouble.text.rstrip(".")
-    if state.oom_t is not None and abs(t - state.oom_t) <= OOM_S:
+    if state.host.oom_t is not None and abs(t - state.host.oom_t) <= OOM_S:
         return "host-oom", "the kernel ended a process because the host's memory was full"
     return None
 
@@ -111,11 +111,11 @@ def killed_from_outside(ended: Ended) -> bool:
 
 
 def _how(state: State) -> str:
-    ended = state.ended
+    ended = state.job.ended
     if ended is None:
         return "nothing"
     if ended.lost:
-        return "an unknown status (its shim is gone, the pod rebooted, or somebody else started it)"
+        return "an unknown status (its shim is gone, the pod rebooted, or a person started it)"
     if ended.signal is not None:
         return f"signal {ended.signal}"
     return f"exit code {ended.exit_code}"
@@ -139,8 +139,8 @@ def _culprit(state: State) -> Error | None:
 
     What came after the launcher said that it ends the job is what the others cry while they are ended.
     """
-    ended, stop = state.ended.t if state.ended else state.now, stopping(state)
-    errors = [e for e in state.errors.values() if ended - e.t < CULPRIT_S]
+    ended, stop = state.job.ended.t if state.job.ended else state.now, stopping(state)
+    errors = [e for e in state.job.errors.values() if ended - e.t < CULPRIT_S]
     if stop is not None:
         errors = [e for e in errors if e.first_t <= stop.t + APART_S or e.signature == FAILED]
     return max(errors, key=lambda e: (e.deterministic, e.t), default=None)
@@ -148,17 +148,17 @@ def _culprit(state: State) -> Error | None:
 
 def ending(state: State) -> bool:
     """Is the job about to end by itself (finish line seen, or the last step done)?"""
-    return bool(state.finishes) or trained(state)
+    return bool(state.job.finishes) or trained(state)
 
 
 def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
-    if not state.finishes or not ending(state):
+    if not state.job.finishes or not ending(state):
         return None
     step = state.progress.step
     if state.settings.max_steps is not None and (step is None or step < _last_step(state)):
         return None
     # The orchestrator is done while the trainer still has steps and the last checkpoint before it: not counted.
-    done = [t for role, t in state.finishes.items() if role != "orchestrator"]
+    done = [t for role, t in state.job.finishes.items() if role != "orchestrator"]
     if not done:
         return None
     if not watch.over(max(done), DRAIN_LIMIT_S):
@@ -180,16 +180,16 @@ def grace(state: State, gone: Gone) -> float:
     """
     if ending(state):
         # A launcher that is done ends its parts one by one, and each may take a minute.
-        return DRAIN_LIMIT_S if "launcher" in state.finishes else ENDING_GRACE_S
+        return DRAIN_LIMIT_S if "launcher" in state.job.finishes else ENDING_GRACE_S
     settings = state.settings
-    others = any(p.key and p.role not in ("launcher", "inference", "env") for p in state.processes.values())
+    others = any(p.key and p.role not in ("launcher", "inference", "env") for p in state.job.processes.values())
     return settings.engine_grace_s if gone.role == "inference" and others else max(settings.engine_grace_s, APART_S)
 
 
 def process_gone(state: State, watch: Watch) -> Verdict | None:
-    if not state.gone:
+    if not state.job.gone:
         return None
-    for gone in state.gone:
+    for gone in state.job.gone:
         if gone.role == "inference" and state.own.asked:
             continue  # we are stopping it, or starting another
         if _ended_itself(state, gone) or not watch.over(gone.t, grace(state, gone)) or _replaced(state, gone, watch):
@@ -203,7 +203,7 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
         others: list[str] = sorted(
             {
                 p.role
-                for p in state.processes.values()
+                for p in state.job.processes.values()
                 if (p.key or p.role == "launcher") and p.role not in (gone.role, "env")
             }
         )
@@ -241,7 +241,7 @@ def engine_missing(state: State) -> Verdict | None:
     own = state.own
     if state.settings.inference != "own-role" or not own.wanted or own.alive or own.asked or ending(state):
         return None
-    if any(gone.role == "inference" for gone in state.gone):
+    if any(gone.role == "inference" for gone in state.job.gone):
         return None  # its end was seen, and is judged with its grace
     return Verdict("dead", "engine-gone", "The job lives and its inference server was never launched.", act=True)
 
@@ -250,7 +250,7 @@ def _replaced(state: State, gone: Gone, watch: Watch) -> bool:
     """A role's process that went while another of the role was started anew by the job itself (an engine restart)."""
     return any(
         p.role == gone.role and p.key and p.pid > gone.pid and watch.over(gone.t, state.settings.startup_s)
-        for p in state.processes.values()
+        for p in state.job.processes.values()
     )
 
 
@@ -258,7 +258,7 @@ def _ended_itself(state: State, gone: Gone) -> bool:
     """A role that said that it is done, and went: prime-rl's orchestrator ends up to ``max_async_level`` steps and a
     checkpoint before the trainer, which may take much longer than any grace (rl.py waits for both, be0e3d131 and
     559b44772). Its line may be read after its end was seen, never written after it."""
-    said = state.finishes.get(gone.role)
+    said = state.job.finishes.get(gone.role)
     return said is not None and gone.t - said <= DRAIN_LIMIT_S
 
 
@@ -266,11 +266,11 @@ def trained(state: State) -> bool:
     """Is the trainer through, by its own line or the launcher's, or by its last step?"""
     step = state.progress.step
     at_last = state.settings.max_steps is not None and step is not None and step >= _last_step(state)
-    return at_last or any(role != "orchestrator" for role in state.finishes)
+    return at_last or any(role != "orchestrator" for role in state.job.finishes)
 
 
 def _with_memory(state: State, sentence: str) -> str:
-    empty = [m.gpu for m in state.gpus.values() if m.gpu.role == "inference" and m.fallen_since is not None]
+    empty = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "inference" and m.fallen_since is not None]
     if not empty:
         return sentence
     gpus = ", ".join(f"GPU {gpu.index} at {size(gpu.used_bytes)}" for gpu in empty)

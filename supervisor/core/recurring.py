@@ -23,16 +23,16 @@ FEW_GPUS = 2  # more of them at once: the program did it, or what they share
 
 def blamed(state: State) -> list[GpuTrouble]:
     """The GPU faults of this attempt, shortly before its end, that may be why it failed, newest last."""
-    end = state.ended.t if state.ended is not None else state.now
-    since = max(end - CULPRIT_S, state.started)  # one that was told late counts for the attempt before, once
-    return [one for one in state.trouble if one.t > since and one.xid not in HARMLESS_XIDS]
+    end = state.job.ended.t if state.job.ended is not None else state.now
+    since = max(end - CULPRIT_S, state.attempt.started)  # one that was told late counts for the attempt before, once
+    return [one for one in state.gpus.trouble if one.t > since and one.xid not in HARMLESS_XIDS]
 
 
 def note(state: State, cause: str) -> State:
     """Remember a failure."""
-    crash = _with_gpus(Crash(state.now, cause, state.progress.step, state.resume_step), state)
-    kept = [one for one in state.crashes if state.now - one.t < DAY_S]
-    return replace(state, crashes=(*kept, crash)[-MOST:])
+    crash = _with_gpus(Crash(state.now, cause, state.progress.step, state.attempt.resume_step), state)
+    kept = [one for one in state.recovery.crashes if state.now - one.t < DAY_S]
+    return replace(state, recovery=replace(state.recovery, crashes=(*kept, crash)[-MOST:]))
 
 
 def _with_gpus(crash: Crash, state: State) -> Crash:
@@ -43,26 +43,26 @@ def _with_gpus(crash: Crash, state: State) -> Crash:
 
 def told_late(before: State, state: State) -> State:
     """What the machine says just after a failure explains it as well: two sensors' facts have no order."""
-    news = state.trouble is not before.trouble or state.oom_t != before.oom_t
-    if not news or state.live or not state.crashes or state.now - state.crashes[-1].t > LATE_S:
+    news = state.gpus.trouble is not before.gpus.trouble or state.host.oom_t != before.host.oom_t
+    if not news or state.live or not state.recovery.crashes or state.now - state.recovery.crashes[-1].t > LATE_S:
         return state
-    *crashes, last = state.crashes
-    state = replace(state, crashes=(*crashes, _with_gpus(last, state)))
-    if not state.failures or not (blamed(state) or state.oom_t == state.now):
+    *crashes, last = state.recovery.crashes
+    state = replace(state, recovery=replace(state.recovery, crashes=(*crashes, _with_gpus(last, state))))
+    if not state.recovery.failures or not (blamed(state) or state.host.oom_t == state.now):
         return state
-    *failures, failure = state.failures
-    return replace(state, failures=(*failures, replace(failure, suspect=None)))
+    *failures, failure = state.recovery.failures
+    return replace(state, recovery=replace(state.recovery, failures=(*failures, replace(failure, suspect=None))))
 
 
 def failing_gpu(state: State) -> str:
     """What the GPU did that has failed too often by now, a clause; "" when there is none."""
-    if not state.crashes:
+    if not state.recovery.crashes:
         return ""
-    for uuid in state.crashes[-1].gpus:
-        times = [one for one in state.crashes if uuid in one.gpus and state.now - one.t < GPU_WITHIN_S]
+    for uuid in state.recovery.crashes[-1].gpus:
+        times = [one for one in state.recovery.crashes if uuid in one.gpus and state.now - one.t < GPU_WITHIN_S]
         limit = LINK_TIMES if sum(one.link for one in times) >= LINK_TIMES else GPU_TIMES
         if len(times) >= limit:
-            name = next((one.gpu for one in reversed(state.trouble) if one.uuid == uuid), "A GPU")
+            name = next((one.gpu for one in reversed(state.gpus.trouble) if one.uuid == uuid), "A GPU")
             lasted = span(state.now - times[0].t)
             return f"{name} ({uuid}) reported a fault before {len(times)} failures in {lasted}"
     return ""
@@ -70,8 +70,8 @@ def failing_gpu(state: State) -> str:
 
 def series(state: State) -> list[Crash]:
     """The failures of the newest one's kind, within a day, oldest first."""
-    newest = state.crashes[-1:]
-    return [one for one in state.crashes if one.cause == newest[0].cause] if newest else []
+    newest = state.recovery.crashes[-1:]
+    return [one for one in state.recovery.crashes if one.cause == newest[0].cause] if newest else []
 
 
 def sentence(state: State) -> str:

@@ -45,7 +45,7 @@ def _moment(times: int) -> float:
 
 
 def _what(state: State) -> str:
-    if state.paused or state.leave.asked:
+    if state.orders.paused or state.leave.asked:
         return ""
     if state.live:
         fence = state.fence
@@ -60,12 +60,12 @@ def _what(state: State) -> str:
 
 
 def _downloads(state: State) -> bool:
-    growth = state.growth.get("download")
+    growth = state.job.growth.get("download")
     return growth is not None and growth.grown_s > 0 and state.now - growth.t < FIRST_S
 
 
 def _downloading(state: State, age: float) -> str:
-    fetched = size(state.growth["download"].size_bytes)
+    fetched = size(state.job.growth["download"].size_bytes)
     return (
         f"The start has made no step for {span(age)}: a download still grows ({fetched} by now), and this pod is paid "
         "meanwhile. If that is too slow, look at the network, or take another pod."
@@ -85,7 +85,7 @@ def _waiting(state: State, age: float) -> str:
     words = [f"No job has run here for {span(age)}, and this pod is paid meanwhile. {state.why.rstrip('.')}."]
     if state.fence.lost or state.fence.by:
         words.append("If that is right, end this pod.")
-    elif state.settings.has_store and state.store_reason and state.local_reason in ("", BEING_LISTED):
+    elif state.settings.has_store and state.store.reason and state.local.reason in ("", BEING_LISTED):
         words.append("It goes on by itself when the store answers; look at network, key and bucket with:")
         words.append("rl-supervisor check --online RUN.toml.")
         here = state.good_local()

@@ -11,15 +11,15 @@ def next_to_publish(state: State) -> int | None:
     """The newest complete local step that is newer than everything in the store; skipped ones stay local."""
     if (healthy := _healthy_to_publish(state)) is not None:
         return healthy
-    newest = max((s.step for s in state.local if s.state == "complete"), default=None)
-    if newest is None or (newest == state.store_latest == state.published and not state.quarantined):
+    newest = max((s.step for s in state.local.steps if s.state == "complete"), default=None)
+    if newest is None or (newest == state.store.latest == state.store.published and not state.store.quarantined):
         return None  # the usual case, in short
     good = state.good_local()
     if not good:
         return None
     # Not against those that were left: what nobody would resume from is published for nobody.
     stored = state.good_stored()
-    latest = state.store_latest
+    latest = state.store.latest
     if not stored or good[-1] > stored[-1]:
         return good[-1]
     # Its publish died between manifest and pointer: once more, which sends nothing and moves the pointer.
@@ -41,14 +41,14 @@ def way_back(state: State, bad: int) -> tuple[int | None, str]:
     kept = from_before(sorted({*state.good_local(), *state.good_stored()}), bad)
     if not kept:
         return None, "no checkpoint from before it exists"
-    if len(kept) > 1 and state.resume_step == kept[-1]:
+    if len(kept) > 1 and state.attempt.resume_step == kept[-1]:
         return kept[0], f"It was bad at once after step {kept[-1]}; step {kept[0]}, the one before that, is kept"
     return kept[-1], f"Step {kept[-1]}, the newest checkpoint from before it, is kept"
 
 
 def held(state: State) -> set[int]:
     """Steps from before training became worthless: needed work while that is known, or feared (promise 13)."""
-    kept = set(state.held)
+    kept = set(state.pins.held)
     for hold in state.worth.holds.values():
         kept.update(from_before(state.good_stored(), hold.bad))
         kept.update(from_before(sorted({*state.good_local(), *state.good_stored()}), hold.bad))
@@ -85,15 +85,15 @@ def safe_locally(state: State, keep: int) -> list[int]:
     if newest_stored is None:
         return []
     kept = set(state.good_local()[-keep:])
-    if state.resume_step is not None and state.live and state.progress.step is None:
-        kept.add(state.resume_step)  # a job that is loading it still reads it
+    if state.attempt.resume_step is not None and state.live and state.progress.step is None:
+        kept.add(state.attempt.resume_step)  # a job that is loading it still reads it
     if state.busy.publish is not None:
         kept.add(state.busy.publish)
     kept |= _asked_for(state) | _held_here(state, stored)
     last_good = max(state.good_local(), default=-1)
     return sorted(
         s.step
-        for s in state.local
+        for s in state.local.steps
         if s.step not in kept
         and (s.step in stored or s.step < newest_stored)
         and (s.state == "complete" or s.step < last_good)
@@ -102,25 +102,25 @@ def safe_locally(state: State, keep: int) -> list[int]:
 
 def disk_over(state: State) -> bool:
     """Is the checkpoint volume fuller than the threshold?"""
-    if state.disk_total is None or state.disk_free is None or state.disk_total <= 0:
+    if state.disk.total is None or state.disk.free is None or state.disk.total <= 0:
         return False
-    return 1 - state.disk_free / state.disk_total > state.settings.prune_above
+    return 1 - state.disk.free / state.disk.total > state.settings.prune_above
 
 
 def disk_critical(state: State) -> bool:
     """Is there less free than the job needs to go on?"""
-    return state.disk_free is not None and state.disk_free < state.settings.stop_below_bytes
+    return state.disk.free is not None and state.disk.free < state.settings.stop_below_bytes
 
 
 def next_save_bytes(state: State) -> int:
     """What the next checkpoint will take, judged by the newest ones; 0 when none is known."""
-    sizes = [s.size_bytes for s in state.local if s.state == "complete"][-2:]
-    return max(sizes, default=0) or max((s.size_bytes for s in state.store if s.committed), default=0)
+    sizes = [s.size_bytes for s in state.local.steps if s.state == "complete"][-2:]
+    return max(sizes, default=0) or max((s.size_bytes for s in state.store.steps if s.committed), default=0)
 
 
 def disk_short(state: State) -> bool:
     """Does the next checkpoint not fit? Told before it is written, while there is still something to be done."""
-    return state.disk_free is not None and state.disk_free < next_save_bytes(state) + state.settings.stop_below_bytes
+    return state.disk.free is not None and state.disk.free < next_save_bytes(state) + state.settings.stop_below_bytes
 
 
 def victims_in_store(state: State) -> list[int]:
@@ -131,29 +131,29 @@ def victims_in_store(state: State) -> list[int]:
     Damaged and quarantined steps are a person's to delete. While nobody knows what is pinned nothing goes.
     """
     settings = state.settings
-    if state.pins_reason:
+    if state.pins.reason:
         return []
     good = state.good_stored()
-    kept = {*good[-max(2, settings.keep_last) :], *state.pinned, *state.reading}
-    kept |= {int(step) for step in state.pin_wishes}
+    kept = {*good[-max(2, settings.keep_last) :], *state.pins.steps, *state.store.reading}
+    kept |= {int(step) for step in state.pins.wishes}
     kept |= _asked_for(state) | held(state)
     if settings.keep_every:
         kept |= {step for step in good if step % settings.keep_every == 0}
-    if state.store_latest is not None:
-        kept.add(state.store_latest)
-    if state.resume_step is not None:
-        kept.add(state.resume_step)
-    verified = [step for step in state.verified if step in good]
+    if state.store.latest is not None:
+        kept.add(state.store.latest)
+    if state.attempt.resume_step is not None:
+        kept.add(state.attempt.resume_step)
+    verified = [step for step in state.store.verified if step in good]
     kept.update(verified[-1:])
-    beyond = [step for step in good if step not in kept] if len(state.store) > max(2, settings.keep_last) else []
+    beyond = [step for step in good if step not in kept] if len(state.store.steps) > max(2, settings.keep_last) else []
     # Last, so that one which the store does not let go keeps no other from going.
     return [*beyond, *(step for step in _unfinished(state) if step not in kept)]
 
 
 def _asked_for(state: State) -> set[int]:
     """The step that a person wants to go on at, until that is done: stopping the job first may take minutes."""
-    pinned = state.settings.pin_step if state.override else None
-    return {step for step in (state.asked_step, pinned) if step is not None}
+    pinned = state.settings.pin_step if state.orders.override else None
+    return {step for step in (state.orders.asked_step, pinned) if step is not None}
 
 
 def _unfinished(state: State) -> list[int]:
@@ -164,18 +164,18 @@ def _unfinished(state: State) -> list[int]:
     oldest step only what this run is known to have touched itself is taken.
     """
     good = state.good_stored()
-    if not good or state.store_latest is None:
+    if not good or state.store.latest is None:
         return []
-    oldest = min((s.step for s in state.store if s.committed and not s.legacy), default=good[-1])
+    oldest = min((s.step for s in state.store.steps if s.committed and not s.legacy), default=good[-1])
     spare = {state.busy.publish, next_to_publish(state)}
     return sorted(
         s.step
-        for s in state.store
+        for s in state.store.steps
         if not s.committed
         and not s.manifest  # with one it is damaged
         and not s.legacy
-        and s.step < min(good[-1], state.store_latest)
-        and (s.step > oldest or s.step in state.begun)
+        and s.step < min(good[-1], state.store.latest)
+        and (s.step > oldest or s.step in state.store.begun)
         and s.step not in spare
-        and str(s.step) not in state.damaged
+        and str(s.step) not in state.store.damaged
     )

@@ -59,7 +59,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
     look = engine.look
     fallen = [
         m
-        for m in state.gpus.values()
+        for m in state.gpus.by_uuid.values()
         if m.fallen_since is not None
         and watch.over(m.fallen_since, settings.memory_fell_s)
         and not _works_on(state, m.fallen_since, watch)
@@ -87,7 +87,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         what = fell if memory.plateau_bytes > EMPTY_PART * gpu.total_bytes else is_empty
         signals.append(Signal("memory", f"memory on GPU {gpu.index} {what}"))
     signals += _standing_still(state, watch)
-    work = state.work
+    work = state.job.work
     # A rollout may take its time: that none ends says something only beside other evidence against the engine, and
     # only where they may wait for it. Those that wait for their environment are not connected to an engine that is up.
     asked = engine.work_since is not None and watch.over(engine.work_since, settings.hang_s)
@@ -103,7 +103,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
             Signal("rollouts", f"{work.inflight} rollouts in flight did not move for {span(now - work.moved_t)}")
         )
     for signature in ("engine-dead", "connection-error"):
-        error = state.errors.get(signature)
+        error = state.job.errors.get(signature)
         if error and error.t > state.progress.t and not watch.over(error.t, FRESH_S):
             signals.append(Signal("log", f"the {error.role} logs: {error.text}"))
             break
@@ -121,7 +121,7 @@ def was_up(state: State) -> bool:
 def _works_on(state: State, since: float, watch: Watch) -> bool:
     """Has a lone engine made tokens well after ``since``? Then whatever is said of it since then did not end it."""
     engine = state.engine
-    lone = sum(m.gpu.role in ("inference", "shared") for m in state.gpus.values()) <= 1 and not engine.units
+    lone = sum(m.gpu.role in ("inference", "shared") for m in state.gpus.by_uuid.values()) <= 1 and not engine.units
     return lone and engine.moved_t >= since + WORKS_ON_S and not watch.over(engine.moved_t, state.settings.hang_s)
 
 
@@ -189,7 +189,7 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
 
 def still_rollouts(state: State, watch: Watch) -> Signal | None:
     """The orchestrator's own counts stand still."""
-    work = state.work
+    work = state.job.work
     # Counts that nobody has told for a while are unknown, which is not the same as standing still.
     if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang_s:
         return None
@@ -202,19 +202,19 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
     The engine makes no token, the trainer's GPUs rest or it says that it waits, and no rollout ends: all of it for
     much longer than any pause so far.
     """
-    found, engine, work = standstill_limits(state), state.engine, state.work
+    found, engine, work = standstill_limits(state), state.engine, state.job.work
     if found is None or not state.settings.has_engine:
         return []
     limit_s, late_s = found
     starting = state.mode == "starting"
     began = started(state, watch) if starting else step_began(state, watch)
-    if not watch.over(state.started if starting else state.progress.t, late_s) or not watch.over(began, late_s):
+    if not watch.over(state.attempt.started if starting else state.progress.t, late_s) or not watch.over(began, late_s):
         return []
     told = work is not None and not watch.over(work.t, FRESH_S)
     waits_since = resting(state) if not told else _idle_trainer(state)
     if waits_since is None or not counting(state, watch):
         return []
-    since = max(engine.worked_t, waits_since, state.started if starting else state.progress.t)
+    since = max(engine.worked_t, waits_since, state.attempt.started if starting else state.progress.t)
     if work is not None and told:
         since = max(since, work.moved_t)
     if not watch.over(since, limit_s) or engine.counted_t - since < limit_s - FRESH_S or excuse(state, watch):
@@ -230,14 +230,14 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
 
 def resting(state: State) -> float | None:
     """Since when all of the trainer's GPUs have drawn little; None: one works, or nobody can say."""
-    trainers = [m.rests_since for m in state.gpus.values() if m.gpu.role == "trainer"]
+    trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
     known = [since for since in trainers if since is not None]
     return max(known) if known and len(known) == len(trainers) else None
 
 
 def _idle_trainer(state: State) -> float | None:
     """Since when it is known that the trainer does not compute: by its GPUs, or because it says that it waits."""
-    phase = state.phases.get("trainer")
+    phase = state.job.phases.get("trainer")
     if phase is not None and current(state, phase) and phase.phase == "rollouts":
         return phase.t
     return resting(state)
@@ -250,27 +250,27 @@ def busy_trainer(state: State, watch: Watch) -> bool:
     are told at log level "debug" only; at "info" the orchestrator tells that it waits for the trainer ("barrier").
     Where neither says anything, three times the longest step must have passed.
     """
-    trainer, orchestrator = state.phases.get("trainer"), state.phases.get("orchestrator")
+    trainer, orchestrator = state.job.phases.get("trainer"), state.job.phases.get("orchestrator")
     for role, phase in (("trainer", trainer), ("orchestrator", orchestrator)):
         if phase is None or not current(state, phase):
             continue
         if role == "trainer" and phase.phase not in WORKS:
             return False
         if role == "trainer" or phase.phase == "barrier":
-            times = state.learned.phases.get(f"{role}/{phase.phase}")
+            times = state.books.learned.phases.get(f"{role}/{phase.phase}")
             hard = limits(times, state.settings.step_floor_s, state.settings.step_ceiling_s).hard_s
             if phase.phase in EXCUSED:
                 hard = excuse_limit(state, role, phase.phase)
             return not watch.over(phase.t, hard)
-    if state.learned.phases.keys() & TELLS_OF_TRAINING:
+    if state.books.learned.phases.keys() & TELLS_OF_TRAINING:
         return False  # they would say so
-    times = state.learned.phases.get(STEP)
+    times = state.books.learned.phases.get(STEP)
     return times is not None and not watch.over(step_began(state, watch), SILENT_LONGEST * times.longest_s)
 
 
 def moving(state: State, watch: Watch) -> bool:
     """Does something of the step under way move: tokens for somebody, rollouts that end, files that grow?"""
-    work, growth = state.work, state.growth.get("rollouts")
+    work, growth = state.job.work, state.job.growth.get("rollouts")
     moved = [state.engine.worked_t]
     moved += [work.moved_t] if work is not None else []
     moved += [growth.t] if growth is not None else []
@@ -283,7 +283,7 @@ def lost_gpu(state: State) -> GpuTrouble | None:
     """The newest trouble of a GPU that no restart cures. One after which steps were done for long was survived."""
     progress = state.progress
     survived = progress.t - SURVIVED_S if progress.step is not None else float("-inf")
-    return next((one for one in reversed(state.trouble) if one.fatal and one.t >= survived), None)
+    return next((one for one in reversed(state.gpus.trouble) if one.fatal and one.t >= survived), None)
 
 
 def gpu_signal(state: State) -> Signal | None:

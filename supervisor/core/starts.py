@@ -13,20 +13,22 @@ MORE = 1.1  # memory and downloads differ by a little from start to start
 
 def shown(state: State) -> dict[str, float]:
     """How far the present start has come: phases, an engine that answers, bytes in memory and fetched."""
-    found = {f"{role}/{phase.phase}": 1.0 for role, phase in state.phases.items() if phase.t >= state.started}
+    found = {
+        f"{role}/{phase.phase}": 1.0 for role, phase in state.job.phases.items() if phase.t >= state.attempt.started
+    }
     if state.engine.ever_ok:
         found["engine"] = 1.0
-    if state.work is not None and state.work.done:
+    if state.job.work is not None and state.job.work.done:
         found["rollouts"] = 1.0
-    found["memory"] = float(sum(m.plateau_bytes for m in state.gpus.values() if m.gpu.role != "other"))
-    growth = state.growth.get("download")
+    found["memory"] = float(sum(m.plateau_bytes for m in state.gpus.by_uuid.values() if m.gpu.role != "other"))
+    growth = state.job.growth.get("download")
     found["download"] = float(growth.size_bytes) if growth is not None and growth.grown_s else 0.0
     return found
 
 
 def more_time(state: State) -> int:
     """How often the time of this start is doubled: for each overdue one, and itself, that showed more than before."""
-    overdue = [one for one in state.failures if one.signature == OVERDUE]
+    overdue = [one for one in state.recovery.failures if one.signature == OVERDUE]
     if not overdue:
         return 0
     before, times = overdue[0].shown, 0
@@ -40,7 +42,7 @@ def fruitless_s(state: State) -> float:
     """Seconds of the newest hung starts that showed no more than those before them, with the one they equal."""
     before: Mapping[str, float] = {}
     seconds = 0.0
-    hung = [one for one in state.failures if one.signature in HUNG]
+    hung = [one for one in state.recovery.failures if one.signature in HUNG]
     for one in hung:
         seconds = one.lasted_s if _more(one.shown, before) else seconds + one.lasted_s
         before = _furthest(before, one.shown)

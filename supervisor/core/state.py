@@ -356,115 +356,173 @@ class Busy:
 
 
 @dataclass(frozen=True)
-class State:
-    """All that the core knows."""
+class Orders:
+    """What a person wants of the run, and the step that it is to go back to."""
 
-    settings: Settings = NO_SETTINGS
-    mode: Mode = "new"
-    since: float = 0.0
-    since_wall: float = 0.0
-    now: float = 0.0
-    wall: float = 0.0
+    wanted: bool = True
     paused: bool = False
     paused_t: float = 0.0  # since when
-    wanted: bool = True
-    why: str = ""  # the sentence of the present mode
-    suspicion: str = ""  # the last suspect sentence that was said
-    suspect_since: float | None = None
-    # the attempt
-    attempt: int = 0
+    new_config: bool = False
+    config_changed: tuple[str, ...] = ()
+    override: bool = False  # --fresh or --step was given and not acted upon yet
+    asked_step: int | None = None  # the step of a rollback that was not acted upon yet
+    asked_why: str = ""  # why it goes back, where no person asked for it
+    left_higher: bool = False  # what is above it is left already, and it is being restored
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The present attempt: its number, how it was started, and what follows its end."""
+
+    number: int = 0
     resume_step: int | None = None
     started: float = 0.0
     pid: int | None = None
     snapshot: int | None = None  # attempt whose configuration last made progress
-    new_config: bool = False
-    ended: Ended | None = None
+    began_fresh: bool = False  # this journal's run was started from scratch by us
     after_stop: Next = "restart"
     stop_reason: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is seen of the present attempt's processes, files and logs."""
+
+    ended: Ended | None = None
     processes: dict[str, Process] = field(default_factory=dict)  # "pid:start_ticks"
     gone: tuple[Gone, ...] = ()
-    gpus: dict[str, GpuMemory] = field(default_factory=dict)  # by UUID
-    gpu_reason: str = "no look yet"
-    gpu_unseen_since: float | None = None
-    trouble: tuple[GpuTrouble, ...] = ()  # of the run's GPUs, newest last
-    host: HostLook | None = None
-    oom_kills: int | None = None  # the kernel's counter
-    oom_t: float | None = None  # when it last rose
-    warned: tuple[str, ...] = ()  # what was said about the host and is still so
     growth: dict[str, Growth] = field(default_factory=dict)
     efforts: dict[str, RoleEffort] = field(default_factory=dict)  # by role, of the present attempt
-    engine: EngineMemory = field(default_factory=EngineMemory)
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role
     explained: tuple[tuple[float, float], ...] = ()  # from when to when known reasons explained silence, in this step
     errors: dict[str, Error] = field(default_factory=dict)  # by signature
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch
-    progress: Progress = field(default_factory=Progress)
-    left: Left | None = None
-    config_changed: tuple[str, ...] = ()
-    own: OwnEngine = field(default_factory=OwnEngine)
-    worth: Worth = field(default_factory=Worth)
-    pace: Pace = field(default_factory=Pace)
-    # what is learned and what it cost, over all attempts
-    journal: str = ""
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The run's GPUs over time."""
+
+    by_uuid: dict[str, GpuMemory] = field(default_factory=dict)  # by UUID
+    reason: str = "no look yet"
+    unseen_since: float | None = None
+    trouble: tuple[GpuTrouble, ...] = ()  # of the run's GPUs, newest last
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine, and what was said of it."""
+
+    look: HostLook | None = None
+    oom_kills: int | None = None  # the kernel's counter
+    oom_t: float | None = None  # when it last rose
+    warned: tuple[str, ...] = ()  # what was said about the host and is still so
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What the run is suspected of at the moment."""
+
+    sentence: str = ""  # the last suspect sentence that was said
+    since: float | None = None
+
+
+@dataclass(frozen=True)
+class Books:
+    """What is learned and what it cost, over all attempts."""
+
     learned: Learned = field(default_factory=Learned)
     ledger: Ledger = field(default_factory=Ledger)
-    ledgers: dict[str, Ledger] = field(default_factory=dict)  # of the journals of other pods
+    others: dict[str, Ledger] = field(default_factory=dict)  # of the journals of other pods
     records_t: float = -1e9  # when they were last put in the store
-    # checkpoints
-    local: tuple[LocalStep, ...] = ()
-    local_reason: str = NOT_LISTED
-    local_t: float = -1.0
-    store: tuple[StoredStep, ...] = ()
-    store_latest: int | None = None
-    store_reason: str = NOT_LISTED
-    store_permanent: bool = False
-    store_t: float = -1.0
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Room on the disk of the checkpoints, and when something there is deleted next."""
+
+    total: int | None = None
+    free: int | None = None
+    reason: str = "no look yet"
+    t: float = -1.0
+    nothing_said: bool = False
+    prune_after: float = 0.0
+    prune_t: float = 0.0  # when the deletion under way was asked for
+    stale_attempt: int = -1  # attempt whose launch's leftovers were deleted; -1: not yet
+    stale_t: float = 0.0
+
+
+@dataclass(frozen=True)
+class Local:
+    """The steps on this disk."""
+
+    steps: tuple[LocalStep, ...] = ()
+    reason: str = NOT_LISTED
+    outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
+    asked: float | None = None
+
+
+@dataclass(frozen=True)
+class Store:
+    """The steps in the store, and what is known against them."""
+
+    steps: tuple[StoredStep, ...] = ()
+    latest: int | None = None
+    reason: str = NOT_LISTED
+    permanent: bool = False
+    t: float = -1.0
+    prune_after: float = 0.0
     published: int | None = None  # highest step this run is known to have in the store
     quarantined: dict[str, float] = field(default_factory=dict)  # step -> Unix time since when
-    begun: tuple[int, ...] = ()  # steps that this run's own publishes or deletes touched, newest last, few
-    outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
     doubted: tuple[int, ...] = ()  # those of them that only a listing says so: a later one may know better
-    pinned: tuple[int, ...] = ()  # steps that a person keeps in the store
-    pin_wishes: dict[str, bool] = field(default_factory=dict)  # step -> pinned or not: not in the store yet
+    verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
+    begun: tuple[int, ...] = ()  # steps that this run's own publishes or deletes touched, newest last, few
     reading: tuple[int, ...] = ()  # stored steps that somebody was restoring at the last look
-    pins_reason: str = ""  # why the store's pins cannot be read
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Stored steps that a person pins, and those that are held because training became worthless after them."""
+
+    steps: tuple[int, ...] = ()  # steps that a person keeps in the store
+    wishes: dict[str, bool] = field(default_factory=dict)  # step -> pinned or not: not in the store yet
+    reason: str = ""  # why the store's pins cannot be read
     held: tuple[int, ...] = ()  # steps from before training became worthless, as the store has them
     holds: tuple[Hold, ...] = ()  # and why, as the store has it
     holds_read: bool = False  # what pods before this one wrote of that is known
     holds_after: float = 0.0
     holds_reason: str = ""  # why it could not be written down
-    verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
-    fence: Fence = field(default_factory=Fence)
-    leave: Leave = field(default_factory=Leave)
-    lineage: tuple[Happened, ...] = ()  # what left steps of the run, as the store tells it
-    happened: tuple[Happened, ...] = ()  # what is not written down in the store yet
-    lineage_after: float = 0.0
-    publish_after: float = 0.0
-    publish_failures: int = 0
-    publish_permanent: bool = False  # the last failure needs a person
-    publish_reason: str = ""
-    publish_held: str = ""  # why a step could not be published since the last one that was
-    publish_took_s: float | None = None  # the last one that had something to send
-    survey_asked: float | None = None
-    setup_pending: bool = False
-    setup_reason: str = ""
-    began_fresh: bool = False  # this journal's run was started from scratch by us
-    disk_total: int | None = None
-    disk_free: int | None = None
-    disk_reason: str = "no look yet"
-    disk_t: float = -1.0
-    prune_nothing_said: bool = False
-    prune_after: float = 0.0
-    prune_t: float = 0.0  # when the deletion under way was asked for
-    prune_store_after: float = 0.0
-    stale_attempt: int = -1  # attempt whose launch's leftovers were deleted; -1: not yet
-    stale_t: float = 0.0
-    # recovery
-    busy: Busy = field(default_factory=Busy)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Which steps the run has left behind."""
+
+    known: tuple[Happened, ...] = ()  # what left steps of the run, as the store tells it
+    unwritten: tuple[Happened, ...] = ()  # what is not written down in the store yet
+    after: float = 0.0
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How publishing goes."""
+
+    after: float = 0.0
+    failures: int = 0
+    permanent: bool = False  # the last failure needs a person
+    reason: str = ""
+    held: str = ""  # why a step could not be published since the last one that was
+    took_s: float | None = None  # the last one that had something to send
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What the budget of restarts has left, and what used it up."""
+
     restarts: int = 0  # all restarts of this journal
     barren: int = 0  # restarts since the last new complete step
     best_complete: int | None = None
@@ -475,20 +533,75 @@ class State:
     backoff_until: float = 0.0
     backoff_outside: bool = False  # it waits for the network, the store or room, not after crashes of the job
     draws: int = 0  # random numbers drawn so far
-    said: dict[str, Said] = field(default_factory=dict)  # what must not be said again word for word (``repeats``)
-    incident: Incident | None = None
-    incidents: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most
-    incident_count: int = 0
-    override: bool = False  # --fresh or --step was given and not acted upon yet
-    asked_step: int | None = None  # the step of a rollback that was not acted upon yet
-    asked_why: str = ""  # why it goes back, where no person asked for it
-    left_higher: bool = False  # what is above it is left already, and it is being restored
-    exit_code: int | None = None
-    exit_said: bool = False
-    reminder: Reminder | None = None
+
+
+@dataclass(frozen=True)
+class Incidents:
+    """The incident that is open, and those that are closed."""
+
+    open: Incident | None = None
+    closed: tuple[Incident, ...] = ()  # closed ones, newest last, twenty at most
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """With which code the daemon ends."""
+
+    code: int | None = None
+    said: bool = False
+
+
+@dataclass(frozen=True)
+class Observing:
+    """What observing kept us from doing."""
+
     spared: str = ""  # the cause that observing kept us from acting on
     would: tuple[Would, ...] = ()  # newest last, fifty at most
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the core knows."""
+
+    settings: Settings = NO_SETTINGS
+    mode: Mode = "new"
+    since: float = 0.0
+    since_wall: float = 0.0
+    now: float = 0.0
+    wall: float = 0.0
+    why: str = ""  # the sentence of the present mode
+    engine: EngineMemory = field(default_factory=EngineMemory)
+    progress: Progress = field(default_factory=Progress)
+    left: Left | None = None
+    own: OwnEngine = field(default_factory=OwnEngine)
+    worth: Worth = field(default_factory=Worth)
+    pace: Pace = field(default_factory=Pace)
+    journal: str = ""
+    fence: Fence = field(default_factory=Fence)
+    leave: Leave = field(default_factory=Leave)
+    setup_pending: bool = False
+    busy: Busy = field(default_factory=Busy)
+    said: dict[str, Said] = field(default_factory=dict)  # what must not be said again word for word (``repeats``)
+    reminder: Reminder | None = None
     calm_until: float = 0.0  # until then nothing can be concluded from facts that only say that all goes on
+    orders: Orders = field(default_factory=Orders)
+    attempt: Attempt = field(default_factory=Attempt)
+    job: Job = field(default_factory=Job)
+    gpus: Gpus = field(default_factory=Gpus)
+    host: Host = field(default_factory=Host)
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    books: Books = field(default_factory=Books)
+    disk: Disk = field(default_factory=Disk)
+    local: Local = field(default_factory=Local)
+    store: Store = field(default_factory=Store)
+    pins: Pins = field(default_factory=Pins)
+    lineage: Lineage = field(default_factory=Lineage)
+    publishing: Publishing = field(default_factory=Publishing)
+    recovery: Recovery = field(default_factory=Recovery)
+    incidents: Incidents = field(default_factory=Incidents)
+    ending: Ending = field(default_factory=Ending)
+    observing: Observing = field(default_factory=Observing)
 
     @property
     def live(self) -> bool:
@@ -502,7 +615,9 @@ class State:
 
     def good_local(self) -> list[int]:
         """Complete local steps that may be resumed from, ascending."""
-        return sorted(s.step for s in self.local if s.state == "complete" and str(s.step) not in self.quarantined)
+        return sorted(
+            s.step for s in self.local.steps if s.state == "complete" and str(s.step) not in self.store.quarantined
+        )
 
     def spoiled(self) -> dict[int, str]:
         """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.
@@ -511,29 +626,29 @@ class State:
         """
         return {
             s.step: s.problem or "its files are not those of its manifest"
-            for s in self.store
+            for s in self.store.steps
             if s.manifest
             and not s.committed
             and not s.left
-            and str(s.step) not in self.quarantined
-            and str(s.step) not in self.damaged
+            and str(s.step) not in self.store.quarantined
+            and str(s.step) not in self.store.damaged
         }
 
     def good_stored(self) -> list[int]:
         """Committed stored steps that may be resumed from, ascending."""
         # A publish may have died between manifest and pointer, so a step above the pointer counts; those that the run
         # went back behind are left by name. Only the original scripts know no other way back than their pointer.
-        limit = next((s.step for s in self.store if s.legacy and s.step == self.store_latest), None)
+        limit = next((s.step for s in self.store.steps if s.legacy and s.step == self.store.latest), None)
         return sorted(
             s.step
-            for s in self.store
+            for s in self.store.steps
             if s.committed
             and not s.left
-            and str(s.step) not in self.quarantined
-            and str(s.step) not in self.damaged
+            and str(s.step) not in self.store.quarantined
+            and str(s.step) not in self.store.damaged
             and (limit is None or s.step <= limit)
         )
 
     def alive(self, role: Role, *, key: bool = True) -> bool:
         """Is any (key) process of ``role`` known to be alive?"""
-        return any(p.role == role and (p.key or not key) for p in self.processes.values())
+        return any(p.role == role and (p.key or not key) for p in self.job.processes.values())

@@ -40,14 +40,14 @@ def _stuck(part: str, why: str) -> Stuck:
 def _blocked(state: State) -> Stuck | None:
     """A process in a call that no signal ends: a mount that is gone, a driver that does not answer."""
     for role in ("trainer", "orchestrator", "env"):
-        effort = state.efforts.get(role)
+        effort = state.job.efforts.get(role)
         if effort is not None and effort.waits_since is not None and state.now - effort.waits_since >= WAITS_S:
             return _stuck(role, f"its {effort.last.waits} has not moved for {span(state.now - effort.waits_since)}")
     return None
 
 
 def _by_trainers_words(state: State) -> Stuck | None:
-    phase = state.phases.get("trainer")
+    phase = state.job.phases.get("trainer")
     if phase is None or not current(state, phase):
         return None
     lasts = span(state.now - phase.t)
@@ -63,7 +63,7 @@ def _by_trainers_words(state: State) -> Stuck | None:
 
 
 def _by_barrier(state: State) -> Stuck | None:
-    if "orchestrator" in state.finishes and "trainer" not in state.finishes:
+    if "orchestrator" in state.job.finishes and "trainer" not in state.job.finishes:
         return _stuck("trainer", "the orchestrator is done")
     barrier = _barrier(state)
     if barrier is None or _is_served(state, barrier):
@@ -73,7 +73,7 @@ def _by_barrier(state: State) -> Stuck | None:
 
 def _by_work(state: State) -> Stuck | None:
     """What GPUs and processes do while nothing comes of it."""
-    gpus = [memory for memory in state.gpus.values() if memory.gpu.role == "trainer"]
+    gpus = [memory for memory in state.gpus.by_uuid.values() if memory.gpu.role == "trainer"]
     loaded = [memory.loaded_since for memory in gpus if memory.loaded_since is not None]
     hang_s, still = state.settings.hang_s, max(state.progress.t, state.engine.worked_t)
     since = max(still, *loaded) if loaded else state.now
@@ -83,7 +83,7 @@ def _by_work(state: State) -> Stuck | None:
         why = f" at {least.gpu.power_w:.0f} W, as in a collective that never ends" if spins else ""
         return _stuck("trainer", f"its GPUs have been busy for {span(state.now - since)}{why}")
     for role in ("trainer", "orchestrator"):
-        effort = state.efforts.get(role)
+        effort = state.job.efforts.get(role)
         since = max(still, effort.busy_since) if effort and effort.busy_since is not None else state.now
         if state.now - since >= hang_s:
             lasts = span(state.now - since)
@@ -92,12 +92,12 @@ def _by_work(state: State) -> Stuck | None:
 
 
 def _by_silence(state: State) -> Stuck:
-    phase, work = state.phases.get("orchestrator"), state.work
+    phase, work = state.job.phases.get("orchestrator"), state.job.work
     heard = bool(state.progress.rewards) or work is not None or phase is not None
-    would_say = heard and "orchestrator/barrier" in state.learned.phases
+    would_say = heard and "orchestrator/barrier" in state.books.learned.phases
     # Its rollouts end while it waits for the trainer, unless weights are being handed over.
     holds = work is not None and work.inflight > 0 and not (phase is not None and phase.phase == "weight-update")
-    loads = [memory.gpu.load for memory in state.gpus.values() if memory.gpu.role == "trainer"]
+    loads = [memory.gpu.load for memory in state.gpus.by_uuid.values() if memory.gpu.role == "trainer"]
     idle = bool(loads) and all(load is not None and load < LOADED for load in loads)
     if _barrier(state) is None and (would_say or holds or idle):
         return _orchestrator(state, "")
@@ -105,14 +105,14 @@ def _by_silence(state: State) -> Stuck:
 
 
 def _orchestrator(state: State, why: str) -> Stuck:
-    work = state.work
+    work = state.job.work
     waits = f", or the environments for which its {work.inflight} rollouts wait" if work and work.inflight else ""
     return Stuck("orchestrator-wedged", f"The orchestrator is stuck{waits}" + (f": {why}" if why else ""), sure=False)
 
 
 def _barrier(state: State) -> Phase | None:
     """What the orchestrator said last, where that is that it waits for the trainer."""
-    phase = state.phases.get("orchestrator")
+    phase = state.job.phases.get("orchestrator")
     return phase if phase is not None and phase.phase == "barrier" and not phase.over else None
 
 
@@ -123,5 +123,7 @@ def _is_served(state: State, barrier: Phase) -> bool:
         return True
     if barrier.step is None:
         return False
-    made = progress.step + (settings.first_step_at == 0) if progress.step is not None else state.resume_step or 0
+    made = (
+        progress.step + (settings.first_step_at == 0) if progress.step is not None else state.attempt.resume_step or 0
+    )
     return made >= barrier.step

@@ -70,8 +70,8 @@ def row_for(state: State, verdict: Verdict) -> Row:
 def why(row: Row, state: State) -> str:
     """The row's reason with the run's own numbers."""
     return row.why.format(
-        tries=state.barren - 1,
-        step=state.resume_step,
+        tries=state.recovery.barren - 1,
+        step=state.attempt.resume_step,
         gpu=recurring.failing_gpu(state),
         fruitless=span(fruitless_s(state)),
     )
@@ -82,14 +82,14 @@ def why(row: Row, state: State) -> str:
 
 def lower_good_step(state: State) -> int | None:
     """The good step below the resume step, while the resume step is still good itself."""
-    step, good = state.resume_step, {*state.good_local(), *state.good_stored()}
+    step, good = state.attempt.resume_step, {*state.good_local(), *state.good_stored()}
     if step is None or step not in good:
         return None
     return max((s for s in good if s < step), default=None)
 
 
 def _may_step_back(state: State) -> bool:
-    return not state.stepped_back and lower_good_step(state) is not None
+    return not state.recovery.stepped_back and lower_good_step(state) is not None
 
 
 def _unreadable(state: State, verdict: Verdict) -> bool:
@@ -106,12 +106,12 @@ def _last_resort(state: State, verdict: Verdict) -> bool:
 
 
 def _no_progress(state: State, verdict: Verdict) -> bool:
-    return state.barren > state.settings.max_restarts
+    return state.recovery.barren > state.settings.max_restarts
 
 
 def _first_try(state: State) -> bool:
     """Is this the first thing that is tried in this incident? Half a restart that did not help is not repeated."""
-    return state.incident is not None and state.incident.decided == state.now
+    return state.incidents.open is not None and state.incidents.open.decided == state.now
 
 
 def _engine_first(state: State, verdict: Verdict) -> bool:
@@ -135,7 +135,7 @@ def _nothing_new(state: State, verdict: Verdict) -> bool:
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
     "any": lambda state, verdict: True,
     "incurable": lambda state, verdict: verdict.deterministic,
-    "patient": lambda state, verdict: state.waits < MOST_WAITS,
+    "patient": lambda state, verdict: state.recovery.waits < MOST_WAITS,
     "no room": lambda state, verdict: (disk_critical(state) or disk_short(state)) and not safe_locally(state, keep=1),
     "same gpu": lambda state, verdict: recurring.failing_gpu(state) != "",
     "nothing new": _nothing_new,

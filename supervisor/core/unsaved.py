@@ -23,7 +23,7 @@ _NONE_STORED = "The store holds no checkpoint of this run."
 
 def _never_published(state: State) -> list[int]:
     """Complete steps of this disk that retention would not have deleted from the store, and that are not there."""
-    there = sorted(one.step for one in state.store if one.committed)
+    there = sorted(one.step for one in state.store.steps if one.committed)
     keep = max(2, state.settings.keep_last)
     least = there[-keep] if len(there) >= keep else 0
     return [step for step in state.good_local() if step >= least and step not in there]
@@ -39,7 +39,7 @@ def _nowhere(state: State) -> list[str]:
         first = (newest or 0) + 1 if state.settings.first_step_at else newest or 0
         lost = f"step {step} exists nowhere" if first >= step else f"steps {first} to {step} exist nowhere"
     told = [f"No checkpoint holds step {step}, the last one done: {lost}."]
-    torn = [one for one in state.local if one.state != "complete" and one.step > (newest or 0)]
+    torn = [one for one in state.local.steps if one.state != "complete" and one.step > (newest or 0)]
     told += [f"Step {one.step} on this disk is not complete: {one.reason.rstrip('.')}." for one in torn]
     return told
 

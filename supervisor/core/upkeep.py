@@ -38,34 +38,34 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     state, claim = _stays(state, watch)
     acts += claim
     busy = state.busy
-    may_publish = watch.over(state.publish_after, 0.0) and fencing.may_write(state)
+    may_publish = watch.over(state.publishing.after, 0.0) and fencing.may_write(state)
     going = state.leave.exit_at is not None  # nothing is tidied up on a pod that is about to go
     state, lineage = fencing.keep_lineage(state, watch)
     acts += lineage
     state, holds = pinned_steps.keep_holds(state, watch)
     acts += holds
-    if not fencing.may_write(state) and not state.store_reason:
+    if not fencing.may_write(state) and not state.store.reason:
         state, claim = fencing.ask_to_publish(state, next_to_publish(state))
         acts += claim
-    if state.settings.has_store and busy.publish is None and may_publish and not state.store_reason:
+    if state.settings.has_store and busy.publish is None and may_publish and not state.store.reason:
         step = next_to_publish(state)
         wait = state.mode == "leaving" and _listing(state)  # for the newest step: there may be time for one
-        if step is not None and not state.exit_said and not wait and leaving.time_to_publish(state):
+        if step is not None and not state.ending.said and not wait and leaving.time_to_publish(state):
             skipped = [s for s in state.good_local() if _skipped(state, s, step)]
             if skipped:
                 acts.append(say("skipped", _why_skipped(state, step, skipped)))
-            back = state.store_latest is not None and str(state.store_latest) in state.quarantined
+            back = state.store.latest is not None and str(state.store.latest) in state.store.quarantined
             acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
             state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
     full = not going and (disk_over(state) or disk_critical(state) or disk_short(state))
-    if state.busy.prune_local is None and full and not state.local_reason and watch.over(state.prune_after, 0.0):
+    if state.busy.prune_local is None and full and not state.local.reason and watch.over(state.disk.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
     # Beside a publish that has only just begun, too: where steps come faster than the link carries them, one follows
     # another without a pause, and a store in which nothing is ever deleted grows until its cap is reached.
-    if state.settings.has_store and busy.prune_store is None and not state.store_reason and busy.publish is None:
+    if state.settings.has_store and busy.prune_store is None and not state.store.reason and busy.publish is None:
         victims = victims_in_store(state)
-        if victims and may_publish and not going and watch.over(state.prune_store_after, 0.0):
+        if victims and may_publish and not going and watch.over(state.store.prune_after, 0.0):
             acts.append(a.PruneStore(victims[0]))
             state = replace(state, busy=replace(state.busy, prune_store=victims[0]))
     return state, acts
@@ -92,46 +92,51 @@ def _stays(state: State, watch: Watch) -> tuple[State, Actions]:
 
 def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
     """What the run learned and what it cost goes to the store: after each publish, now and then, and at the end."""
-    if not state.settings.has_store or state.store_reason or state.mode == "new" or not state.journal:
+    if not state.settings.has_store or state.store.reason or state.mode == "new" or not state.journal:
         return state, []
     if not fencing.may_write(state):
         return state, []
-    last = state.exit_code is not None and state.records_t < state.since
-    if not last and not watch.over(state.records_t, RECORDS_S):
+    last = state.ending.code is not None and state.books.records_t < state.since
+    if not last and not watch.over(state.books.records_t, RECORDS_S):
         return state, []
-    state = replace(state, records_t=state.now)
-    return state, [a.KeepRecords(state.learned, state.journal, settled(state))]
+    state = replace(state, books=replace(state.books, records_t=state.now))
+    return state, [a.KeepRecords(state.books.learned, state.journal, settled(state))]
 
 
 def _skipped(state: State, step: int, chosen: int) -> bool:
-    stored = {s.step for s in state.store if s.committed}
-    return step < chosen and step not in stored and (state.published is None or step > state.published)
+    stored = {s.step for s in state.store.steps if s.committed}
+    return step < chosen and step not in stored and (state.store.published is None or step > state.store.published)
 
 
 def _why_skipped(state: State, step: int, skipped: list[int]) -> str:
     """A slow link is blamed only where nothing else kept the steps from being sent since the last one that was."""
     steps = ", ".join(map(str, skipped))
-    if not state.publish_held:
+    if not state.publishing.held:
         return f"Steps complete faster than the link carries them: {steps} skipped."
     are = "is" if len(skipped) == 1 else "are"
-    why = state.publish_held.rstrip(".")
+    why = state.publishing.held.rstrip(".")
     return f"Step {step} is sent next, and {steps} {are} skipped, since nothing could be published meanwhile: {why}."
 
 
 def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     keep = 1 if disk_critical(state) or disk_short(state) else state.settings.keep_local
     victims = safe_locally(state, keep)
-    if state.stale_attempt != state.attempt or watch.over(state.stale_t, STALE_AGAIN_S):
+    if state.disk.stale_attempt != state.attempt.number or watch.over(state.disk.stale_t, STALE_AGAIN_S):
         # What is left of steps that are gone, and what starts moved out of the way: nobody needs it at any time.
-        kept = min((s.step for s in state.local if s.step not in victims), default=0)
-        state = replace(state, stale_attempt=state.attempt, stale_t=state.now, prune_t=state.now)
+        kept = min((s.step for s in state.local.steps if s.step not in victims), default=0)
+        state = replace(
+            state,
+            disk=replace(state.disk, stale_attempt=state.attempt.number, stale_t=state.now, prune_t=state.now),
+        )
         return replace(state, busy=replace(state.busy, prune_local=STALE)), [a.PruneStale(kept)]
     if victims:
-        state = replace(state, prune_t=state.now, busy=replace(state.busy, prune_local=victims[0]))
+        state = replace(
+            state, busy=replace(state.busy, prune_local=victims[0]), disk=replace(state.disk, prune_t=state.now)
+        )
         return state, [a.PruneLocal(victims[0])]
-    if state.prune_nothing_said:
+    if state.disk.nothing_said:
         return state, []
-    free, total = state.disk_free or 0, state.disk_total or 1
+    free, total = state.disk.free or 0, state.disk.total or 1
     sentence = (
         f"The disk is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is safe to delete "
         f"yet: {_why_nothing(state)}."
@@ -142,24 +147,24 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
             f" The next checkpoint, of about {size(next_save_bytes(state))}, does not fit beside the {reserve} that"
         )
         sentence += " stay free."
-    return replace(state, prune_nothing_said=True), [say("disk", sentence, "warning")]
+    return replace(state, disk=replace(state.disk, nothing_said=True)), [say("disk", sentence, "warning")]
 
 
 def _why_nothing(state: State) -> str:
-    if not any(s.committed for s in state.store):
-        return "nothing is published yet" + (f" ({state.publish_reason})" if state.publish_reason else "")
+    if not any(s.committed for s in state.store.steps):
+        return "nothing is published yet" + (f" ({state.publishing.reason})" if state.publishing.reason else "")
     return f"the {state.settings.keep_local} newest complete steps stay"
 
 
 def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     """End the daemon once nothing is left to publish, or the time for it is over."""
-    if state.exit_said:
+    if state.ending.said:
         return state, []
     if leaving.over(state, watch):
         # Perhaps in the midst of a stop. Another daemon ends that, and goes on only on a pod that stays after all.
-        code = EXIT_TRY_AGAIN if state.exit_code is None else state.exit_code
+        code = EXIT_TRY_AGAIN if state.ending.code is None else state.ending.code
         return _exit(state, code, "This pod's time is up.")
-    if state.exit_code is None:
+    if state.ending.code is None:
         return state, []
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
     publishing = (
@@ -179,7 +184,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     engine = engine and (state.leave.exit_at is not None or state.now < state.since + patience_s)
     if publishing or engine:
         return state, []
-    return _exit(state, state.exit_code, state.why)
+    return _exit(state, state.ending.code, state.why)
 
 
 def _may_still_publish(state: State) -> bool:
@@ -190,21 +195,23 @@ def _may_still_publish(state: State) -> bool:
     """
     if state.mode == "leaving":
         holds = fencing.may_write(state) or fencing.expected(state) or fencing.refused_for_now(state)
-        return holds and not (state.publish_permanent or (state.store_reason and state.store_permanent))
+        return holds and not (state.publishing.permanent or (state.store.reason and state.store.permanent))
     holds = fencing.may_write(state) or fencing.expected(state)
-    return holds and state.publish_failures == 0 and state.store_reason in ("", *UNANSWERED)
+    return holds and state.publishing.failures == 0 and state.store.reason in ("", *UNANSWERED)
 
 
 def _listing(state: State) -> bool:
     """Is the disk being listed before the end? One that hangs is not waited for for ever."""
-    return state.local_reason == BEING_LISTED and state.now - state.since < LEAVE_S
+    return state.local.reason == BEING_LISTED and state.now - state.since < LEAVE_S
 
 
 def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
     """End the daemon. The last sentence of all names what would go with this disk."""
     unpublished = leaving.unpublished(state)
     told = [say("unpublished", unpublished, "error")] if unpublished else []
-    state = replace(state, exit_said=True, exit_code=code, why=f"{state.why} {unpublished}".rstrip())
+    state = replace(
+        state, why=f"{state.why} {unpublished}".rstrip(), ending=replace(state.ending, said=True, code=code)
+    )
     return state, [*told, *fencing.release(state), a.Exit(code, f"{reason} {unpublished}".rstrip())]
 
 
@@ -220,10 +227,10 @@ def publish_until(state: State) -> float:
 def can_free(state: State, watch: Watch) -> bool:
     """Is something being deleted here, or about to be, that may make room in time?"""
     if state.busy.prune_local is not None:
-        return not watch.over(state.prune_t, PRUNE_PATIENCE_S)
-    if state.local_reason:  # then nothing is deleted
-        asked = state.survey_asked
-        return state.local_reason == BEING_LISTED and asked is not None and not watch.over(asked, LISTED_WITHIN_S)
-    if not watch.over(state.prune_after, 0.0):
+        return not watch.over(state.disk.prune_t, PRUNE_PATIENCE_S)
+    if state.local.reason:  # then nothing is deleted
+        asked = state.local.asked
+        return state.local.reason == BEING_LISTED and asked is not None and not watch.over(asked, LISTED_WITHIN_S)
+    if not watch.over(state.disk.prune_after, 0.0):
         return False
-    return bool(safe_locally(state, keep=1)) or state.stale_attempt != state.attempt
+    return bool(safe_locally(state, keep=1)) or state.disk.stale_attempt != state.attempt.number

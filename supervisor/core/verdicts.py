@@ -92,16 +92,16 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
 
 
 def _from_scratch(state: State) -> Verdict | None:
-    if not state.scratch or state.resume_step is None:
+    if not state.job.scratch or state.attempt.resume_step is None:
         return None
     step = state.progress.step
-    if step is None or step >= state.resume_step:
+    if step is None or step >= state.attempt.resume_step:
         return None
     return Verdict(
         "dead",
         "fresh-start",
-        f"The job was told to resume at step {state.resume_step}, said that it starts from scratch, and is at step "
-        f"{step}: stopped before it overwrites checkpoints.",
+        f"The job was told to resume at step {state.attempt.resume_step}, said that it starts from scratch, and is at "
+        f"step {step}: stopped before it overwrites checkpoints.",
         act=True,
     )
 
@@ -113,7 +113,9 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
         return None
     signal = Signal("gpu", trouble.text)
     overdue = soft_overdue(state, watch)
-    error = next((e for e in state.errors.values() if e.t >= trouble.t - CULPRIT_S and e.signature in GPU_ERRORS), None)
+    error = next(
+        (e for e in state.job.errors.values() if e.t >= trouble.t - CULPRIT_S and e.signature in GPU_ERRORS), None
+    )
     logged = Signal("log", f"the {error.role} logs: {error.text}") if error else None
     second = overdue or logged or _just_failed(state, trouble)
     if second is None:
@@ -123,7 +125,7 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
 
 def _just_failed(state: State, trouble: GpuTrouble) -> Signal | None:
     """The failure that the fault explains, where the driver told of the fault only after it."""
-    failed = state.incident
+    failed = state.incidents.open
     if failed is None or not 0 <= trouble.t - failed.decided <= APART_S:
         return None
     return Signal("log", f"just before it was told: {failed.sentence}")
@@ -133,12 +135,15 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if len(signals) < 2:
         return None
     kinds = {s.kind for s in signals}
-    stop, fell = stopping(state, watch), [state.engine.bad_since, *(m.fallen_since for m in state.gpus.values())]
+    stop, fell = (
+        stopping(state, watch),
+        [state.engine.bad_since, *(m.fallen_since for m in state.gpus.by_uuid.values())],
+    )
     if stop is not None and stop.part != "inference" and any(t is not None and t > stop.t for t in fell):
         return ended_by_launcher(state, stop, _both(signals), tuple(signals))
     memory = "memory" in kinds
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
-        holds = [m.gpu for m in state.gpus.values() if m.gpu.role == "trainer" and m.gpu.used_bytes > 1 << 30]
+        holds = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer" and m.gpu.used_bytes > 1 << 30]
         trainer = f" while the trainer holds {size(max(g.used_bytes for g in holds))}" if holds else ""
         return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:
@@ -178,17 +183,17 @@ def _both(signals: list[Signal]) -> str:
 
 def _hopeless(state: State, watch: Watch) -> Verdict | None:
     """An error that no restart cures is repeated, no rollout ends, and no step was ever made by this attempt."""
-    if state.progress.step is not None or not state.errors:
+    if state.progress.step is not None or not state.job.errors:
         return None
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
-    for error in state.errors.values():
+    for error in state.job.errors.values():
         # Some requests of a healthy run are refused, too: it counts only while the engine works for nobody.
         incurable = error.deterministic or (error.signature in REFUSED and idle)
         if not incurable or error.count < HOPELESS_TIMES or not watch.over(error.first_t, HOPELESS_S):
             continue
         still = still_rollouts(state, watch)
-        stands_s = state.now - state.work.moved_t if state.work else 0.0
+        stands_s = state.now - state.job.work.moved_t if state.job.work else 0.0
         if still is None or watch.over(error.t, HOPELESS_S) or not watch.over(state.now - stands_s, HOPELESS_S):
             continue
         log = Signal("log", f"the {error.role} has logged {error.count} times: {error.text}")
@@ -248,7 +253,7 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     """A start that takes longer than any before it, in which nobody works: deadlocks happen while resuming."""
     if state.mode != "starting" or not state.engine.ever_ok:
         return None
-    slow = Signal("step", f"no step for {span(state.now - state.started)} since the start")
+    slow = Signal("step", f"no step for {span(state.now - state.attempt.started)} since the start")
     others = standstill(state, watch)
     late_s = startup_suspect(state) + unsaid(state, watch)
     if not others and watch.over(started(state, watch), late_s) and not excuse(state, watch):
@@ -271,8 +276,8 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
     longer = MOVING_FACTOR * budget if moving(state, watch) else budget
     if not watch.over(began, longer + (unsaid(state, watch) if state.engine.ever_ok else 0.0)):
         return None  # rollouts of a first step that is a long one
-    since = state.now - state.started
-    last = max(state.phases.items(), key=lambda item: item[1].t, default=None)
+    since = state.now - state.attempt.started
+    last = max(state.job.phases.items(), key=lambda item: item[1].t, default=None)
     doing = f" (last seen: the {last[0]} in {last[1].phase})" if last else ""
     whose = "it" if state.progress.step is None else "its inference server"  # which was restarted alone
     return Verdict(
@@ -289,13 +294,13 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
 def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
     if ending(state):
         return None
-    fresh = [g for g in state.gone if not watch.over(g.t, grace(state, g))]
+    fresh = [g for g in state.job.gone if not watch.over(g.t, grace(state, g))]
     if fresh:
         said = f" {stop.sentence}." if (stop := stopping(state, watch)) is not None else ""
         sentence = f"{who(fresh[0].role)}'s process {fresh[0].pid} is gone.{said}"
         return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
-    if state.scratch and state.resume_step is not None:
-        return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.scratch}")
+    if state.job.scratch and state.attempt.resume_step is not None:
+        return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.job.scratch}")
     if not state.settings.has_engine:
         signals = [s for s in (soft_overdue(state, watch),) if s]
     if not signals:
@@ -310,15 +315,15 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
 
 def _calm(state: State) -> Verdict:
     if state.mode == "starting":
-        phase = max(state.phases.values(), key=lambda p: p.t, default=None)
+        phase = max(state.job.phases.values(), key=lambda p: p.t, default=None)
         doing = f" ({phase.phase})" if phase else ""
-        resumed = f"step {state.resume_step}" if state.resume_step is not None else "the start"
-        since = span(state.now - state.started)
+        resumed = f"step {state.attempt.resume_step}" if state.attempt.resume_step is not None else "the start"
+        since = span(state.now - state.attempt.started)
         return Verdict("starting", "starting", f"The job has been starting from {resumed} for {since}{doing}.")
-    blind = state.gpu_reason and not state.processes and (state.engine.look is None or not state.engine.ever_ok)
+    blind = state.gpus.reason and not state.job.processes and (state.engine.look is None or not state.engine.ever_ok)
     if blind and state.progress.step is None:
         return Verdict(
-            "unknown", "blind", f"Cannot say: no process, no GPU and no engine was seen ({state.gpu_reason})."
+            "unknown", "blind", f"Cannot say: no process, no GPU and no engine was seen ({state.gpus.reason})."
         )
     return Verdict("healthy", "healthy", f"Healthy: {progress_sentence(state)}.")
 

@@ -24,7 +24,7 @@ def is_back(before: State, state: State, fact: f.Fact) -> bool:
         case f.Pruned():
             return fact.where == "store"
         case f.StoreSteps():
-            return not fact.reason and before.store_reason != ""
+            return not fact.reason and before.store.reason != ""
         case f.DiskLook():
             return _no_room(before) and not _no_room(state)
     return False
@@ -39,8 +39,18 @@ def wake(state: State) -> State:
     now = state.now
     return replace(
         state,
-        publish_after=min(state.publish_after, now) if state.publish_reason else state.publish_after,
-        lineage_after=min(state.lineage_after, now),
-        survey_asked=None if state.mode == "surveying" and state.store_reason else state.survey_asked,
-        backoff_until=min(state.backoff_until, now) if state.backoff_outside else state.backoff_until,
+        publishing=replace(
+            state.publishing,
+            after=min(state.publishing.after, now) if state.publishing.reason else state.publishing.after,
+        ),
+        lineage=replace(state.lineage, after=min(state.lineage.after, now)),
+        local=replace(
+            state.local, asked=None if state.mode == "surveying" and state.store.reason else state.local.asked
+        ),
+        recovery=replace(
+            state.recovery,
+            backoff_until=min(state.recovery.backoff_until, now)
+            if state.recovery.backoff_outside
+            else state.recovery.backoff_until,
+        ),
     )

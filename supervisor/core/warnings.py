@@ -19,15 +19,15 @@ GONE_BELOW = 0.8  # a warning is taken back only well below its threshold, so th
 
 def warn(before: State, state: State) -> tuple[State, Actions]:
     """Say what is new about host and GPUs, and take back what is over."""
-    present = dict(_host(state, tuple(state.warned)))
+    present = dict(_host(state, tuple(state.host.warned)))
     present.update(_gpus(state))
     acts: Actions = [
-        say("warning", sentence, "warning") for name, sentence in present.items() if name not in state.warned
+        say("warning", sentence, "warning") for name, sentence in present.items() if name not in state.host.warned
     ]
-    acts += [say("cleared", _OVER[name.partition(":")[0]]) for name in state.warned if name not in present]
-    if state.oom_t == state.now and before.oom_t != state.oom_t:
+    acts += [say("cleared", _OVER[name.partition(":")[0]]) for name in state.host.warned if name not in present]
+    if state.host.oom_t == state.now and before.host.oom_t != state.host.oom_t:
         acts.append(say("warning", "The kernel ended a process because memory was full (OOM kill).", "warning"))
-    return (replace(state, warned=tuple(present)) if acts else state), acts
+    return (replace(state, host=replace(state.host, warned=tuple(present))) if acts else state), acts
 
 
 _OVER = {
@@ -41,7 +41,7 @@ _OVER = {
 
 
 def _host(state: State, warned: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    host = state.host
+    host = state.host.look
     if host is None:
         return
 
@@ -69,8 +69,8 @@ def _host(state: State, warned: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _gpus(state: State) -> Iterator[tuple[str, str]]:
-    since = state.gpu_unseen_since
-    if since is not None and state.gpus and state.now - since >= BLIND_S:
-        yield "blind", f"The GPU driver has not answered for {span(state.now - since)}: {state.gpu_reason}"
-    for trouble in state.trouble:
+    since = state.gpus.unseen_since
+    if since is not None and state.gpus.by_uuid and state.now - since >= BLIND_S:
+        yield "blind", f"The GPU driver has not answered for {span(state.now - since)}: {state.gpus.reason}"
+    for trouble in state.gpus.trouble:
         yield f"gpu:{trouble.text}", f"The driver reports: {trouble.text}."

@@ -64,16 +64,16 @@ def _training(state: State, now: float) -> str:
     soft, hard = step_limits(state)
     # What a save or an evaluation took explains a late step.
     since = now - step_began(state)
-    if since > hard or (since > soft and state.suspicion):
-        about = f": {state.suspicion.rstrip('.')}" if state.suspicion else ""
+    if since > hard or (since > soft and state.suspicion.sentence):
+        about = f": {state.suspicion.sentence.rstrip('.')}" if state.suspicion.sentence else ""
         return f"no step is done since {span(since)}{about}"
     return ""
 
 
 def _paused(state: State, now: float) -> str:
-    if not state.paused or now - state.paused_t <= PAUSED_S:
+    if not state.orders.paused or now - state.orders.paused_t <= PAUSED_S:
         return ""
-    return f"the supervisor has been paused for {span(now - state.paused_t)}"
+    return f"the supervisor has been paused for {span(now - state.orders.paused_t)}"
 
 
 def _holding(state: State) -> str:
@@ -83,8 +83,8 @@ def _holding(state: State) -> str:
 def _publishing(state: State, wall: float, tolerance: Tolerance) -> str:
     stored = state.good_stored()
     newest = stored[-1] if stored else None
-    waiting = [s for s in state.local if s.state == "complete" and (newest is None or s.step > newest)]
-    why = state.publish_reason or state.store_reason
+    waiting = [s for s in state.local.steps if s.state == "complete" and (newest is None or s.step > newest)]
+    why = state.publishing.reason or state.store.reason
     about = f": {why.rstrip('.')}" if why else ""
     named = "nothing" if newest is None else f"step {newest}"
     if waiting:
@@ -105,9 +105,9 @@ def _saving(state: State, wall: float, tolerance: Tolerance) -> str:
     done = state.progress.step
     if done is None or state.mode != "running":
         return ""
-    local = {one.step: one.changed_wall for one in state.local if one.state == "complete" and one.step <= done}
-    known = sorted({*local, *(one.step for one in state.store if one.committed and one.step <= done)})
-    newest = max(known, default=state.resume_step or 0)
+    local = {one.step: one.changed_wall for one in state.local.steps if one.state == "complete" and one.step <= done}
+    known = sorted({*local, *(one.step for one in state.store.steps if one.committed and one.step <= done)})
+    newest = max(known, default=state.attempt.resume_step or 0)
     last = known[-PACE:]
     gaps = [later - earlier for earlier, later in pairwise(last)]
     usual = max([*gaps, tolerance.saves_every or 0])
@@ -123,7 +123,7 @@ def _saving(state: State, wall: float, tolerance: Tolerance) -> str:
 
 def _disk(state: State) -> str:
     if disk_critical(state):
-        return f"the disk is full ({size(state.disk_free or 0)} free)"
+        return f"the disk is full ({size(state.disk.free or 0)} free)"
     if disk_short(state):
         return f"the next checkpoint, of about {size(next_save_bytes(state))}, does not fit on the disk"
     return ""

@@ -123,7 +123,9 @@ class Attending:
         roots = [known for one in found if (known := _root(one)) is not None]
         roots += self._engine_roots()
         state = self._state()
-        seen = [f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.processes.values()]
+        seen = [
+            f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.job.processes.values()
+        ]
         seen += self._attached(job, attempt, found, known={one.pid for one in seen})
 
         supervision = self._run_file.supervision
@@ -152,7 +154,7 @@ class Attending:
                 engine,
                 canary_after_s=self._run_file.deadlines.hang / 2,
                 canary_timeout_s=self._run_file.deadlines.hang / 2,
-                work_waits=lambda: (work := self._state().work) is not None and work.inflight > 0,
+                work_waits=lambda: (work := self._state().job.work) is not None and work.inflight > 0,
             )
             self._engine_sensor = sensor
             self._attempt.append(self._start(sensor, supervision.engine_sample))
@@ -165,14 +167,14 @@ class Attending:
     def _may_grow(self, what: GrowthKind, attempt: int) -> bool:
         """A model is downloaded before the first step; what else arrives in that cache later is not ours to judge."""
         state = self._state()
-        return what != "download" or (state.attempt == attempt and state.progress.step is None)
+        return what != "download" or (state.attempt.number == attempt and state.progress.step is None)
 
     def _processes(self) -> list[tuple[int, str]]:
         """The run's living processes: (pid, role)."""
-        return [(process.pid, process.role) for process in self._state().processes.values()]
+        return [(process.pid, process.role) for process in self._state().job.processes.values()]
 
     def _key_processes(self) -> list[tuple[f.Role, int, int]]:
-        return [(one.role, one.pid, one.start_ticks) for one in self._state().processes.values() if one.key]
+        return [(one.role, one.pid, one.start_ticks) for one in self._state().job.processes.values() if one.key]
 
     def _attached(self, job: Job, attempt: int, found: Sequence[ShimState], known: set[int]) -> list[f.ProcessSeen]:
         """The top of a job that was attached: no shim is above it, so no scan would find it and tell of it."""
@@ -296,14 +298,14 @@ class Attending:
         if self._plan is not None and not self._plan.inference and not self._plan.trainer:
             return True  # the run names no GPU: there is nothing of it to wait for
         state = self._state()
-        if state.gpu_reason or not state.gpus:
+        if state.gpus.reason or not state.gpus.by_uuid:
             return None
-        mine = [memory.gpu for memory in state.gpus.values() if memory.gpu.role in (roles or KNOWN_ROLES)]
+        mine = [memory.gpu for memory in state.gpus.by_uuid.values() if memory.gpu.role in (roles or KNOWN_ROLES)]
         return all(gpu.used_bytes < max(EMPTY_BYTES, gpu.total_bytes // 50) for gpu in mine) if mine else None
 
     def gpu_pids(self) -> list[int]:
         """Whom the driver lists on the run's GPUs, at the last look; [] where it hides that."""
-        gpus = [memory.gpu for memory in self._state().gpus.values() if memory.gpu.role in KNOWN_ROLES]
+        gpus = [memory.gpu for memory in self._state().gpus.by_uuid.values() if memory.gpu.role in KNOWN_ROLES]
         return sorted({pid for gpu in gpus for pid in gpu.pids or ()})
 
     def identities(self) -> list[Identity]:

@@ -66,9 +66,9 @@ class FrontDesk:
             "store": self._house.run_file.store_url,
             "disk": {
                 "path": str(job.output_dir if job else self._house.run_file.output_dir),
-                "total_bytes": state.disk_total,
-                "free_bytes": state.disk_free,
-                "reason": state.disk_reason,
+                "total_bytes": state.disk.total,
+                "free_bytes": state.disk.free,
+                "reason": state.disk.reason,
             },
             "publishing": {
                 "what": "publishing" if moving.what == "publish" else "restoring",
@@ -144,7 +144,9 @@ class FrontDesk:
             return []
         wandb_id = run_file.wandb.id or self._house.journal.get("wandb_id") or "chosen at the first start"
         folder = run_file.state_dir / "attempts"
-        request = StartRequest(run_file.run.id, max(1, state.attempt), state.resume_step, {}, wandb_id, folder)
+        request = StartRequest(
+            run_file.run.id, max(1, state.attempt.number), state.attempt.resume_step, {}, wandb_id, folder
+        )
         return [asdict(change) for change in job.changes(request)]
 
     def health(self) -> tuple[bool, str]:

@@ -49,10 +49,10 @@ class Attaching:
 
     def watches(self) -> bool:
         """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
-        folder = self._folder(self._house.state.attempt)
+        folder = self._folder(self._house.state.attempt.number)
         if not attached.read(folder):
             return False
-        left = any(alive((p.pid, p.start_ticks)) for p in self._house.state.processes.values())
+        left = any(alive((p.pid, p.start_ticks)) for p in self._house.state.job.processes.values())
         return left or bool(attached.living(folder))
 
     def claim(self, process: Identity) -> int:
@@ -61,20 +61,20 @@ class Attaching:
         Raises SupervisorError when the process has ended, or another job of the run lives.
         """
         state, job = self._house.state, self._house.effects.job
-        run, folder = self._house.run_file, self._folder(state.attempt)
+        run, folder = self._house.run_file, self._folder(state.attempt.number)
         living = attached.living(folder)
         if living is not None and living.process == process:
-            return state.attempt
+            return state.attempt.number
         for component in attached.components(folder):
             found = look(folder, component)
             if found.state == "running":
                 raise ConfigError(
-                    f"Attempt {state.attempt} of run {run.run.id} is alive (pid {found.pid}): a run has one job at a "
-                    "time. End that one first."
+                    f"Attempt {state.attempt.number} of run {run.run.id} is alive (pid {found.pid}): a run has one job "
+                    "at a time. End that one first."
                 )
         if job is None:
             raise ConfigError("The trainer cannot be opened, so its job cannot be watched: see rl-supervisor check.")
-        number = max(state.attempt, last_attempt(run.state_dir)) + 1
+        number = max(state.attempt.number, last_attempt(run.state_dir)) + 1
         folder = self._folder(number)
         take_snapshot(folder, job.config_files(), None)
         kept_logs.begin(folder, job.log_sources(folder))
@@ -95,11 +95,13 @@ class Attaching:
         process = (int(pid or 0), int(ticks or 0))
         if not alive(process):
             return Reply(False, f"There is no living process {pid}: nothing to attach to.")
-        living = attached.living(self._folder(state.attempt))
+        living = attached.living(self._folder(state.attempt.number))
         if living is not None and living.process == process:
-            return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt}.")
-        if state.live and state.ended is None and state.pid is not None:
-            return Reply(False, f"Run {run} has a living job already (pid {state.pid}), and a run has one at a time.")
+            return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt.number}.")
+        if state.live and state.job.ended is None and state.attempt.pid is not None:
+            return Reply(
+                False, f"Run {run} has a living job already (pid {state.attempt.pid}), and a run has one at a time."
+            )
         if state.mode in ("leaving", "finished", "finishing"):
             return Reply(False, f"The daemon of run {run} is about to end: {status.headline(state)}")
         self._house.chore(lambda: self._attach(process))

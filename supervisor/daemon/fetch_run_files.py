@@ -56,7 +56,7 @@ def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
 
 def filled(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile:
     """``run_file`` with what it leaves open taken from the store; fetched trainer configs lie in the state folder."""
-    own = tomllib.loads(path.read_text())
+    own = tomllib.loads(path.read_text("utf-8-sig"))
     data = run_file.model_dump(exclude_unset=True)
     told = []
     for table, keys in FROM_THE_STORE.items():

@@ -15,7 +15,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import masked_words, printable
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Job
-from supervisor.process.nanny import SHIMS
+from supervisor.process.known_names import SHIMS
 from supervisor.process.survivors import Identity, Process, ancestors, table
 from supervisor.sensors.processes import read_title
 

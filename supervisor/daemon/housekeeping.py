@@ -94,19 +94,19 @@ class Housekeeping:
 
     def _catalogue(self) -> None:
         state = self._house.state
-        if state.store_reason or state.store_t < 0 or state.now - state.store_t > CATALOGUE_S:
+        if state.store.reason or state.store.t < 0 or state.now - state.store.t > CATALOGUE_S:
             self._house.effects.store.catalogue(force=True)
 
     def _check_store(self) -> None:
         busy = self._house.state.busy
-        if not self._house.state.store_reason and busy.publish is None and busy.prune_store is None:
+        if not self._house.state.store.reason and busy.publish is None and busy.prune_store is None:
             self._house.effects.store.check()
 
     def _tend_logs(self) -> None:
         state = self._house.state
-        incident = state.incident.attempt if state.incident else 0
-        self._house.effects.logs.tend(state.attempt, (state.snapshot or 0, incident))
+        incident = state.incidents.open.attempt if state.incidents.open else 0
+        self._house.effects.logs.tend(state.attempt.number, (state.attempt.snapshot or 0, incident))
 
     def _upload_logs(self) -> None:
-        if self._house.state.attempt:
-            self._house.effects.store.upload_logs(self._house.state.attempt)
+        if self._house.state.attempt.number:
+            self._house.effects.store.upload_logs(self._house.state.attempt.number)

@@ -197,8 +197,8 @@ class Daemon:
         self.post(f.SettingsChanged(self.settings(job)), "daemon")
         self.effects.do(a.Survey())
         self._adopt_engine(self._engine_left())
-        if self.state.live and self.state.pid is not None and self.attending.positions() is None:
-            self.attend(self.state.attempt, adopting=True)  # a living job that nobody could look at until now
+        if self.state.live and self.state.attempt.pid is not None and self.attending.positions() is None:
+            self.attend(self.state.attempt.number, adopting=True)  # a living job that nobody could look at until now
 
     def _attempt_dir(self, attempt: int) -> Path:
         return attempt_dir(self._state_dir, attempt)
@@ -229,7 +229,7 @@ class Daemon:
         return code
 
     def _begin(self) -> None:
-        if self.witness.lost or self.state.attempt == 0:
+        if self.witness.lost or self.state.attempt.number == 0:
             # Count on from the folders, so that no earlier evidence is written over, and keep what persons ordered.
             before, attempt = self.witness.before, self.witness.last_attempt
             known = before.orders if before is not None and self.witness.lost else None
@@ -276,26 +276,30 @@ class Daemon:
         after: list[f.Fact] = []
         taken = self.attaching.claim(self._attach_to) if self._attach_to is not None else None
         # A job of a journal that was lost: of what any other tells, nothing lives while it looks where to begin.
-        forgotten = state.mode in ("new", "surveying") or attached.living(self._attempt_dir(state.attempt)) is not None
-        if taken is None and not state.live and forgotten and self._pids(state.attempt):
-            taken = state.attempt
-        if taken is not None and (taken != state.attempt or not state.live):
+        forgotten = (
+            state.mode in ("new", "surveying") or attached.living(self._attempt_dir(state.attempt.number)) is not None
+        )
+        if taken is None and not state.live and forgotten and self._pids(state.attempt.number):
+            taken = state.attempt.number
+        if taken is not None and (taken != state.attempt.number or not state.live):
             after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
-        elif state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
-            for component in self._components(state.attempt):
-                found = look(self._attempt_dir(state.attempt), component)
+        elif state.attempt.number and (state.live or state.mode == "stopping" or state.busy.start is not None):
+            for component in self._components(state.attempt.number):
+                found = look(self._attempt_dir(state.attempt.number), component)
                 if found.state == "absent":
                     continue
-                adopted = state.attempt
+                adopted = state.attempt.number
                 if found.state == "running" and found.pid:
-                    after.append(f.AttemptAdopted(state.attempt, state.resume_step, found.pid))
+                    after.append(f.AttemptAdopted(state.attempt.number, state.attempt.resume_step, found.pid))
                 elif self.effects.job is None or not state.live:
                     lost = found.state == "lost"
-                    after.append(f.ComponentExited(state.attempt, component, found.exit_code, found.signal, lost))
+                    after.append(
+                        f.ComponentExited(state.attempt.number, component, found.exit_code, found.signal, lost)
+                    )
                 # Else its end is told as any other is: after its last lines, which no daemon has read yet.
             if adopted is None and state.live and state.busy.start is None:
-                adopted = state.attempt
-                after.append(f.ComponentExited(state.attempt, "launcher", None, None, lost=True))
+                adopted = state.attempt.number
+                after.append(f.ComponentExited(state.attempt.number, "launcher", None, None, lost=True))
         lives = any(isinstance(fact, f.AttemptAdopted) for fact in after)
         # Nothing is installed under a job that runs.
         setup = self._setup and not lives
@@ -319,7 +323,7 @@ class Daemon:
         if not self.witness.lost:
             return ""
         last = self.journal.last_time()
-        return sentence(self.witness.lost, self.witness.before, last[1] if last else None, self.state.attempt)
+        return sentence(self.witness.lost, self.witness.before, last[1] if last else None, self.state.attempt.number)
 
     def _pids(self, attempt: int) -> list[int]:
         """The living components of an attempt."""
@@ -403,7 +407,10 @@ class Daemon:
 
     def _told(self, events: list[Any]) -> None:
         # All that is said while an incident is open belongs to its story (`journalctl RL_INCIDENT=1`).
-        known = {"attempt": self.state.attempt, "incident": self.state.incident.id if self.state.incident else None}
+        known = {
+            "attempt": self.state.attempt.number,
+            "incident": self.state.incidents.open.id if self.state.incidents.open else None,
+        }
         for event in events:
             logs.say(event.level, event.event, event.sentence, **{**known, **event.fields})
         self._tell_of_the_journal()
@@ -469,7 +476,7 @@ class Daemon:
 
     def _known(self, *, engine: bool) -> list[tuple[int, int]]:
         """Pid and start ticks of the inference server's processes where it is a role of its own, or of all others."""
-        known = list(self.state.processes.values())
+        known = list(self.state.job.processes.values())
         mine = [one for one in known if (self._own_engine and one.role == "inference") == engine]
         found = [(one.pid, one.start_ticks) for one in mine]
         # With one tree alone, helpers that no role was found for are its own, too.
@@ -487,7 +494,7 @@ class Daemon:
 
     def keep_positions(self) -> None:
         """Write down how far the logs were read, after the loop has consumed what was read until now."""
-        positions, attempt = self.attending.positions(), self.state.attempt
+        positions, attempt = self.attending.positions(), self.state.attempt.number
         if positions is not None:
             text = json.dumps({"attempt": attempt, "positions": positions})
             self._inbox.put((lambda: self.journal.put("log_positions", text), "daemon"))
@@ -495,7 +502,7 @@ class Daemon:
     def _show(self) -> None:
         """Ping the watchdog at each turn; the status line costs more and changes seldom."""
         self.notifier.ping()
-        key = (self.state.mode, self.state.progress.step, self.state.published, self.state.incident is None)
+        key = (self.state.mode, self.state.progress.step, self.state.store.published, self.state.incidents.open is None)
         if key != self._shown or self.state.now - self._shown_at > STATUS_S:
             self._shown, self._shown_at = key, self.state.now
             self.notifier.status(status.headline(self.state))
@@ -552,7 +559,7 @@ class Daemon:
         # The verdict has put the mode to "stopping" already: shown is what was judged.
         mode: Mode = "starting" if self.state.progress.step is None else "running"
         judged = replace(self.state, mode=mode)
-        processes = {one.pid: (one.role, one.title) for one in judged.processes.values()}
+        processes = {one.pid: (one.role, one.title) for one in judged.job.processes.values()}
         identity = self.effects.store.journal
         return Known(lambda: status.explain(judged), processes, self.attending.engine_page(), identity)
 

@@ -10,14 +10,14 @@ from supervisor.core.words import numbers
 
 _ANSWERS = {
     "start": "The run will be started from its last good step.",
-    "stop": "The job is being stopped; the run stays stopped until: supervisorctl start",
+    "stop": "The job is being stopped. The run stays stopped until you run: supervisorctl start",
     "restart": "The job is being stopped and started from its last good step.",
     "pause": "Paused: nothing is started or stopped from now on; publishing goes on.",
     "resume": "Resumed: the supervisor acts again.",
     "shutdown": "The job is being stopped, then the daemon ends; it resumes at the next start.",
 }
 _OBSERVED_ANSWERS = {
-    "resume": "Resumed, and nothing is started or stopped all the same: this run is only observed.",
+    "resume": "Resumed. This run is in observe mode, so nothing is started or stopped.",
     "shutdown": "The daemon ends; the job is left as it is.",
 }
 
@@ -50,14 +50,14 @@ def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple
 def _as_it_is(state: State, verb: str) -> str:
     """Where the usual answer would promise what does not happen: it runs already, it is stopped, nothing may start."""
     if verb == "start" and state.live:
-        return "The job runs already; it is wanted."
+        return "The job is already running."
     if verb == "stop" and not state.live and state.mode != "stopping":
         return "No job runs, and none is started until: supervisorctl start"
-    if verb == "start" and state.paused:
+    if verb == "start" and state.orders.paused:
         return f"The run will be started from its last good step, {_ONCE_RESUMED}"
-    if verb == "restart" and state.paused:
+    if verb == "restart" and state.orders.paused:
         return f"The job is being stopped. It is started from its last good step {_ONCE_RESUMED}"
-    if verb == "pause" and state.paused:
+    if verb == "pause" and state.orders.paused:
         return "Paused already: nothing is started or stopped; publishing goes on."
     return ""
 
@@ -65,39 +65,41 @@ def _as_it_is(state: State, verb: str) -> str:
 def _rollback(state: State, step: int) -> tuple[bool, str]:
     here, there = _complete(state), _stored(state)
     if step not in here and step not in there:
-        if state.store_reason:
-            return False, f"Step {step} is not here, and the store cannot be listed ({state.store_reason})."
+        if state.store.reason:
+            return False, f"Step {step} is not here, and the store cannot be listed ({state.store.reason})."
         return False, (
             f"Step {step} is neither here nor in the store, so nothing is changed. Complete here: {numbers(here)}; in "
             f"the store: {numbers(there)}."
         )
     return True, (
         f"The job is being stopped and goes on at step {step}. What is above it is left, also for the next pod; no "
-        "file of it is deleted." + (f" It is started {_ONCE_RESUMED}" if state.paused else "")
+        "file of it is deleted." + (f" It is started {_ONCE_RESUMED}" if state.orders.paused else "")
     )
 
 
 def _pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
-    kept = {*state.pinned, *(int(number) for number, on in state.pin_wishes.items() if on)}
+    kept = {*state.pins.steps, *(int(number) for number, on in state.pins.wishes.items() if on)}
     if not pinned:
-        if step not in kept and str(step) not in state.pin_wishes and not state.pins_reason and state.store_t >= 0:
+        if step not in kept and str(step) not in state.pins.wishes and not state.pins.reason and state.store.t >= 0:
             return False, f"Step {step} is not pinned; pinned: {numbers(kept)}."
         return True, f"Step {step} is kept no longer than the rules of retention say."
     if step in _stored(state):
         return True, f"Step {step} is kept in the store until it is unpinned."
-    if step in {local.step for local in state.local}:
+    if step in {local.step for local in state.local.steps}:
         return True, f"Step {step} is not in the store yet; once it is published it is kept until it is unpinned."
-    highest = max((*(local.step for local in state.local), *_stored(state), state.progress.highest or 0))
+    highest = max((*(local.step for local in state.local.steps), *_stored(state), state.progress.highest or 0))
     if step > highest and (state.settings.max_steps is None or step <= state.settings.max_steps):
         return True, f"There is no step {step} yet; it is kept in the store when it comes."
-    if state.store_t < 0 or state.store_reason:
+    if state.store.t < 0 or state.store.reason:
         return True, f"The store is not listed yet; if step {step} is there, it is kept."
     return False, f"Step {step} is neither here nor in the store; in the store: {numbers(_stored(state))}."
 
 
 def _complete(state: State) -> set[int]:
-    return {local.step for local in state.local if local.state == "complete"}
+    return {local.step for local in state.local.steps if local.state == "complete"}
 
 
 def _stored(state: State) -> set[int]:
-    return {stored.step for stored in state.store if stored.committed and str(stored.step) not in state.damaged}
+    return {
+        stored.step for stored in state.store.steps if stored.committed and str(stored.step) not in state.store.damaged
+    }

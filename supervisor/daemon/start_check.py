@@ -21,7 +21,7 @@ from supervisor.config.settings import RunFile
 from supervisor.core.facts import Remark
 from supervisor.core.state import State
 from supervisor.jobs.base import Job
-from supervisor.preflight.asking import ended
+from supervisor.process.ask_program import ended
 from supervisor.process.attempts import attempt_dir, digest, read_snapshot
 
 LIMIT_S = 20.0
@@ -72,7 +72,7 @@ class StartCheck:
                 for one in errors if len(errors) > 1 else ():
                     self._post(Remark("check", _told(one), "warning"))
                 raise ConfigError(_refusal(errors, self._path, yields=yields))
-            self._say(found, f"The run starts all the same: {excuse}.")
+            self._say(found, f"The run starts anyway: {excuse}.")
             self._passed = True
 
     def say(self) -> None:
@@ -89,11 +89,11 @@ class StartCheck:
         state = self._state()
         if snapshot is not None:
             return "it goes on with the configuration that last made steps"
-        if state.snapshot is not None and self._same(job, state.snapshot):
+        if state.attempt.snapshot is not None and self._same(job, state.attempt.snapshot):
             return "the run has made steps with this very configuration"
-        if state.failures or state.barren:
+        if state.recovery.failures or state.recovery.barren:
             return "this is a restart of the supervisor's own"
-        if step is not None and state.snapshot is None:
+        if step is not None and state.attempt.snapshot is None:
             return "the run resumes from a checkpoint, and what it was made with is not known here"
         return ""
 
@@ -176,5 +176,5 @@ def _refusal(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -
         told = f"{len(errors)} errors: {', '.join(ids)}. Each is said above, and by rl-supervisor check {path}."
     told = f"rl-supervisor check finds {told}"
     if yields:
-        told += f" To start all the same: {words}, or [check] overrule = [{listed}] in {path}."
+        told += f" To start anyway: {words}, or [check] overrule = [{listed}] in {path}."
     return told

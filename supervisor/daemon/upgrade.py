@@ -5,6 +5,11 @@ asked is first tried by a child, which loads the run file, opens the job and rea
 comes to the same run as we do, and at a moment when nothing is launched or stopped, the loop ends as for an exit, the
 journal is closed, and ``execve`` puts the new program here. It takes the job over as any next daemon does.
 
+Why not simply end, and let systemd or the nanny start the next daemon? Both wait before they do (10 s and 5 s). In that
+time `systemctl stop` would end nothing but the wait and leave the job alive, a preemption would be missed, a daemon
+without either (`run` by hand, `attach`) would never come back, and `onstart` would run its ``[setup]`` again. The exec
+itself, with what it hands over, is about 100 lines of this file; the trial is the rest, and would stay.
+
 The two programs may be of different versions, so what passes between them is small and stays as it is: the command
 ``rl-supervisor upgrade-check RUN.toml FOLDER run|onstart``, the ``answer.json`` that it leaves in FOLDER, and the
 variables ``RL_SUPERVISOR_UPGRADED_FROM`` and ``RL_SUPERVISOR_ORDERS``: what people asked for in the last moment.
@@ -38,6 +43,7 @@ from supervisor.core.codec import decode, encode
 from supervisor.core.evolve import replace
 from supervisor.core.state import ENDED, State
 from supervisor.daemon import fetch_run_files
+from supervisor.jobs.base import Job
 from supervisor.journal.journal import Journal
 from supervisor.primerl import open_job
 
@@ -245,16 +251,7 @@ class Upgrade:
 
     def _seen(self) -> Seen:
         house = self._house
-        job, run_file, state = house.effects.job, house.run_file, house.state
-        return Seen(
-            run=run_file.run.id,
-            state_dir=str(run_file.state_dir),
-            output_dir=str(job.output_dir) if job is not None else "",
-            journal=house.journal.identity(),
-            attempt=state.attempt,
-            pid=state.pid,
-            incident=state.incident.id if state.incident is not None else None,
-        )
+        return _seen(house.run_file, house.effects.job, house.journal.identity(), house.state)
 
     def become(self, orders: Callable[[], Orders]) -> NoReturn:
         """Turn this process into the installed program. Everything of the run is closed by now.
@@ -285,6 +282,18 @@ class Upgrade:
             ) from error
 
 
+def _seen(run_file: RunFile, job: Job | None, journal: str, state: State) -> Seen:
+    return Seen(
+        run=run_file.run.id,
+        state_dir=str(run_file.state_dir),
+        output_dir=str(job.output_dir) if job is not None else "",
+        journal=journal,
+        attempt=state.attempt.number,
+        pid=state.attempt.pid,
+        incident=state.incidents.open.id if state.incidents.open is not None else None,
+    )
+
+
 def busy_with(state: State) -> str:
     """What must not be interrupted, as a clause; "" when an upgrade may come now.
 
@@ -304,7 +313,7 @@ def busy_with(state: State) -> str:
         return "something is just being stopped"
     if state.busy.hook is not None:
         return "a hook is running"
-    if state.override and (settings.fresh or settings.pin_step is not None):
+    if state.orders.override and (settings.fresh or settings.pin_step is not None):
         return "what the daemon was started for (--fresh or --step) is not done yet"
     if waits and state.fence.generation is None and not state.fence.lost:
         return "the run that --take-over asked for is not claimed yet"
@@ -386,7 +395,7 @@ def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]
 
     ``folder`` is the asker's, empty, and takes a copy of the journal. Raises SupervisorError with what is wrong.
     """
-    for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer"):
+    for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer", "supervisor.effects.log_round"):
         importlib.import_module(module)  # what is missing of an install shows here, not after the exec
     run_file = load(path)
     identity, state = _copied(run_file.state_dir / "journal.db", folder)
@@ -395,15 +404,7 @@ def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]
     job = open_job(run_file, environ)
     if problems := job.problems():
         raise ConfigError(" ".join(problems))
-    seen = Seen(
-        run=run_file.run.id,
-        state_dir=str(run_file.state_dir),
-        output_dir=str(job.output_dir),
-        journal=identity,
-        attempt=state.attempt,
-        pid=state.pid,
-        incident=state.incident.id if state.incident is not None else None,
-    )
+    seen = _seen(run_file, job, identity, state)
     (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))
 
 

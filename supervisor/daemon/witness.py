@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from supervisor.base import logs
-from supervisor.core.journal_lost import Orders
+from supervisor.core.journal_lost import OldOrders
 from supervisor.core.state import State
 from supervisor.journal.journal import Journal, identity_in
 from supervisor.process.attempts import last_attempt
@@ -38,7 +38,7 @@ class Known:
     row: int = 0
     wall: float = 0.0
     attempt: int = 0
-    orders: Orders = field(default_factory=Orders)
+    orders: OldOrders = field(default_factory=OldOrders)
 
 
 def read(state_dir: Path) -> Known | None:
@@ -53,7 +53,7 @@ def read(state_dir: Path) -> Known | None:
             _whole(value["row"]),
             float(value["wall"]),
             _whole(value["attempt"]),
-            Orders(
+            OldOrders(
                 _yes(orders["wanted"]),
                 _yes(orders["paused"]),
                 _yes(orders["finished"]),
@@ -107,8 +107,10 @@ class Witness:
     def note(self, state: State, journal: Journal) -> None:
         """The state after one turn of the loop. What a person ordered is written at once."""
         finished = state.mode == "finished"
-        orders = Orders(state.wanted, state.paused, finished, state.settings.max_steps if finished else None)
-        known = Known(self._known.claimant, self._known.journal, journal.row, state.wall, state.attempt, orders)
+        orders = OldOrders(
+            state.orders.wanted, state.orders.paused, finished, state.settings.max_steps if finished else None
+        )
+        known = Known(self._known.claimant, self._known.journal, journal.row, state.wall, state.attempt.number, orders)
         ordered = self._kept is None or self._known.orders != orders
         self._known = known
         if ordered:
@@ -127,7 +129,7 @@ class Witness:
                     told = (
                         f"{self._path} cannot be written: {error.strerror}. Make room on its disk: should the journal"
                     )
-                    logs.say("warning", "journal", f"{told} be lost meanwhile, nobody knows what persons ordered.")
+                    logs.say("warning", "journal", f"{told} be lost meanwhile, a person's orders are lost with it.")
                 self._failed = True
             else:
                 self._kept, self._failed = known, False

@@ -15,7 +15,7 @@ from typing import Final, get_args
 
 from supervisor.core.facts import Role
 from supervisor.core.launcher import failed_part, who
-from supervisor.diagnosis.frames import Frame
+from supervisor.diagnosis.frames import Frame, Raised, package_of
 from supervisor.diagnosis.lines import DAY_S
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
@@ -46,6 +46,8 @@ _OF_USERS: Final = frozenset({
     "config-file-missing", "openai-key-missing",
 })  # fmt: skip
 ENDED: Final = "ended-from-outside"
+_UNKNOWN: Final = "An exception that rl-supervisor does not know ended it."
+_LAST_ERROR: Final = "The log ends with this error, which rl-supervisor does not know."
 _WAITING: Final = ("Inference server was not reached", "Inference server is not ready")
 _TELLING: Final = (ENDED, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
@@ -99,6 +101,7 @@ class Diagnosis:
     logs: list[Log] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seen: str = ""  # what the supervisor saw from outside before it ended this attempt
+    order: str = ""  # with which a person, or a signal to the daemon, ended it
 
     @property
     def named(self) -> bool:
@@ -153,10 +156,14 @@ class _Kind:
         return max(times, default=None)
 
 
-def diagnose(logs: Sequence[Log], seen: Mapping[str, str] = MappingProxyType({})) -> list[Diagnosis]:
+def diagnose(
+    logs: Sequence[Log],
+    seen: Mapping[str, str] = MappingProxyType({}),
+    orders: Mapping[str, str] = MappingProxyType({}),
+) -> list[Diagnosis]:
     """One for each attempt that the logs are of, in order; the last is the one that people ask about.
 
-    ``seen``: by attempt, what the supervisor saw from outside.
+    ``seen``: by attempt, what the supervisor saw from outside. ``orders``: what it was told to do, which ended it.
     """
     attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
     if not attempts:
@@ -168,6 +175,7 @@ def diagnose(logs: Sequence[Log], seen: Mapping[str, str] = MappingProxyType({})
         told.seen = seen.get(attempt, "")
         if told.seen and told.root is not None and told.root.name == ENDED:
             told.root = None  # the supervisor ended it, for what it had seen
+        told.order = orders.get(attempt, "") if told.root is not None and told.root.name == ENDED else ""
         found.append(told)
     return found
 
@@ -229,9 +237,11 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
         [*told.survived, *(_cause(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
     )
     if not candidates:
+        candidates = _last_errors(logs)
+    if not candidates:
         return told
     told.outcome = "failed"
-    root = _root(candidates, in_time)
+    root = _root(candidates, [*in_time, *candidates])
     rest = [
         kind
         for kind in kinds
@@ -264,6 +274,20 @@ def _align(logs: Iterable[Log]) -> None:
         log.shift = log.offset
         if not log.dated and anchor is not None and log.first_t is not None:
             log.shift = round((anchor - log.first_t) / DAY_S) * DAY_S
+
+
+def _last_errors(logs: Sequence[Log]) -> list[_Kind]:
+    """Errors of no known kind with which a log ends, while no other log goes on."""
+    ends = [log.last_t + log.shift for log in logs if log.last_t is not None and not log.kernel]
+    found = [
+        (log, log.final)
+        for log in logs
+        if log.final is not None
+        and (log.last_t is None or max(ends) - (log.last_t + log.shift) <= SLACK_S)
+        and not _ignored(log.final)
+        and not _survived(log, log.final, logs)
+    ]
+    return _kinds(found)
 
 
 def _ignored(event: Event) -> bool:
@@ -509,13 +533,10 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
     raised = next((one.raised for _, one in pairs if one.raised and one.raised.place), event.raised)
     cause = Cause(
         signature.name if signature else CALLED_UNKNOWN,
-        signature.sentence if signature else "An exception that nobody has described yet ended it.",
+        signature.sentence if signature else _UNKNOWN if event.raised else _LAST_ERROR,
         signature.kind if signature else "unknown",
         kind.link,
-        signature.remedy
-        if signature
-        else "Read the lines around it. Once you know what it means and what helps, describe it: it takes one entry in "
-        "a data file, and docs/diagnosis.md says how.",
+        signature.remedy if signature else _where_to_look(event.raised),
         signature.source if signature else "",
         event.text,
         event.first,
@@ -527,7 +548,9 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
     if raised is not None and (signature is None or _is_of_users(signature.name)):
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:
-            cause.sentence = "Your own code, or the environment's, raised an exception that nobody has described yet."
+            cause.sentence = (
+                "Your own code, or the environment's, raised an exception that rl-supervisor does not know."
+            )
         began = raised
         while began.cause is not None:
             began = began.cause
@@ -543,6 +566,19 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
     if event.resuming is not None:
         cause.notes.append(f"It came while step {event.resuming} was being resumed, before any new step.")
     return cause
+
+
+def _where_to_look(raised: Raised | None) -> str:
+    """What a person can do about an error that has no entry."""
+    package = package_of(raised.last) if raised else ""
+    own = raised.place if raised else None
+    look = f"Look at {own} first. " if own else "Read the lines around it. "
+    if package:
+        look += (
+            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer version "
+            "of it, or the one that the trainer was made for (uv sync). "
+        )
+    return look + "When you know what helps, add an entry to a data file: docs/diagnosis.md says how."
 
 
 def _is_of_users(name: str) -> bool:

@@ -50,6 +50,10 @@ _KNOWN: Final = frozenset({
     "uvloop", "verifiers", "vllm", "vllm_router", "wandb", "websockets", "yaml", "zmq",
 })  # fmt: skip
 
+_RL: Final = frozenset(
+    {"prime_rl", "verifiers", "vllm", "trl", "verl", "openrlhf"}
+)  # also where they are not installed
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -109,6 +113,16 @@ def own(path: str) -> int:
     return 0 if _LIBRARY.search(path) else 2
 
 
+def package_of(frame: Frame | None) -> str:
+    """The package that a frame is of; "" where it is the user's, or Python's own."""
+    if frame is None:
+        return ""
+    if found := _PACKAGE.search(frame.path):
+        return found[1].removesuffix(".py")
+    parts = frame.path.split("/")[:-1]
+    return next((part for part in reversed(parts) if part in _RL), "")
+
+
 def nearer(frame: Frame, other: Frame | None) -> bool:
     """Is it rather the user's own than the other one?"""
     return other is None or own(frame.path) > own(other.path)
@@ -122,6 +136,7 @@ class _Open:
     end: int = 0  # the last line of it so far
     last: Frame | None = None
     own: dict[int, Frame] = field(default_factory=dict)
+    source: str | None = None  # the line of code of the last frame; None: it comes next
     ignored: bool = False  # Python says that it goes on
 
 
@@ -182,11 +197,11 @@ class Tracebacks:
         if frame := _FRAME.match(text) or _RICH.match(text) or _NOTEBOOK.match(text):
             now.last = Frame(frame["path"], int(frame["line"]), (frame["function"] or "").partition("(")[0].strip())
             now.own[own(now.last.path)] = now.last
-            now.end = number
+            now.end, now.source = number, None
             return None
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
         if not text.strip() or text[0] in " \t\u2502\u2570\u256d^~>":
-            now.end = number
+            now.end, now.source = number, text.strip() if now.source is None else now.source
             return None
         found = _EXCEPTION.match(text)
         if found is None or now.last is None:
@@ -195,7 +210,10 @@ class Tracebacks:
         if now.ignored:
             return None
         mine = now.own.get(2) or now.own.get(1)
-        raised = Raised(found["type"], (found["message"] or "").strip(), now.line, number, now.last, mine, now.cause)
+        message = (found["message"] or "").strip()
+        if not message and found["type"] == "AssertionError" and (now.source or "").startswith("assert "):
+            message = now.source or ""  # a bare assertion says in its code alone what is wrong
+        raised = Raised(found["type"], message, now.line, number, now.last, mine, now.cause)
         if len(self._last) >= MOST_OPEN:
             self._last.clear()
         self._last[key] = raised

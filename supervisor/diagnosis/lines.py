@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Any, Final
 
 from supervisor.base.escapes import plain
@@ -58,9 +58,13 @@ _WRAPPERS: Final = (
 _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
 _PROCESS = re.compile(
-    r"\((?P<who>[A-Za-z_]{1,40})[\w ]{0,30}(?: ?(?:pid|rank)=\d{1,9})[^()]{0,40}\) ?|\(raylet[^()]{0,60}\) ?"
-    r"|\(\w{1,40}\) : "
+    r"\((?:(?P<who>[A-Za-z_]{1,40})[\w .,:/<>#-]{0,120}?)??\b(?:pid|rank)=\d{1,9}[^()]{0,40}\) ?"
+    r"|\(raylet[^()]{0,60}\) ?"
+    r"|\(pid=[a-z_]{1,40}\) ?|\(\w{1,40}\) : "
 )
+# What a launcher says of a process that ended stands behind the whole command, which may be of any length.
+_ENDED = re.compile(r"(?:exits with return code = |died with <Signals\.|returned non-zero exit status )[^']{1,40}$")
+COMMAND: Final = 400  # characters that are kept of it
 _PROGRESS = re.compile(r"[^\[\]\n]{0,500}?\d{1,9}(?:it|/\d{1,9}) \[\d\d:\d\d[^\]\n]{0,80}\](?:, )?")
 
 _LEVEL = r"(?P<level>DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
@@ -164,6 +168,8 @@ def parse(raw: bytes) -> Line:
         level = None  # one says again what a process of it said
     if rank is None and (named := _RANK.search(text[:200])):
         rank = int(named[1])
+    if len(text) > 2 * COMMAND and (ended := _ENDED.search(text, len(text) - 120)):
+        text = f"{text[:COMMAND]} ... {ended[0]}"
     return Line(level, text, stamp, rank, role, key=key)
 
 
@@ -254,8 +260,3 @@ class Clock:
             t += DAY_S
         self._newest = max(t, self._newest or t)
         return t
-
-
-def today(moment: datetime) -> int:
-    """The day of a moment on the scale of ``Stamp``."""
-    return date(2000, moment.month, moment.day).toordinal()

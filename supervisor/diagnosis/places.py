@@ -91,8 +91,14 @@ class Sources(list[Source]):
 
     left_out = ""  # what was passed over there, in a sentence
 
-    def __init__(self, found: Iterable[Source] = (), seen: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        found: Iterable[Source] = (),
+        seen: Mapping[str, str] = MappingProxyType({}),
+        orders: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(found)
+        self.orders = orders  # by attempt: who told the supervisor to end it
         self.seen = seen  # by attempt: why the supervisor ended it or collected evidence, as it saw it from outside
 
 
@@ -110,7 +116,9 @@ def sources(path: Path) -> Sources:
     if attempt is not None or (path / "attempts").is_dir():
         ours = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
         if ours:
-            return Sources(ours, _seen(path if attempt is None else path.parent.parent))
+            state_dir = path if attempt is None else path.parent.parent
+            orders = {f"attempt {number}": told for number, told in incidents.ending_orders(state_dir).items()}
+            return Sources(ours, _seen(state_dir), orders)
     return _walked(path)
 
 
@@ -344,12 +352,3 @@ class _BehindJunk:
 
     def close(self) -> None:
         self._file.close()
-
-
-def roles_of(found: list[Source]) -> Mapping[str, int]:
-    """How many logs of each role, for a sentence."""
-    counts: dict[str, int] = {}
-    for one in found:
-        word = "kernel" if one.kernel else one.role or "other"
-        counts[word] = counts.get(word, 0) + 1
-    return counts

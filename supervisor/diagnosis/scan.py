@@ -52,6 +52,16 @@ _LAST_WORDS: Final = re.compile(
     r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process "
     r"|sys:1|make\b|srun: |slurmstepd|[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
 )
+# Errors that no logger wrote: of command lines, git, Docker, Rust, and assertions in C++.
+_PLAIN_ERROR = re.compile(
+    r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )"
+    r"|fatal: |thread '.{1,80}' panicked at "
+    r"|.{1,300}: Assertion [`'].{1,300} failed\."
+)
+_GOODBYE = re.compile(
+    r".{0,120}(?:[Ss]hut(?:ting)? ?down|Waiting for (?:application|connections|background)|Finished server|"
+    r"Killing subprocess|[Ee]xiting|[Tt]erminating)"
+)
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
@@ -292,6 +302,7 @@ class _Scan:
         log.cut = self._tracebacks.unfinished(self._number - log.half_line)
         if not (log.events or log.cut or self._serves):
             self._look_at_last_words()
+        log.final = self._final()
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -345,6 +356,44 @@ class _Scan:
                     self._raised(line, raised)
                     self._number = end
                 return
+
+    def _final(self) -> Event | None:
+        """The error with which the log ends, whatever it is: only words of an end stand behind it.
+
+        It counts where nothing else explains the end. Of several in a row the last exception is it, else the first.
+        What prime-rl's parts log at this level they live on with, as every program does that made steps.
+        """
+        log = self.log
+        if log.kernel or log.role == "env" or self._told_at is not None:
+            return None
+        judged = {event.last.line for event in log.events}
+        logged = (
+            ("ERROR", "CRITICAL", "FATAL") if not (log.steps or log.role in ("trainer", "orchestrator")) else ("FATAL",)
+        )
+        before, tail = self._last_lines()
+        found: tuple[Line, int] | None = None
+        for place in range(len(tail), max(0, self._zero - before), -1):
+            line = parse(tail[place - 1])
+            text = line.text.strip()
+            if before + place in judged:
+                return None
+            is_error = line.level in logged
+            if line.level not in (None, "WARNING", "WARN") and not is_error:
+                if not _GOODBYE.match(text):
+                    break
+            elif (is_error or line.level is None) and bare(text, 0) is not None:
+                found = line, before + place
+                break
+            elif text and (is_error or (line.level is None and _PLAIN_ERROR.match(text))):
+                found = line, before + place
+            elif line.level is None and not (_LAST_WORDS.match(line.text) or is_exception(text)) and not found:
+                break
+        if found is None or (self._serves and found[0].level not in ("CRITICAL", "FATAL")):
+            return None
+        line, number = found
+        text, place_of = line.text.strip()[:SHOWN], Place(self.log.name, number, self._t, self._shown)
+        raised = bare(text, number)
+        return Event(None, self._role_of(line), text, place_of, place_of, level=line.level, raised=raised)
 
     def _last_lines(self) -> tuple[int, Sequence[bytes]]:
         """Some lines up to the present one, and how many stand before them."""

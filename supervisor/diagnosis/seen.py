@@ -33,7 +33,7 @@ class Place:
 class Event:
     """One kind of error in one file, for as long as nothing shows that the run went on in between."""
 
-    signature: Signature | None  # None: an exception that nobody has described
+    signature: Signature | None  # None: an error that has no entry
     role: Role | None
     text: str
     first: Place
@@ -111,6 +111,7 @@ class Log:
     last_t: float | None = None
     last_shown: str = ""
     last_ordinary: str = ""  # the last line of a logger that tells of nothing bad
+    final: Event | None = None  # an error of no known kind with which it ends
     complaint: tuple[str, Place] | None = None  # the last line at the level of an error that is none of the known ones
     dated: bool = False
     offset: float = 0.0  # of a dated one: from its own times to those of the days that it names

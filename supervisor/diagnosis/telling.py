@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from supervisor.core.words import size
-from supervisor.diagnosis.causes import CALLED_UNKNOWN, Cause, Diagnosis
+from supervisor.diagnosis.causes import CALLED_UNKNOWN, ENDED, Cause, Diagnosis
+from supervisor.diagnosis.frames import is_exception
 from supervisor.diagnosis.seen import Log, Place
 
 WIDTH: Final = 110
@@ -20,8 +21,11 @@ KINDS: Final = {
 }
 
 
-def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = ()) -> str:
-    """The last attempt whole, those before it in a line each, and what was read and what was not."""
+def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = (), columns: int = 0) -> str:
+    """The last attempt whole, those before it in a line each, and what was read and what was not.
+
+    ``columns``: of the terminal; 0 for a file or a pipe, where the job's own lines stay whole.
+    """
     lines: list[str] = []
     *earlier, last = found
     lines += _one(last)
@@ -33,7 +37,26 @@ def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str
     lines += [f"Not all of {log.name} could be read: {log.trouble}." for log in logs if log.trouble]
     if last.root is not None and last.root.name != CALLED_UNKNOWN:
         lines += [f"{log.name} was cut inside its last error: {log.cut}." for log in logs if log.cut]
-    return "\n".join([*lines, *left_out])
+    return "\n".join(part for line in [*lines, *left_out] for part in _folded(line, columns))
+
+
+class _Sentence(str):
+    """A line of prose, which is broken at any width; what a job or a file system wrote is not, but on a terminal."""
+
+    __slots__ = ()
+
+
+def _folded(line: str, columns: int) -> list[str]:
+    """A line as it is shown, broken between words; ``columns``: 0 for a file or a pipe."""
+    width = min(WIDTH, columns or WIDTH) if isinstance(line, _Sentence) or columns else len(line)
+    if len(line) <= width or not line.strip():
+        return [line]
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    hang = indent if isinstance(line, _Sentence) else f"{indent}  "
+    return textwrap.wrap(
+        line[len(indent) :], width, initial_indent=indent, subsequent_indent=hang, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def headline(root: Cause) -> str:
@@ -58,8 +81,10 @@ def _one(told: Diagnosis) -> list[str]:
         lines += _wrapped(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
         lines += _wrapped(_no_reason(told), "  ")
         return lines + _others("On the way it met, and survived:", told.survived)
+    if told.root.name == ENDED:
+        return _ended(told, told.root, where, step)
     root = told.root
-    name = f"{root.text.partition(':')[0]} (unknown)" if root.name == CALLED_UNKNOWN else root.name
+    name = f"{_called(root)} (unknown)" if root.name == CALLED_UNKNOWN else root.name
     lines = [f"{where}Root cause{step}: {name}"]
     lines += _wrapped(root.sentence, "  ")
     lines += ["", *_line(root, "  ")]
@@ -77,6 +102,26 @@ def _one(told: Diagnosis) -> list[str]:
         if len(told.cascade) > 12:
             lines.append(f"  and {len(told.cascade) - 12} more (--json lists them)")
     return lines + _others("Seen before, and survived:", told.survived)
+
+
+def _ended(told: Diagnosis, root: Cause, where: str, step: str) -> list[str]:
+    """The job was told to stop, which is no failure."""
+    others = [one for one in told.survived if one.name != ENDED]
+    failed = "" if told.cascade else " Nothing in its logs failed before that."
+    if told.order:
+        order = told.order[0].upper() + told.order[1:]
+        return [
+            f"{where}The job was stopped on purpose{step}.{failed}",
+            *_wrapped(f"{order} The run can go on from its last good step.", "  "),
+            *_others("On the way it met, and survived:", others),
+        ]
+    lines = [f"{where}The job was told to stop{step} ({root.name}).{failed}", *_wrapped(root.sentence, "  ")]
+    lines += ["", *_line(root, "  "), *(part for note in root.notes for part in _wrapped(note, "  "))]
+    lines += ["", *_wrapped(f"Next: {root.remedy}", "  ")]
+    if told.cascade:
+        lines += ["", "What came with it or followed:"]
+        lines += [f"  {number}. {_told(one)}" for number, one in enumerate(told.cascade[:MOST_OTHERS], 1)]
+    return lines + _others("On the way it met, and survived:", others)
 
 
 def _others(title: str, causes: Sequence[Cause]) -> list[str]:
@@ -116,6 +161,10 @@ def _line(cause: Cause, indent: str) -> list[str]:
     return lines + [f"{indent}  {_cut(one)}" for one in cause.more]
 
 
+def _called(cause: Cause) -> str:
+    return cause.text.partition(":")[0] if is_exception(cause.text) else "an error"
+
+
 def _told(cause: Cause) -> str:
     times = (
         f"{cause.count} times, {cause.first} to {_end(cause.first, cause.last)}"
@@ -123,7 +172,7 @@ def _told(cause: Cause) -> str:
         else str(cause.first)
     )
     at = f", {cause.first.shown}" if cause.first.shown else ""
-    name = cause.text.partition(":")[0] if cause.name == CALLED_UNKNOWN else cause.name
+    name = _called(cause) if cause.name == CALLED_UNKNOWN else cause.name
     sentence = f"({_cut(cause.text, 120)})" if cause.name == CALLED_UNKNOWN else cause.sentence
     return f"{name}: {sentence} [{times}{at}]"
 
@@ -138,6 +187,8 @@ def _short(told: Diagnosis) -> str:
         return f"  - {name}: its logs name no cause. What was seen from outside: {told.seen}"
     if told.root is None:
         return f"  - {name}: it finished"
+    if told.order:
+        return f"  - {name}: stopped on purpose. {told.order[0].upper()}{told.order[1:]}"
     return f"  - {name}: {told.root.name}. {told.root.sentence} [{told.root.first}]"
 
 
@@ -152,8 +203,7 @@ def _cut(text_: str, most: int = SHOWN) -> str:
 
 
 def _wrapped(text_: str, indent: str) -> list[str]:
-    return textwrap.wrap(text_, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
+    return [_Sentence(indent + text_)]
 
 
 # ---------------------------------------------------------------- JSON
@@ -188,6 +238,7 @@ def _diagnosis(told: Diagnosis) -> dict[str, Any]:
         "step": told.step,
         "root": _cause(told.root) if told.root else None,
         "seen": told.seen or None,
+        "order": told.order or None,
         "cascade": _causes(told.cascade),
         "survived": _causes(told.survived),
     }

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.checkpoints.claims import FencedError, host_of, same_journal, settle_time, writer_name
+from supervisor.checkpoints.writers import FencedError, host_of, same_journal, settle_time, writer_name
 from supervisor.core import facts as f
 from supervisor.core.words import span
 from supervisor.storage.base import StoreError

@@ -151,7 +151,7 @@ def _write(write: Callable[[dict[str, Any]], None], state: State) -> None:
         "wall": round(time.time(), 1),
         "pod": socket.gethostname(),
         "step": state.progress.step,
-        "published": state.published,
+        "published": state.store.published,
     }
     try:
         write(value)

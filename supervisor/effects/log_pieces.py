@@ -17,9 +17,9 @@ import os
 from pathlib import Path
 from typing import IO
 
+from supervisor.effects.log_holes import MIB, first_data
 from supervisor.journal.attempt_logs import PIECE
 
-MIB = 1 << 20
 PIECE_BYTES = 64 * MIB
 ROUND_PIECES = 8  # of one log in one round; what is more has come faster than it can be compressed
 TRUNCATE_AT = 4  # times the limit, where no hole can be punched
@@ -140,26 +140,3 @@ def punch(file: IO[bytes], until: int) -> bool:
         if ctypes.get_errno() != errno.EINTR:
             return False
     return True
-
-
-def data_bytes(path: Path) -> int:
-    """Bytes after the hole at a file's beginning."""
-    try:
-        with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_size - first_data(file)
-    except OSError:
-        return 0
-
-
-def first_data(file: IO[bytes]) -> int:
-    """Where a file's hole ends, to the byte: the rest of the hole's last block is zeros, and no log begins with one."""
-    try:
-        start = os.lseek(file.fileno(), 0, os.SEEK_DATA)
-    except OSError:
-        return os.fstat(file.fileno()).st_size  # nothing but a hole, or nothing at all
-    while block := os.pread(file.fileno(), 64 << 10, start):
-        rest = block.lstrip(b"\0")
-        start += len(block) - len(rest)
-        if rest:
-            break
-    return start

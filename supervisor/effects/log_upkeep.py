@@ -8,10 +8,8 @@ What is written into is only ever captured output: files that the job opened its
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from supervisor.effects.log_pieces import MIB, data_bytes, rotate, squeeze
+from supervisor.effects.log_holes import MIB, data_bytes
 from supervisor.journal.attempt_logs import KEPT, PIECE, attempts, folder_of, waiting
 
 LIVING_BYTES = 64 * MIB  # of a captured log that lives, uncompressed; with a small `max_mb` less
@@ -161,46 +159,7 @@ def _changed(path: Path) -> float:
     return look.st_mtime if look else 0.0
 
 
-# ---------------------------------------------------------------- doing it, in the child
-
-
-def do(task: Task, order: Order) -> str:
-    """Carry one task out; a sentence when something is lost by it. Raises OSError."""
-    if task.work == "forget":
-        for place in waiting(task.path):
-            shutil.rmtree(place, ignore_errors=True)
-        shutil.rmtree(task.path, ignore_errors=True)
-    elif task.work == "delete":
-        task.path.unlink(missing_ok=True)
-    elif task.work == "squeeze" and task.target is not None:
-        squeeze(task.path, task.target)
-    elif task.work == "rotate":
-        return rotate(task.path, order.living_bytes)
-    return ""
-
-
-def main(text: str) -> int:
-    """One round, in a process of its own; prints a sentence for each loss and each failure."""
-    order = Order(**{**json.loads(text), "keep": tuple(json.loads(text)["keep"])})
-    os.nice(19)
-    lock = os.open(Path(order.state_dir) / "attempts", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return 0  # the child of a daemon that died is still at work
-    for task in plan(order):
-        try:
-            said = do(task, order)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            said = f"{task.path} could not be compressed or deleted: {error.strerror}."
-        if said:
-            print(said, flush=True)  # noqa: T201 - this is how it answers
-    return 0
-
-
-# ---------------------------------------------------------------- asking for it, in the daemon
+# ---------------------------------------------------------------- asking for a round
 
 
 class LogUpkeep:
@@ -229,7 +188,7 @@ class LogUpkeep:
             order = Order(**{**asdict(self._order), **changes})
             if not plan(order):
                 return
-            words_ = [sys.executable, "-m", "supervisor.effects.log_upkeep", json.dumps(asdict(order))]
+            words_ = [sys.executable, "-m", "supervisor.effects.log_round", json.dumps(asdict(order))]
             environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LC_ALL") if name in os.environ}
             try:
                 self._child = subprocess.Popen(
@@ -278,7 +237,3 @@ class LogUpkeep:
             pass  # it hangs there itself; whoever reaps it, it does nothing any more
         finally:
             self._lock.release()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -8,15 +8,15 @@ long it is given the weights that the run is at, and where that fails it is ende
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin
 
+from supervisor.base import http
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, UnknownDialectError
 from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
@@ -39,11 +39,6 @@ STOP_S = 60.0
 def engine_dir(state_dir: Path, engine: int) -> Path:
     """Folder of the server's ``engine``-th start."""
     return state_dir / "engines" / f"{engine:04d}"
-
-
-def log_pattern(state_dir: Path) -> str:
-    """Its captured output, of every start."""
-    return str(state_dir / "engines" / "*" / f"{COMPONENT}.log")
 
 
 def last_engine(state_dir: Path) -> int:
@@ -208,7 +203,7 @@ class OwnEngine:
     def _give(self, engine: int, cancelled: threading.Event) -> None:
         try:
             step = self._give_newest(engine, cancelled)
-        except (SupervisorError, OSError, http.client.HTTPException) as error:
+        except (SupervisorError, OSError, http.NoAnswerError) as error:
             if cancelled.is_set() or look_at(self._state_dir, engine).state != "running":
                 return  # its end is told as any other end is
             self._end(self._job(), engine, STOP_S)
@@ -251,27 +246,16 @@ class OwnEngine:
 
 def _answers(url: str) -> bool:
     try:
-        return _request(url, "GET", "/health", b"", timeout_s=5.0) == 200
-    except (OSError, http.client.HTTPException):
+        return http.ask(urljoin(url, "/health"), timeout_s=5.0).status == 200
+    except http.NoAnswerError:
         return False
 
 
 def _call(url: str, path: str, body: Mapping[str, object]) -> None:
-    status = _request(url, "POST", path, json.dumps(body).encode(), timeout_s=CALL_LIMIT_S)
+    headers, data = {"Content-Type": "application/json"}, json.dumps(body).encode()
+    status = http.ask(urljoin(url, path), "POST", headers, timeout_s=CALL_LIMIT_S, body=data).status
     if status != 200:
         raise SupervisorError(f"POST {path} was answered with {status}")
-
-
-def _request(url: str, method: str, path: str, body: bytes, timeout_s: float) -> int:
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=timeout_s)
-    try:
-        connection.request(method, path, body or None, {"Content-Type": "application/json"} if body else {})
-        response = connection.getresponse()
-        response.read(1 << 20)
-        return response.status
-    finally:
-        connection.close()
 
 
 def _note(folder: Path, state: str) -> None:

@@ -35,21 +35,14 @@ def on_stderr(sentence: str) -> None:
 class PatientTransfers(Transfers):
     """As ``Transfers``; a request that fails because the store is away is made again, up to its patience later."""
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        stall_s: float,
-        tell: Callable[[str], None] = on_stderr,
-        patience_s: float | None = None,
-    ) -> None:
+    def __init__(self, environ: Mapping[str, str], stall_s: float, *, patience_s: float | None = None) -> None:
         """``patience_s``: another patience than PATIENCE_S."""
         super().__init__(environ, stall_s)
-        self._tell = tell
         self._patience_s = PATIENCE_S if patience_s is None else patience_s
 
     def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
         """As ``Transfers.run``. Raises StoreAwayError when the patience is over."""
-        outage = _Outage(self._tell, lambda: self.moved_t, self._patience_s)
+        outage = _Outage(lambda: self.moved_t, self._patience_s)
 
         def attempt() -> dict[str, Any]:
             try:
@@ -68,10 +61,10 @@ class PatientTransfers(Transfers):
 class _Outage:
     """One request's waiting: since when, and when a person heard of it."""
 
-    def __init__(self, tell: Callable[[str], None], moved: Callable[[], float], patience_s: float) -> None:
+    def __init__(self, moved: Callable[[], float], patience_s: float) -> None:
         self.reason = ""
         self._patience_s = patience_s
-        self._tell, self._moved = tell, moved
+        self._moved = moved
         self._since: float | None = None
         self._told = float("-inf")
 
@@ -89,10 +82,10 @@ class _Outage:
             self._told = now
             left = span(self._patience_s - away_s)
             reason = self.reason[:1].upper() + self.reason[1:]
-            self._tell(f"{reason}. It is tried again for up to {left} (Ctrl-C ends that; nothing is lost).")
+            on_stderr(f"{reason}. It is tried again for up to {left} (Ctrl-C ends that; nothing is lost).")
         time.sleep(seconds)
 
     def over(self) -> None:
         """The store answers."""
         if self._since is not None:
-            self._tell(f"The store answers again after {span(time.monotonic() - self._since)}.")
+            on_stderr(f"The store answers again after {span(time.monotonic() - self._since)}.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.codec import encode
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.records import Learned, PhaseTimes
@@ -67,13 +68,13 @@ def of_others(found: Mapping[str, bytes], own: str, now_wall: float) -> tuple[Le
 def _ledger(value: Any, now_wall: float) -> Ledger:
     table = _table(value)
     seconds = _table(table.get("seconds"))
-    if not set(seconds) <= set(g.CATEGORIES):
+    if not set(seconds) <= set(k.CATEGORIES):
         raise _WrongError("a category that we do not have")
     began, wall = (_number(table.get(name), now_wall + CLOCKS_APART_S) for name in ("began_wall", "wall"))
     if not FIRST_WALL <= began <= wall:
         raise _WrongError("times that no run has")
     last = table.get("last")
-    if last not in g.CATEGORIES:
+    if last not in k.CATEGORIES:
         raise _WrongError("a category that we do not have")
     floor = table.get("floor")
     ledger = Ledger(
@@ -92,7 +93,7 @@ def _ledger(value: Any, now_wall: float) -> Ledger:
         **{name: _whole(table.get(name)) for name in _COUNTS},
     )
     lows = [first for first, _, _ in ledger.spans]
-    kept = ledger.seconds.get(g.PRODUCTIVE, 0.0)
+    kept = ledger.seconds.get(k.PRODUCTIVE, 0.0)
     walls, resumed = [wall for wall, _ in ledger.starts], [step for _, step in ledger.starts]
     if walls != sorted(walls) or resumed != sorted(set(resumed)):
         raise _WrongError("starts that contradict each other")

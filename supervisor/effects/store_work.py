@@ -16,7 +16,7 @@ from typing import Any
 
 from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.base.secrets import masked
-from supervisor.checkpoints.log_files import pack
+from supervisor.checkpoints.log_packing import pack
 from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -289,7 +289,7 @@ class StoreWork:
             self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
             return
         if left := str(answer.get("left", "")):
-            told = f"the store has the very same bytes, and {left}. So nobody resumes at it here, either."
+            told = f"the store has the same bytes, and {left}. So no pod resumes at it here, either."
             self._post(f.PublishFailed(action.step, told, step_changed=True, left=True))
             return
         seconds = time.monotonic() - began

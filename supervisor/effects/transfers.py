@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.checkpoints.claims import FencedError
 from supervisor.checkpoints.progress import RecentRate
+from supervisor.checkpoints.writers import FencedError
 from supervisor.config.settings import RunFile
 from supervisor.storage.base import StoreError
 

@@ -234,7 +234,7 @@ class _Work:
         if late := self._names("late"):
             told += f" Left behind, since it took too long: {', '.join(late)}."
         if failed := self._names("failed"):
-            told += f" Not to be had: {', '.join(failed)}."
+            told += f" Could not be collected: {', '.join(failed)}."
         return f"{told} {self.trouble}." if self.trouble else told
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.checkpoints.log_files import LOG_LIMIT, UNPACKED_LIMIT, pack
+from supervisor.checkpoints.log_packing import LOG_LIMIT, UNPACKED_LIMIT, pack
 from supervisor.evidence.bundle import MANIFEST
 from supervisor.evidence.recorded import TRACE
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from supervisor.base import http
 from supervisor.evidence.collecting import FILE_BYTES, Sink, output_of, within
 from supervisor.evidence.processes import links_of
 from supervisor.evidence.scene import Scene
@@ -153,22 +153,11 @@ def engine(scene: Scene, sink: Sink) -> None:
 
 
 def _get(url: str, path: str) -> tuple[str, str]:
-    """What one question was answered with, within ``ENGINE_S`` in all; the exchange is left behind then."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=ENGINE_S)
-
-    def exchange() -> tuple[str, str]:
-        try:
-            connection.request("GET", f"{parts.path.rstrip('/')}{path}", headers={"Connection": "close"})
-            answer = connection.getresponse()
-            return f"status {answer.status}", answer.read(PAGE_BYTES).decode(errors="replace")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            return f"no answer ({type(error).__name__}: {error})", ""
-
-    # A server that drips a byte a second keeps each single read within its time-out, and the thread for ever.
-    found = within(ENGINE_S + 0.2, exchange, (f"no answer within {ENGINE_S:g} s", ""))
-    connection.close()
-    return found
+    try:
+        page = http.ask(f"{url.rstrip('/')}{path}", timeout_s=ENGINE_S, limit_bytes=PAGE_BYTES)
+    except http.NoAnswerError as error:
+        return str(error), ""
+    return f"status {page.status}", page.text
 
 
 # ---------------------------------------------------------------- the kernel
@@ -354,7 +343,7 @@ def sockets(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
             if len(rows) > MOST_SOCKETS:
                 continue
             send, receive = (int(part, 16) for part in f[4].split(":"))
-            who = ", ".join(f"{pid} {scene.role(pid)}".strip() for pid in pids[:6]) or "another or nobody"
+            who = ", ".join(f"{pid} {scene.role(pid)}".strip() for pid in pids[:6]) or "another process or none"
             rows.append(
                 f"{state:<12} {local[0]}:{local[1]:<6}  {remote[0]}:{remote[1]:<6}  {send:>6} {receive:>6} {who}"
             )

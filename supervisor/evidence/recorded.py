@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from supervisor.base.errors import SupervisorError
 from supervisor.evidence.collecting import COLLECTOR_BYTES, Sink
 from supervisor.evidence.scene import Scene
-from supervisor.journal.trace import for_others, journal_lines
+from supervisor.journal.trace_lines import for_others, journal_lines
 
 TRACE = "trace.jsonl.gz"
 MOST_BYTES = 24 << 20  # of a trace, unpacked

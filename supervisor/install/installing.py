@@ -12,8 +12,7 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +72,21 @@ class Plan:
     kept: list[str] = field(default_factory=list)
     then: list[str] = field(default_factory=list)
 
+    def write(self, about: str, path: Path, text: str, mode: int, *, old: str = "") -> None:
+        """Write a file, over the ``old`` text where there is one."""
+        before = str(path) if old else "/dev/null"
+        diff = "".join(difflib.unified_diff(old.splitlines(True), text.splitlines(True), before, str(path)))
+        self.steps.append(Step(about, lambda: _write(path, text, mode, replace=bool(old)), diff))
+
+    def remove(self, path: Path, why: str = "") -> None:
+        """Remove a file."""
+        self.steps.append(Step(f"remove {path}{why}", path.unlink))
+
+    def systemctl(self, where: Place, *words: str) -> None:
+        """Tell systemd, unless another root is written to."""
+        if not where.prefix:
+            self.steps.append(Step(f"{_ctl(where)} {' '.join(words)}", lambda: _systemctl(*words)))
+
 
 def why_not(where: Place) -> str:
     """Why nothing can be installed at ``where``, and what to do instead; "" when it can."""
@@ -117,8 +131,8 @@ def plan_install(
             f"systemd {version} is older than {CREDENTIALS_SINCE}: the unit is written without LoadCredential=, so "
             f"keys go into {where.config}/NAME.env and not into /etc/credstore"
         )
-    if reload and not where.prefix:
-        plan.steps.append(Step(f"{_words(where, 'systemctl')} daemon-reload", lambda: _systemctl("daemon-reload")))
+    if reload:
+        plan.systemctl(where, "daemon-reload")
     if run is None or run_file is None:
         plan.then.append(
             f"a run file goes in with: rl-supervisor install --run RUN.toml; it becomes {where.config}/ID.toml"
@@ -135,13 +149,12 @@ def plan_install(
         raise ConfigError(
             f"The store {run.store.url} needs {' and '.join(missing)}, and {where.config}/{name}.env has no value for "
             f"{'it' if len(missing) == 1 else 'them'}. Nothing was done. Next: rl-supervisor install --run {run_file}, "
-            f"put the key into {where.config}/{name}.env, then {_words(where, 'systemctl')} enable --now {unit}"
+            f"put the key into {where.config}/{name}.env, then {_ctl(where)} enable --now {unit}"
         )
     elif now:
-        start = f"{_words(where, 'systemctl')} enable --now {unit}"
-        plan.steps.append(Step(start, lambda: _systemctl("enable", "--now", unit)))
+        plan.systemctl(where, "enable", "--now", unit)
     else:
-        plan.then.append(f"{_words(where, 'systemctl')} enable --now {unit}")
+        plan.then.append(f"{_ctl(where)} enable --now {unit}")
     if where.user and not (Path("/var/lib/systemd/linger") / pwd.getpwuid(os.getuid()).pw_name).exists():
         plan.then.append("`sudo loginctl enable-linger $USER`: without it your units end when you log out")
     return plan
@@ -155,7 +168,7 @@ def plan_uninstall(where: Place, manuals: Iterable[str] = ()) -> Plan:
     """
     plan = Plan()
     if not where.prefix and (running := _running()):
-        stop = f"{_words(where, 'systemctl')} disable --now {running[0]}"
+        stop = f"{_ctl(where)} disable --now {running[0]}"
         raise ConfigError(f"{', '.join(running)} runs. End it first, which also ends its job cleanly: {stop}")
     removed = False
     for name in (SERVICE, SLICE):
@@ -168,19 +181,19 @@ def plan_uninstall(where: Place, manuals: Iterable[str] = ()) -> Plan:
             continue
         removed = True
         for link in sorted(where.at(where.units).glob("*.wants/rl-supervisor@*.service")) if name == SERVICE else ():
-            plan.steps.append(Step(f"remove {link} (the run no longer starts by itself)", link.unlink))
-        plan.steps.append(Step(f"remove {path}", path.unlink))
-    if removed and not where.prefix:
-        plan.steps.append(Step(f"{_words(where, 'systemctl')} daemon-reload", lambda: _systemctl("daemon-reload")))
+            plan.remove(link, " (the run no longer starts by itself)")
+        plan.remove(path)
+    if removed:
+        plan.systemctl(where, "daemon-reload")
     for path in (where.at(where.share / name) for name in manuals):
         if MANUALS_MARK in (text_of(path) or ""):
-            plan.steps.append(Step(f"remove {path}", path.unlink))
+            plan.remove(path)
     going = set()
     config = where.at(where.config)
     for file in sorted(config.glob("*.env")) if os.access(config, os.R_OK) else ():
         if _holds_no_key(file):
             going.add(file)
-            plan.steps.append(Step(f"remove {file} (it holds no key)", file.unlink))
+            plan.remove(file, " (it holds no key)")
     for folder in (config, where.at(where.state)):
         if not folder.is_dir():
             continue
@@ -249,12 +262,11 @@ def _plan_unit(plan: Plan, where: Place, name: str, text: str) -> bool:
     if old == new:
         plan.kept.append(f"{path} is up to date")
         return False
-    about = f"{'replace' if old else 'write'} {path}"
     if old:
         plan.then.append(
             "a daemon that runs takes the new unit when it is started anew; until then it goes on as it is"
         )
-    plan.steps.append(Step(about, lambda: _write(path, new, 0o644, replace=True), _diff(path, old, new)))
+    plan.write(f"{'replace' if old else 'write'} {path}", path, new, 0o644, old=old)
     return True
 
 
@@ -297,8 +309,7 @@ def _plan_run_file(plan: Plan, where: Place, file: Path, run: RunFile) -> str:
             f"or remove it first. Another run? Give it another run.id. Nothing was done."
         )
     else:
-        write = Step(f"write {target}, as {file}", lambda: _write(target, text, 0o640), _diff(target, "", text))
-        plan.steps.append(write)
+        plan.write(f"write {target}, as {file}", target, text, 0o640)
     return run.run.id
 
 
@@ -309,8 +320,7 @@ def _plan_environment(plan: Plan, where: Place, name: str, missing: Sequence[str
         names = f" ({', '.join(missing)})" if missing else ""
         plan.then.append(f"put the keys into {where.config}/{name}.env{names}")
     if not there:
-        about = f"write {path}, mode 600, with the names of what it may hold"
-        plan.steps.append(Step(about, lambda: _write(path, text, 0o600), _diff(path, "", text)))
+        plan.write(f"write {path}, mode 600, with the names of what it may hold", path, text, 0o600)
         return
     mode = path.stat().st_mode & 0o777 if path.exists() else 0
     plan.kept.append(f"{path} is left as it is" + (f"; others can read it: chmod 600 {path}" if mode & 0o077 else ""))
@@ -342,12 +352,6 @@ def _checked(path: Path) -> RunFile:
 # ---------------------------------------------------------------- files
 
 
-def _diff(path: Path, old: str, new: str) -> str:
-    before = str(path) if old else "/dev/null"
-    lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), before, str(path))
-    return "".join(lines)
-
-
 def _make_folder(folder: Path, mode: int) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir()
@@ -357,24 +361,18 @@ def _make_folder(folder: Path, mode: int) -> None:
 def _write(path: Path, text: str, mode: int, *, replace: bool = False) -> None:
     """Whole or not at all; without ``replace`` FileExistsError when something is there by now."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _temporary(path, mode) as part:
-        with part.open("w", encoding="utf-8") as file:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         if replace:
             part.replace(path)
         else:
             path.hardlink_to(part)
-
-
-@contextmanager
-def _temporary(path: Path, mode: int) -> Iterator[Path]:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-    try:
-        part.chmod(mode)
-        yield part
     finally:
         part.unlink(missing_ok=True)
 
@@ -382,8 +380,8 @@ def _temporary(path: Path, mode: int) -> Iterator[Path]:
 # ---------------------------------------------------------------- systemd
 
 
-def _words(where: Place, program: str) -> str:
-    return f"{program} --user" if where.user else program
+def _ctl(where: Place) -> str:
+    return "systemctl --user" if where.user else "systemctl"
 
 
 def _running() -> list[str]:

@@ -18,15 +18,15 @@ CLOCK_SLACK_S = (
 )
 
 
-def numbered(parent: Path, prefix: str = "step_") -> dict[int, Path]:
-    """Entries of ``parent`` called ``<prefix>N``, by N. Empty when it does not exist; raises OSError otherwise."""
+def numbered(parent: Path) -> dict[int, Path]:
+    """Entries of ``parent`` called ``step_N``, by N. Empty when it does not exist; raises OSError otherwise."""
     found: dict[int, Path] = {}
     try:
         with os.scandir(parent) as entries:
             for entry in entries:
-                rest = entry.name.removeprefix(prefix)
-                if entry.name.startswith(prefix) and NUMBER.fullmatch(rest):
-                    found[int(rest)] = parent / entry.name
+                name, _, number = entry.name.partition("_")
+                if name == "step" and NUMBER.fullmatch(number):
+                    found[int(number)] = parent / entry.name
     except (FileNotFoundError, NotADirectoryError):
         return {}
     return found

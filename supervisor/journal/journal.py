@@ -355,7 +355,10 @@ class Journal:
                     "INSERT INTO actions (observation, wall, action) VALUES (?, ?, ?)",
                     (number, observation.wall, text),
                 )
-            if before.incident is not after.incident or before.incidents is not after.incidents:
+            if (
+                before.incidents.open is not after.incidents.open
+                or before.incidents.closed is not after.incidents.closed
+            ):
                 self._put_incidents(before, after)
         self.row = number
 
@@ -371,14 +374,16 @@ class Journal:
             raise
 
     def _put_incidents(self, before: State, after: State) -> None:
-        known = {one.id for one in before.incidents} | ({before.incident.id} if before.incident else set())
-        for one in after.incidents:
+        known = {one.id for one in before.incidents.closed} | (
+            {before.incidents.open.id} if before.incidents.open else set()
+        )
+        for one in after.incidents.closed:
             if one.id not in known:  # over as soon as it was told
                 self._db.execute(
                     "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?)",
                     (one.id, one.opened, one.closed, one.attempt, one.cause, one.sentence),
                 )
-        old, new = before.incident, after.incident
+        old, new = before.incidents.open, after.incidents.open
         if old is not None and (new is None or new.id != old.id):
             self._db.execute("UPDATE incidents SET closed = ? WHERE id = ?", (after.now, old.id))
         if new is not None:

@@ -19,7 +19,8 @@ from supervisor.core.decide import decide
 from supervisor.core.evolve import replace as evolve
 from supervisor.core.observe_only import held_back
 from supervisor.core.state import State
-from supervisor.journal.trace import Line, Trace, TraceError, dump
+from supervisor.journal.trace import Line, Trace, dump
+from supervisor.journal.trace_lines import TraceError
 
 SOURCE = "replay"  # of observations that are in no trace
 AFTERWARDS_S = 60.0  # for so long ticks and answers go on after the last line of a trace

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from supervisor.base.errors import SupervisorError
 from supervisor.jobs.base import Component, StartRequest
-from supervisor.preflight import asking, environments, installed
+from supervisor.preflight import environments, installed
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.refusals import Refusal, refusals
 from supervisor.preflight.subject import Subject
 from supervisor.primerl import command, open_job
+from supervisor.process import ask_program
 
 FLAG = re.compile(r"^    dry_run\b", re.MULTILINE)
 DUMP = re.compile(r"^    dump_config\b", re.MULTILINE)
@@ -47,7 +48,7 @@ def findings(
     if start is None:
         return ()
     try:
-        answer = asking.ask(start.argv, cwd=start.cwd, env=start.env, timeout_s=timeout_s, unwanted=unwanted)
+        answer = ask_program.ask(start.argv, cwd=start.cwd, env=start.env, timeout_s=timeout_s, unwanted=unwanted)
     except OSError as error:
         return [Finding("dry-run-failed", f"{start.argv[0]} cannot be run ({error.strerror}).")]
     if answer.code is None:
@@ -95,7 +96,7 @@ def _split(subject: Subject) -> bool:
 # ---------------------------------------------------------------- what it said
 
 
-def _translated(subject: Subject, answer: asking.Answer) -> Iterator[Finding]:
+def _translated(subject: Subject, answer: ask_program.Answer) -> Iterator[Finding]:
     refused = refusals(answer.text)
     for one in refused:
         yield from _finding(subject, one)

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.toml_positions import Key
-from supervisor.preflight import asking, installed, look
+from supervisor.preflight import installed, look
 from supervisor.preflight.beside import side_by_side
 from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import Packages
 from supervisor.preflight.subject import Subject
 from supervisor.primerl import command
+from supervisor.process import ask_program
 
 LISTS = (
     *(("orchestrator", "env"), ("orchestrator", "train", "env"), ("orchestrator", "eval", "env")),
@@ -298,7 +299,7 @@ def _asked(
     place = where(subject, one)
     env = subject.site.environ or look.needs(subject.run_file, None, os.environ).environ
     try:
-        answer = asking.ask(words, cwd=folder or Path("/"), env=env, timeout_s=timeout_s, unwanted=unwanted)
+        answer = ask_program.ask(words, cwd=folder or Path("/"), env=env, timeout_s=timeout_s, unwanted=unwanted)
     except OSError as error:
         yield Finding("environment-not-asked", f"{python} cannot be run ({error.strerror}).", place)
         return

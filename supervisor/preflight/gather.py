@@ -7,7 +7,10 @@ mends one line wants to know of the next one now, and not after the next attempt
 from __future__ import annotations
 
 import re
+import shlex
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -301,7 +304,22 @@ def _config_text(source: Source) -> _Read:
     better = mended(source.path, text)
     # A mended text has its lines where they were.
     positions = key_positions(better.text)
-    return _Read(ConfigText(source.path, source.table, text, better.data, positions), better.findings)
+    return _Read(
+        ConfigText(source.path, source.table, text, better.data, positions), [*_mark(source.path), *better.findings]
+    )
+
+
+def _mark(path: Path) -> Iterator[Finding]:
+    """Some editors begin a file with a mark that they do not show, and Python's readers of TOML and JSON refuse it."""
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(BOM_UTF8)) != BOM_UTF8:
+            return
+    kind = "json" if path.suffix == ".json" else "toml"
+    told = (
+        f"{path.name} begins with a byte order mark (U+FEFF), and prime-rl's {kind.upper()} reader refuses that. "
+        f"Remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {shlex.quote(str(path))}"
+    )
+    yield Finding(f"{kind}-syntax", told, Where(str(path), 1))
 
 
 def _not_hosted(file: _Read) -> _Read:

@@ -210,7 +210,7 @@ def _resume(dialect: Dialect, step: int | None) -> Iterator[Added]:
                 "ckpt.resume_step",
             )
         )
-        yield Added((flag, str(step)), key, "the newest step whose every file was verified")
+        yield Added((flag, str(step)), key, "the newest step with every file verified")
 
 
 def _folders(run: RunFile, dialect: Dialect) -> Iterator[Added]:

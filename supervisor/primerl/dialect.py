@@ -51,8 +51,6 @@ class Dialect:
     titles: bool
     sigterm: bool
     """True: SIGTERM to the launcher takes its whole tree along."""
-    uv_children: bool
-    """True: the launcher starts its children with `uv run`."""
     first_step: Literal[0, 1]
     """Number of the first training step. 0: step_N has N updates done and the next step is N; 1: step N is done."""
 

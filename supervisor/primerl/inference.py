@@ -66,7 +66,7 @@ def problems(run: RunFile, dialect: Dialect, settings: Settings, both: Settings)
         )
     if run.job.engine_url:
         yield (
-            '[job] engine_url names a server of somebody else, and recovery.inference = "own-role" starts one: '
+            '[job] engine_url names a server of another program, and recovery.inference = "own-role" starts one: '
             "take one of the two out."
         )
     if run.job.inference_config is None:
@@ -116,7 +116,9 @@ def _truth(settings: Settings, *paths: str) -> bool:
 def _gpus(run: RunFile, both: Settings) -> Iterator[str]:
     inference, trainer = run.gpus.inference, run.gpus.trainer
     if not inference or not trainer:
-        yield 'recovery.inference = "own-role" needs [gpus] inference and trainer in the run file: say which are whose.'
+        yield (
+            'recovery.inference = "own-role" needs [gpus] inference and trainer in the run file: name the GPUs of each.'
+        )
         return
     if shared := set(map(str, inference)) & set(map(str, trainer)):
         yield (

@@ -15,7 +15,7 @@ from typing import Any
 
 from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import masked
-from supervisor.config.settings import RUN_ID
+from supervisor.config.run_place import RUN_ID
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.launch_gpus import chosen, gpu_part, names_gpus, numbers, whole
 

@@ -93,7 +93,6 @@ def dialect_of(read: Read, where: str) -> Dialect:
         liveness='"/liveness"' in read("inference/vllm/server.py"),
         titles="PRIME_RL_PROC_PREFIX" in process,
         sigterm="sigterm_handler" in launcher,
-        uv_children=bool(re.search(r'_cmd = \[\s*"uv",\s*"run"', launcher)),
         first_step=1
         if any(re.search(r"\bstep: int = 1\b", text) for text in (read("trainer/ckpt.py"), read("trainer/runs.py")))
         else 0,

@@ -72,7 +72,6 @@ class VerifiersJob(EngineWithJob):
             markers=MARKERS,
             quiet_s=run.supervision.quiet,
         )
-        self._bar_total: int | None = None
 
     # ---------------------------------------------------------------- what it is
 

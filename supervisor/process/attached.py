@@ -77,7 +77,7 @@ def read(folder: Path) -> list[Attached]:
 
 
 def living(folder: Path) -> Attached | None:
-    """The record in an attempt's folder whose process lives; None when it was not attached, or is over."""
+    """The record in an attempt's folder of a living process; None when it was not attached, or is over."""
     return next((record for record in read(folder) if record.alive), None)
 
 
@@ -90,7 +90,7 @@ def components(folder: Path) -> list[str]:
 def look(folder: Path, component: str) -> ShimState:
     """What became of a component: ``launch.look`` for one of ours, here for one that was attached.
 
-    An attached process that is gone is "lost": nobody can tell us how it ended.
+    An attached process that is gone is "lost": how it ended is unknown.
     """
     record = next((one for one in read(folder) if one.component == component), None)
     if record is None:

@@ -27,7 +27,7 @@ from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, 
 from supervisor.base.secrets import masked_list, remember_environment
 from supervisor.jobs.base import Component
 from supervisor.process import own_cgroup, ports, shim, transient
-from supervisor.process.nanny import NANNY
+from supervisor.process.known_names import NANNY
 from supervisor.process.survivors import (
     ATTEMPT_MARKER,
     RUN_MARKER,
@@ -91,7 +91,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     set, a stop waits behind this start, which waits for no port any more.
 
     Raises ConfigError (a person has to act), TryAgainError (no memory, no process slots, a port that it needs is
-    somebody's) and PodUnfitError (the shim cannot run here). After any of them nothing of the component is alive.
+    taken) and PodUnfitError (the shim cannot run here). After any of them nothing of the component is alive.
     """
     attempt_dir = attempt_dir.absolute()
     check(component)

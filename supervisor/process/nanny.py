@@ -16,17 +16,17 @@ What it promises
   one, and that the job ends. Who has not ended with 0 by then, or had died before, may have left one behind: one more
   is started, once, and told the same. Does that one fail, too, the shims below us are told. Then the end is 0; 75 only
   where something of the job lives on even so.
-- A daemon whose loop does not turn is killed, and nothing else is: as under systemd it says so with each turn, in the
+- A daemon that hangs is killed, and nothing else is: as under systemd it says so with each turn, in the
   same words (sd_notify(3)) on a socket of ours, from when it is up, and 120 s of silence are enough. Counted is only
   time in which we ran ourselves: a machine or a container that sleeps is no silence.
-- As process 1 it does not end with 93 under a living job, since its end is everybody's: it waits for the job's end.
-  SIGHUP then tries the daemon again (somebody has mended the run file).
+- As process 1 it does not end with 93 under a living job, since its end ends all: it waits for the job's end.
+  SIGHUP then tries the daemon again (a person has mended the run file).
 
 Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVISOR_BACKOFF`` (the first wait, seconds),
 ``RL_SUPERVISOR_WATCHDOG`` (seconds of silence, 10 at least; 0: it is not watched),
 ``RL_SUPERVISOR_PID_FILE`` (removed at the end), ``RL_SUPERVISOR_CUT_LOG`` (the file that stderr goes to: above 50 MB it
-is copied to FILE.1 and emptied). The daemon is given ``RL_SUPERVISOR_NANNY``: our pid and start time. Where somebody
-else's ``NOTIFY_SOCKET`` is set it speaks to that one, and we do not watch.
+is copied to FILE.1 and emptied). The daemon is given ``RL_SUPERVISOR_NANNY``: our pid and start time. Where another
+program's ``NOTIFY_SOCKET`` is set it speaks to that one, and we do not watch.
 """
 # ruff: noqa: PTH102, PTH106, PTH108, PTH110, PTH116, PTH123, PTH208
 # (pathlib would cost a third of this program's memory and start-up time)
@@ -79,7 +79,7 @@ def next_wait(wait_s: float, lived_s: float, first_s: float) -> float:
 
 
 def seconds(text: str) -> float:
-    """The first wait that somebody wishes, 0.05 to 300 s; the usual one for what is no number."""
+    """The first wait that is asked for, 0.05 to 300 s; the usual one for what is no number."""
     try:
         wished = float(text)
     except ValueError:
@@ -88,7 +88,7 @@ def seconds(text: str) -> float:
 
 
 def watch_of(text: str) -> float:
-    """For how long somebody wishes a daemon to be silent at most, in seconds; 0 when it is not to be watched."""
+    """For how long a daemon may be silent at most, in seconds; 0 when it is not to be watched."""
     try:
         wished = float(text)
     except ValueError:
@@ -156,7 +156,7 @@ def holds(pid: int, variable: str) -> bool:
 
 def shims_below(parent: int, variable: str) -> list[int]:
     """The job's shims that are ``parent``'s children: by their process names (``rl-shim``, later ``rl-exit N``), which
-    anybody may take, and by the variable that our daemon gives them and neither their jobs nor another run's have.
+    any process may take, and by the variable that our daemon gives them and neither their jobs nor another run's have.
     """
     found = []
     for name in os.listdir("/proc"):
@@ -181,7 +181,7 @@ class Voice:
         self.patience_ms = 1000
 
     def say(self, level: str, sentence: str) -> None:
-        """Say it, or nobody hears it."""
+        """Say it, or drop it."""
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}+00:00"
         record = {"time": stamp, "level": level, "event": "nanny", "sentence": sentence}
@@ -234,7 +234,7 @@ def forget(folder: str) -> None:
         os.unlink(f"{folder}/notify")
         os.rmdir(folder)
     except OSError:
-        pass  # somebody tidied /tmp
+        pass  # /tmp was tidied
 
 
 class Beat:
@@ -277,10 +277,10 @@ class Beat:
             while True:
                 words, more, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(12))
                 who = [int.from_bytes(data[:4], sys.byteorder) for _, kind, data in more if kind == SCM_CREDENTIALS]
-                if self.pid and who == [self.pid]:  # anybody on this machine may send to it
+                if self.pid and who == [self.pid]:  # any user of this machine may send to it
                     self.hear(words.split(b"\n"))
         finally:
-            self.allowed_s = None  # nobody listens: whatever the daemon says, it would seem silent
+            self.allowed_s = None  # no reader: whatever the daemon says, it would seem silent
 
     def hear(self, words: list[bytes]) -> None:
         """One datagram of the daemon's."""
@@ -299,7 +299,7 @@ class Beat:
         """Has it been silent for too long?"""
         now, before, heard = time.monotonic(), self.looked, self.seen
         self.looked, self.seen = now, self.count
-        # Where somebody tidied /tmp, the daemon cannot be heard.
+        # Where /tmp was tidied, the daemon cannot be heard.
         if self.allowed_s is None or self.seen != heard or not (self.address[0] == "@" or os.path.exists(self.address)):
             self.silent_s = 0.0
         else:  # who slept for longer, with the whole container, has not listened either
@@ -341,7 +341,7 @@ class Nanny:
         self.looked = time.monotonic()
 
     def run(self) -> int:
-        """Until the run is over or somebody ends it; returns the exit code."""
+        """Until the run is over or ended; returns the exit code."""
         os.umask(0o027)  # for the old part of the log
         # Blocked and only ever taken in `turn`: none is lost, and process 1 gets those that have no handler as well.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by the parent, it would take every exit status with it
@@ -419,7 +419,7 @@ class Nanny:
         return self.code
 
     def watch(self) -> None:
-        """End a daemon whose loop does not turn; only itself, since the job is not its fault."""
+        """End a daemon that hangs; only itself, since the job is not its fault."""
         if self.beat is None or not self.daemon:
             return
         hung = self.beat.hung()

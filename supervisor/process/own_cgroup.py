@@ -1,6 +1,6 @@
 """The control group (cgroup v2) that one component has to itself: made, found, killed as a whole, removed.
 
-``cgroup.kill`` is the one way to end a tree that forks faster than anybody can list it: the kernel marks the whole
+``cgroup.kill`` is the one way to end a tree that forks faster than it can be listed: the kernel marks the whole
 group, and a process that is being forked in that moment dies as well (Documentation/admin-guide/cgroup-v2.rst; Linux
 5.14 and newer). A transient systemd service has such a group anyway. Elsewhere one is made below our own, where that
 is ours to divide: see ``make``. Everything works without it, so every failure here only means "none".

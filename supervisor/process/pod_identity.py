@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.checkpoints.claims import UNKNOWN
+from supervisor.checkpoints.writers import UNKNOWN
 from supervisor.process import shim
 
 INSTANCE = ("VAST_CONTAINERLABEL", "VAST_CONTAINER_ID", "RUNPOD_POD_ID")
@@ -30,7 +30,7 @@ _NO_UUID = ("03000200-0400-0500-0006-000700080009", "12345678-1234-5678-90ab-cdd
 
 
 def place(environ: Mapping[str, str], state_dir: Path, root: Path = Path("/")) -> str:
-    """For ``claims.writer_name``: the instance, then this boot of it; zeros for a half that cannot be known.
+    """For ``writers.writer_name``: the instance, then this boot of it; zeros for a half that cannot be known.
 
     ``root``: where ``proc`` and ``sys`` are, for tests.
     """

@@ -1,7 +1,7 @@
 """The TCP ports that a component will listen on: free before it is launched, or a sentence on who holds them.
 
 An engine that finds its port taken dies minutes later, after it has loaded its weights, with an error deep in a log; or
-worse, the orchestrator talks to somebody else's engine.
+worse, the orchestrator talks to another user's engine.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def wait_until_free(
     hosts: Mapping[int, str] | None = None,
     unwanted: Event | None = None,
 ) -> None:
-    """Until nobody listens on ``ports``. TryAgainError names who does when patience (seconds) ends.
+    """Until no process listens on ``ports``. TryAgainError names who does when patience (seconds) ends.
 
-    It ends no one: a process of this run would have been ended by the stop before, so whoever holds a port here is
-    somebody else. ``hosts``: where a port is bound at one address alone. ``unwanted``: when set, nobody wants the start
+    It ends no one: a process of this run would have been ended by the stop before, so the holder of a port here is
+    a stranger. ``hosts``: where a port is bound at one address alone. ``unwanted``: when set, the start is not wanted
     any more (a stop waits behind it), and the wait ends at once, also with a TryAgainError.
     """
     until = time.monotonic() + patience_s
@@ -96,8 +96,8 @@ def listeners(ports: Iterable[int], hosts: Mapping[int, str] | None = None) -> l
 
 
 def addresses_of(host: str) -> frozenset[Address]:
-    """The addresses that a server binds which is told ``host``; empty: all of them, or nobody knows without asking a
-    name server, whose silence would hold up the start.
+    """The addresses that a server binds which is told ``host``; empty: all of them, or unknown without asking a name
+    server, which could hold up the start.
     """
     names = LOOPBACK if host.lower() == "localhost" else (host.strip("[]"),)
     try:
@@ -120,7 +120,7 @@ def _in_the_way(listens: Address, wanted: frozenset[Address]) -> bool:
 
 
 def with_pids(found: Sequence[Listener]) -> list[Listener]:
-    """The same with the processes that hold them: one pass over everybody's open files."""
+    """The same with the processes that hold them: one pass over all open files."""
     holders: dict[str, list[int]] = {f"socket:[{one.inode}]": [] for one in found}
     for pid, link in _open_links():
         if link in holders and pid not in holders[link]:

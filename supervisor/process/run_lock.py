@@ -1,9 +1,10 @@
 """The lock that lets one daemon at a time watch a run, and what is done where its holder has lost its nanny.
 
-A nanny that is killed leaves its daemon behind: the run goes on, and nobody starts that daemon again. The next nanny's
+A nanny that is killed leaves its daemon behind: the run goes on, and nothing starts that daemon again. The next nanny's
 daemon finds the lock held. It then waits for the lock, and hands on to the holder what it is told meanwhile: ``kill
-$(cat pid_file)`` ends the run, whoever watches it. The holder, which sees that its nanny is gone, gives its place at a
-calm moment to the one that waits, whose nanny starts and watches the daemon from then on. The job is not touched.
+$(cat pid_file)`` ends the run, whichever daemon watches it. The holder, which sees that its nanny is gone, gives its
+place at a calm moment to the one that waits; that one's nanny starts and watches the daemon from then on. The job is
+not touched.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import IO
 from supervisor.base import logs
 from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.process import shim
-from supervisor.process.nanny import NANNY
+from supervisor.process.known_names import NANNY
 from supervisor.process.survivors import Identity, alive, send
 
 WANTED = "lock.wanted"
-"""Beside the lock, while somebody waits for it: who that is. The holder takes it away when it gives its place."""
+"""Beside the lock: the process that waits for it. The holder takes it away when it gives its place."""
 ENDING = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.5
 
 
 def take(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[str]:
-    """The lock's open file, to be kept. Waits only below a nanny, and only for a holder whose own nanny is gone.
+    """The lock's open file, to be kept. Waits only below a nanny, and only for a holder without its nanny.
 
     Raises TryAgainError while another daemon watches the run, and ConfigError where the folder cannot be written.
     """
@@ -106,8 +107,8 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
     logs.say(
         "warning",
         "lock",
-        f"Run {run_id} is watched by pid {holder[0]}, which nobody would start again: its nanny is gone. This one "
-        "takes its place; until then SIGTERM is handed on to it.",
+        f"The daemon of run {run_id} (pid {holder[0]}) has lost the parent that restarts it. This process waits to "
+        "replace it, and passes SIGTERM on to it until then.",
     )
     given = False
     try:
@@ -141,18 +142,20 @@ def _try(handle: IO[str]) -> bool:
 
 
 def _write(handle: IO[str], nanny: Identity | None) -> None:
-    """Who holds it and by whom it is started again; a full disk costs the line and nothing else."""
+    """The holder and its nanny; a full disk costs the line and nothing else."""
     words = [f"{os.getpid()}-{shim.start_ticks(os.getpid()) or 0}", *([f"{nanny[0]}-{nanny[1]}"] if nanny else [])]
     try:
         handle.truncate(0)
         handle.write(" ".join(words) + "\n")
         handle.flush()
     except OSError:
-        logs.say("warning", "lock", "The lock's file takes no line: a daemon that finds it held cannot say by whom.")
+        logs.say(
+            "warning", "lock", "The lock's file cannot be written: another daemon cannot say which process holds it."
+        )
 
 
 def read(path: Path) -> tuple[Identity | None, Identity | None]:
-    """The holder and its nanny, as far as the file says. A line of another boot or container names nobody alive."""
+    """The holder and its nanny, as the file says. A line of another boot or container names no living process."""
     try:
         words = path.read_text(errors="replace").split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Shared-memory files that a killed engine leaves in /dev/shm, and removing only those that are provably nobody's.
+"""Removes shared-memory files that a killed engine left in /dev/shm, but only those that provably belong to no process.
 
 A stale segment makes the next vLLM hang for half an hour (prime-rl issue 2331), so they have to go; a segment of
 another run on the same pod must stay. A file goes when it is ours by user, was made since the attempt began, and no
@@ -89,7 +89,7 @@ def _readable(process: Process, until: float) -> bool:
 
 
 def remove_stale(since_wall: float | None, ours: frozenset[File], *, brief: bool = False) -> list[str]:
-    """Remove segments that nobody holds; returns their paths.
+    """Remove segments that no process holds; returns their paths.
 
     ``since_wall``: when the attempt began (Unix time); None when that is unknown, and then only ``ours`` go.
     ``ours``: what processes of the attempt held before they were stopped. ``brief``: nothing is waited for, since this
@@ -107,7 +107,7 @@ def remove_stale(since_wall: float | None, ours: frozenset[File], *, brief: bool
     others = {path: file for path, file in candidates.items() if file not in ours and not _maker_lives(path)}
     if not others or shared_with_unseen():
         return removed
-    # Held in the first look or in the second: somebody's.
+    # Held in the first look or in the second: in use.
     first = _look_at_all()
     if first.blind or first.files.issuperset(others.values()):
         return removed
@@ -142,7 +142,7 @@ def _remove(files: dict[Path, File], held: frozenset[File]) -> list[str]:
 
 
 def _look_at_all() -> Held:
-    """What everybody holds; looked at again for a while where somebody could not be looked into."""
+    """What all processes hold; looked at again for a while where one could not be looked into."""
     until = time.monotonic() + BLIND_PATIENCE_S
     while (held := held_by(table().values())).blind and time.monotonic() < until:
         time.sleep(0.1)
@@ -150,7 +150,7 @@ def _look_at_all() -> Held:
 
 
 def _maker_lives(path: Path) -> bool:
-    """A tensor in a queue is open in no process while it waits there, and belongs to its living maker all the same."""
+    """A tensor in a queue is open in no process while it waits there, and belongs still to its living maker."""
     named = MADE_BY.match(path.name)
     maker = look_at(int(named[1])) if named else None
     return maker is not None and not maker.dead

@@ -234,7 +234,7 @@ def become_the_job(spec: Spec, output: int, go: int, failed: int) -> NoReturn:
         step = "cwd"
         os.chdir(spec["cwd"])
         if not os.read(go, 1):
-            os._exit(125)  # the shim died before it had written the record: a job that nobody knows must not run
+            os._exit(125)  # the shim died before it had written the record: an unknown job must not run
         step = "exec"
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
     except BaseException as error:
@@ -352,7 +352,7 @@ class Shim:
     def enter_cgroup(self) -> str | None:
         """Put the child, which has not begun yet, into its control group; returns the folder, None without one.
 
-        The shim stays outside: a kill of the whole group leaves somebody to write down how the child ended.
+        The shim stays outside: a kill of the whole group leaves it to write down how the child ended.
         """
         folder = self.spec.get("cgroup")
         if not folder:
@@ -422,7 +422,7 @@ class Shim:
             if os.path.isdir(os.path.dirname(path)):
                 self.unwritten[name] = data
                 return
-        self.unwritten.pop(name, None)  # written, or the whole folder was removed and nobody waits for it
+        self.unwritten.pop(name, None)  # written, or the whole folder was removed and no daemon waits for it
 
     def take(self, signum: int) -> None:
         """One signal that came to the shim."""
@@ -449,7 +449,7 @@ class Shim:
 
 
 def children_of(parent: int) -> list[int]:
-    """Pids whose parent is ``parent``, unreaped ones included."""
+    """Pids of the children of ``parent``, unreaped ones included."""
     found = []
     for name in os.listdir("/proc"):
         fields = stat_fields(int(name)) if name.isdigit() else None

@@ -20,7 +20,7 @@ from supervisor.process.survivors import Belongings, Identity, Process, alive, d
 
 LEAST_KILL_S = 15.0  # tearing down a GPU context with hundreds of gigabytes of pinned memory takes seconds
 MOST_KILL_S = 60.0
-ORPHAN_PATIENCE_S = 20.0  # nobody coordinates orphans: what has not ended by then never will
+ORPHAN_PATIENCE_S = 20.0  # orphans have no coordinator: what has not ended by then never will
 SHIM_PATIENCE_S = 3.0
 SURE_LOOKS = 2  # one look may miss a process that was forked, and its parent, which ended, in the same moment
 FORKING_PATIENCE_S = 1.0  # what is still there after so many SIGKILLs forks faster than we look, or hangs
@@ -111,7 +111,7 @@ def _ask(tree: Belongings, signum: int, until: float, hurry: Event | None) -> No
     """Send one signal and wait until everything is gone or patience ends.
 
     It goes to the components' own processes alone: a launcher that is asked takes the rest down in its order. Once
-    those are gone, each orphan gets it too, since nobody else will tell it.
+    those are gone, each orphan gets it too, since no other process tells it.
     """
     told: set[Identity] = set()
     poll = FIRST_POLL_S

@@ -16,7 +16,7 @@ DRIVER = Path("/dev/nvidiactl")
 
 
 def told(pid: int) -> str:
-    """``pid 4711 of user anna (python serve.py)``: what a person needs to find out whose it is."""
+    """``pid 4711 of user anna (python serve.py)``: what a person needs to find its owner."""
     try:
         owner = user_name(Path(f"/proc/{pid}").stat().st_uid)
     except OSError:

@@ -55,7 +55,7 @@ class Process:
 
     @property
     def dead(self) -> bool:
-        """A zombie whose threads are gone too. One whose thread hangs in the driver still holds its GPU memory."""
+        """A zombie without living threads. One with a thread that hangs in the driver still holds its GPU memory."""
         return self.state in "ZX" and self.threads <= 1
 
 
@@ -264,7 +264,7 @@ class Belongings:
 
 
 def may_be_recycled(forks_then: int | None) -> bool:
-    """May a number that was given away when the machine had forked so often belong to somebody else by now?
+    """May a number that was given away when the machine had forked so often belong to another process by now?
 
     Numbers are given in a circle of ``pid_max``. Half of it is left out of account, for numbers in use are skipped.
     """

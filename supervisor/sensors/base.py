@@ -1,7 +1,7 @@
 """How a sensor is asked to look: one outstanding look at a time, with a deadline, in threads of its own.
 
 A look may hang for ever (a broken GPU driver, a dead mount, a process whose memory map is locked). Then the sensor says
-*unknown* through its ``Looker`` and nobody else waits.
+*unknown* through its ``Looker`` and no other sensor waits.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from supervisor.core.facts import Fact, LocalStep, LocalSteps
 from supervisor.jobs.base import StepCheck
 from supervisor.sensors.base import Clock
 
-RECHECK_S = 60.0  # an incomplete step whose files have not changed is checked again after this
+RECHECK_S = 60.0  # an incomplete step with unchanged files is checked again after this
 
 
 class Steps(Protocol):
@@ -93,10 +93,6 @@ class CheckpointSensor:
     def unknown(self, reason: str) -> Sequence[Fact]:
         self._said = None
         return (LocalSteps(reason=reason),)
-
-    def repeat(self) -> None:
-        """Say everything at the next look, changed or not (``Survey`` asks for it). Then ``Looker.wake``."""
-        self._said = None
 
     def used_bytes(self) -> int | None:
         """Size of all local steps at the last look that succeeded. Safe in any thread."""

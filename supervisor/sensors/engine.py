@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from supervisor.core.facts import EngineLook, Fact
 from supervisor.jobs.base import Engine
 from supervisor.sensors.base import Clock
-from supervisor.sensors.http import Answer, Endpoint, ask, endpoint
+from supervisor.sensors.engine_answer import Answer, Endpoint, ask, endpoint
 from supervisor.sensors.processes import connections_to
 from supervisor.sensors.vllm_metrics import EngineCounters, parse
 
@@ -105,7 +105,7 @@ class EngineSensor:
     # ------------------------------------------------------------ parts of a look
 
     def _forget_process(self) -> None:
-        """Nothing listens: whoever answers next is another process, and what the last one was asked is void."""
+        """Nothing listens: the next to answer is another process, and what the last one was asked is void."""
         self._liveness.drop()
         self._canary.drop()
         self._liveness_absent = not self._liveness_known
@@ -156,10 +156,7 @@ class EngineSensor:
 
     def _ask(self, path: str, timeout_s: float, limit_bytes: int = 64 << 10, body: bytes | None = None) -> Answer:
         with self._own_ports.one() as opened:
-            method = "GET" if body is None else "POST"
-            return ask(
-                self._server, method, path, timeout_s=timeout_s, limit_bytes=limit_bytes, body=body, opened=opened
-            )
+            return ask(self._server, path, timeout_s=timeout_s, limit_bytes=limit_bytes, body=body, opened=opened)
 
     def _ask_canary(self, timeout_s: float) -> Answer:
         model = self._model

@@ -69,7 +69,7 @@ class Tail:
         self.fd = fd
         self.key = (look.st_dev, look.st_ino)
         self.nameless = False  # no source's pattern leads to it any more
-        self.deleted = False  # nobody can open it again, and its inode may soon be another file's
+        self.deleted = False  # it cannot be opened again, and its inode may soon be another file's
         self.last_wanted = 0.0  # when it last had a name, or brought something
         self.passed_over = 0  # bytes that were too many to be read
         self.behind = False  # the last read was ended by its budget
@@ -205,7 +205,7 @@ class Follower:
             self._orphans.append(position)
         self.overlooked = 0  # files beyond MAX_FILES that are not followed
         self.behind = False  # the last read left something unread
-        self.ended = False  # nobody writes any more, and what the last lines say is waited for
+        self.ended = False  # no process writes any more, and what the last lines say is waited for
         self._late = late
 
     def discover(self) -> None:

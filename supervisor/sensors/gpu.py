@@ -228,7 +228,7 @@ class GpuSensor:
             device.failures += 1
             gone = error.value == nvml.NVML_ERROR_GPU_IS_LOST
             if not gone and not gpus:
-                raise error  # nobody answers: that is the driver, and not a GPU
+                raise error  # none answers: that is the driver, and not a GPU
             if (
                 device.role == "other"
                 or not device.seen

@@ -1,4 +1,4 @@
-"""One look at all GPUs and their driver, in a child process: a broken driver can hang or crash whoever asks it."""
+"""One look at all GPUs and their driver, in a child process: a broken driver can hang or crash its caller."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class GpuSurvey:
 
 def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) -> GpuSurvey:
     """Ask NVML once, at most ``timeout_s``. ``environ``: which libraries are found, as the one who asks finds them."""
-    words = [sys.executable, "-P", "-c", _ASK]  # the folder where somebody stands is none to import from
+    words = [sys.executable, "-P", "-c", _ASK]  # never import from the current folder
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False, env=environ)
     except subprocess.TimeoutExpired:

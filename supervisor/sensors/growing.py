@@ -26,7 +26,7 @@ class GrowthSensor:
     """Posts ``Growing`` when files of a phase have grown since the look before. One attempt; look every ten seconds.
 
     What lay there before the first look is no growth, and nothing is said of files that became smaller or vanished
-    (somebody tidied up), except where a later step's folder has taken the place of an earlier one's. ``wanted`` says
+    (a person tidied up), except where a later step's folder has taken the place of an earlier one's. ``wanted`` says
     which kinds are of interest at this moment; one that was of none is measured anew.
 
     A file counts with the bytes that it occupies, at most its length: some programs write at the end first

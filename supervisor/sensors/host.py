@@ -208,7 +208,7 @@ def _count_files(folder: Path) -> int | None:
         with os.scandir(folder) as entries:
             return sum(1 for _, _ in zip(entries, range(LONGEST_COUNT), strict=False))
     except OSError:
-        return None  # gone, or of a user whose files we may not count
+        return None  # gone, or of a user with files that we may not count
 
 
 def _file_limit(limits: Path) -> int | None:

@@ -32,7 +32,7 @@ MOST_READS = 64
 SIGNALS = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2, "SIGPWR": signal.SIGPWR}
 
 Asked = tuple[str, str] | None
-"""Who says that the pod goes, and in which words; None: nobody does."""
+"""Who says that the pod goes, and in which words; None: no source does."""
 
 
 class TriggerError(Exception):
@@ -89,6 +89,7 @@ class Trigger:
     def __init__(self, name: str, ask: Callable[[], Asked], within_s: float | None) -> None:
         """``ask`` raises TriggerError; ``within_s``: the time that is left when the words do not say."""
         self.name = f"leaving-{name}"
+        self._setting = f"leaving.{name}"
         self._ask = ask
         self._within_s = within_s
         self._failed = False
@@ -104,7 +105,7 @@ class Trigger:
         told: list[f.Fact] = []
         if self._failed:
             self._failed = False
-            told.append(f.Remark("trigger", f"The trigger {self.name} can be asked again."))
+            told.append(f.Remark("trigger", f"The preemption notice ({self._setting}) can be read again."))
         if asked is not None:
             why, words = asked
             told.append(f.LeaveSoon(within(words, self._within_s, time.time()), why))
@@ -115,9 +116,7 @@ class Trigger:
         if self._failed:
             return ()
         self._failed = True
-        told = (
-            f"Whether this pod is about to go cannot be asked ({self.name}): {reason.rstrip('.')}. It is tried again."
-        )
+        told = f"Cannot read the preemption notice ({self._setting}): {reason.rstrip('.')}. Will retry."
         return [f.Remark("trigger-failed", told, "warning")]
 
 
@@ -127,7 +126,7 @@ class FileSource:
     """
 
     def __init__(self, path: Path, began: Callable[[], float | None] | None = None) -> None:
-        """``began``: when process 1 was started, in Unix time; None: nobody knows."""
+        """``began``: when process 1 was started, in Unix time; None: unknown."""
         self._path = path
         self._began = began or process_one_began
         self._old: float | None = None  # mtime of one from before

@@ -116,7 +116,7 @@ class LogSensor:
         return self._follower.behind
 
     def ended(self) -> None:
-        """Whoever wrote has ended: from now on of a long backlog only the newest part is read. Any thread."""
+        """The writer has ended: from now on of a long backlog only the newest part is read. Any thread."""
         self._follower.ended = True
 
     def positions(self) -> list[dict[str, str | int]]:
@@ -163,7 +163,7 @@ class CountedLogs(LogSensor):
 
 
 class LastLines:
-    """Have the last lines been read of somebody who ended when this was made? They say why."""
+    """Have the last lines of a process that had ended been read? They say why."""
 
     def __init__(self, logs: CountedLogs) -> None:
         logs.ended()

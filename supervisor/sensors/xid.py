@@ -26,7 +26,7 @@ class XidEvents:
     """Fetches faults of given GPUs. Used by one thread, the GPU sensor's; nothing here waits for long.
 
     A GPU whose events NVML does not give (a driver before 510, a virtual machine, a container) is looked for in the
-    kernel's log, if that may be read; where neither is to be had nothing is ever said. What happened before ``watch``
+    kernel's log, if that may be read; without both nothing is ever said. What happened before ``watch``
     was first called is not told.
     """
 

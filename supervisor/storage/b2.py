@@ -95,7 +95,7 @@ class B2Store:
                     max_file_count=1000,
                     prefix=full,
                 )
-            for entry in page["files"]:  # newest first: what is older than a hide marker was deleted by somebody
+            for entry in page["files"]:  # newest first: what is older than a hide marker was deleted
                 if entry["action"] == "hide":
                     hidden.add(entry["fileName"])
                     yield self._client.stored({**entry, "contentLength": 0}), "marker"
@@ -244,7 +244,7 @@ class B2Store:
             yield answer
 
     def _pieces(self, response: Download, name: str) -> Iterator[memoryview]:
-        """The body; only the network's errors are translated here, not those of whoever takes the pieces.
+        """The body; only the network's errors are translated here, not those of the pieces' reader.
 
         A piece is good only until the next one is asked for.
         """
@@ -294,7 +294,7 @@ class B2Store:
 
 
 class _SinkError(Exception):
-    """Whoever takes the pieces gave up: nothing that asking the store again could cure."""
+    """The reader of the pieces gave up: nothing that asking the store again could cure."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))

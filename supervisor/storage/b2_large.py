@@ -35,7 +35,7 @@ from supervisor.storage.source import SourceRange
 CONTENT_TYPE = "application/octet-stream"
 CUT_KEY = "rl_cut"
 """fileInfo key of ``hashing.cut_digest``: an unfinished upload is continued by a file that is cut as it was begun. What
-its parts hold is not said by it (nobody knows that before the file is read), so each is compared."""
+its parts hold is not said by it (unknown before the file is read), so each is compared."""
 
 Ranges = Sequence[tuple[int, int]]  # (offset, size)
 Listed = dict[int, tuple[int, str]]  # by part number the size and SHA-1
@@ -86,7 +86,7 @@ class LargeFiles:
     def cancel_below(
         self, prefix: str, full_prefix: str, spare: Callable[[str], bool], fence: Callable[[], None]
     ) -> int:
-        """Cancel every unfinished file whose name starts with ``full_prefix``, unless ``spare`` takes its name."""
+        """Cancel every unfinished file named ``full_prefix...``, unless ``spare`` takes its name."""
         count = 0
         found = [
             entry
@@ -151,7 +151,7 @@ class LargeFiles:
         """Make one object of the parts. An error may only mean that the answer was lost, so look before failing.
 
         Where B2 goes on to say that it lacks a part that it confirmed, and lists it all the same, nobody can tell which
-        one to send again: then the upload is cancelled, and whoever calls again sends the file anew.
+        one to send again: then the upload is cancelled, and the next call sends the file anew.
         """
         size = sum(part.size for part in parts)
         retry = self._client.retry

@@ -64,7 +64,7 @@ class Pace:
 
 
 class Download:
-    """An answer whose body is read in blocks of one reused buffer. Use as a context manager."""
+    """An answer with a body that is read in blocks of one reused buffer. Use as a context manager."""
 
     def __init__(self, transport: Transport, address: Address, connection: http.client.HTTPConnection) -> None:
         self._transport, self._address, self._connection = transport, address, connection
@@ -317,7 +317,7 @@ class Transport:
             connection.close()
 
     def give_back(self, address: Address, connection: http.client.HTTPConnection) -> None:
-        """Keep a connection whose last answer was read to its end."""
+        """Keep a connection after its last answer was read to its end."""
         if connection.sock is None:  # the server asked to close it
             return
         with self._lock:

@@ -26,6 +26,8 @@ class StoreError(SupervisorError):
     nothing more is written or deleted by this one.
     """
 
+    is_clause = True
+
     def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
         super().__init__(sentence)
         self.kind: Kind = kind
@@ -33,7 +35,7 @@ class StoreError(SupervisorError):
 
 
 class UploadEndedError(StoreError):
-    """An upload under way was ended by somebody else: by the pod that holds the run now, or by a person or a rule."""
+    """An upload under way was ended from outside: by the pod that holds the run now, or by a person or a rule."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__("transient", sentence)
@@ -43,6 +45,7 @@ class StoreAwayError(StoreError):
     """The store did not answer for longer than a command by hand is patient."""
 
     exit_code = EXIT_TRY_AGAIN
+    holds_by_hand = True
 
     def __init__(self, sentence: str) -> None:
         super().__init__("transient", sentence)
@@ -91,11 +94,11 @@ class Cut(Sequence[Part]):
 
     @abstractmethod
     def known(self, index: int) -> str:
-        """The SHA-1 of a part if it is known already, else nothing: then whoever reads it anyway can find it out."""
+        """The SHA-1 of a part if it is known already, else nothing: then a reader of it can find it out."""
 
     @abstractmethod
     def hasher(self, index: int) -> Hasher:
-        """For whoever reads the whole part anyway: its ``hexdigest`` is the SHA-1, which is known from then on."""
+        """For a reader of the whole part: its ``hexdigest`` is the SHA-1, which is known from then on."""
 
     def __len__(self) -> int:
         return len(self.ranges)
@@ -149,7 +152,7 @@ each try of a small one.
 
 
 def unheard(file_id: str) -> None:
-    """A ``Finishing`` for whoever need not know."""
+    """A ``Finishing`` for callers that need not know."""
 
 
 class Composer(Protocol):
@@ -195,10 +198,10 @@ class Store(Protocol):
         """Bytes of a part that this store likes best."""
 
     def list(self, prefix: str) -> Sequence[StoredFile]:
-        """All current objects whose name starts with ``prefix`` (which ends in '/'), names relative to the root."""
+        """All current objects with names that start with ``prefix`` (which ends in '/'), names relative to the root."""
 
     def list_versions(self, prefix: str) -> Sequence[StoredFile]:
-        """Every version of all objects whose name starts with ``prefix``: a whole name, or a folder that ends in '/'.
+        """Every version of all objects named ``prefix...``: a whole name, or a folder that ends in '/'.
 
         In the order of names, and of one name the newest first, as the store itself orders them (by its own clock);
         none that are older than a deletion of the name. A store without versions tells the one that there is.
@@ -216,7 +219,7 @@ class Store(Protocol):
     def claim(self, name: str, data: bytes) -> bool | None:
         """Make the small object ``name`` unless there is one already, atomically: of any number of callers, one wins.
 
-        True: it is ours. False: there was one already; also after a lost answer, so look whose it is. None: this store
+        True: it is ours. False: there was one already; also after a lost answer: look at its writer. None: this store
         has no such operation, and nothing was written; ``checkpoints.claims`` then settles it by versions and time.
         """
 
@@ -259,5 +262,5 @@ class Store(Protocol):
         """Cancel unfinished uploads below ``prefix``, but for those whose name ``spare`` takes; returns how many.
 
         ``fence`` is called between the look and the first cancel and raises when they may be another's: what was seen
-        before we still held the run is nobody's else. A folder's writer is also known to live by its lock.
+        before we still held the run is no other pod's. A folder's writer is also known to live by its lock.
         """

@@ -43,7 +43,7 @@ class HasBucket(Protocol):
 
 @runtime_checkable
 class TellsRules(Protocol):
-    """A store that has no ``Bucket`` to tell, and can be asked for its lifecycle rules all the same."""
+    """A store that has no ``Bucket`` to tell, and can be asked for its lifecycle rules anyway."""
 
     def cancels_unfinished(self, name: str) -> bool | None:
         """Does a rule cancel uploads below ``name`` that are never finished? None: the key or service cannot tell."""

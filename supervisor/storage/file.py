@@ -22,9 +22,9 @@ from supervisor.storage import hashing, source
 from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
 from supervisor.storage.names import name_problem
 
-INCOMING = ".incoming-"  # files that are not objects yet, locked by whoever writes them
+INCOMING = ".incoming-"  # files that are not objects yet, locked by their writer
 ABANDONED_S = 3600.0
-"""Where nobody can lock: one that was not written to for so long is a dead writer's."""
+"""Where locks do not work: one that was not written to for so long is a dead writer's."""
 PART_BYTES = 64 << 20
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 """What file systems without hard links say (vfat, some FUSE volumes)."""

@@ -1,4 +1,4 @@
-"""Where the store's key comes from, and what to tell a person whose key is missing or too narrow.
+"""Where the store's key comes from, and what to tell a person if a key is missing or too narrow.
 
 Keys never stand in a run file, a request, a sentence or a log: only the environment or systemd credentials hold them.
 """

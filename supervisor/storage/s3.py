@@ -386,7 +386,7 @@ class S3Store:
         return False
 
     def _can_claim(self, name: str) -> bool:
-        """Some services take If-None-Match and overwrite all the same (rclone's), so it is tried on a name apart."""
+        """Some services take If-None-Match and overwrite anyway (rclone's), so it is tried on a name apart."""
         with self._claiming:
             if self._claims is None:
                 probe = f"{name}.probe-{secrets.token_hex(8)}"

@@ -32,7 +32,7 @@ class Upload:
 
     id: str
     sha1: bool
-    """Was it begun as one whose parts carry SHA-1?"""
+    """Was it begun with parts that carry SHA-1?"""
     etags: dict[int, str] = field(default_factory=dict)
     resumed: bool = False
     """Then ``sha1`` is a guess where the service does not tell."""
@@ -76,7 +76,7 @@ class Multipart:
         return self._finish(name, key, upload, parts)
 
     def abort_below(self, prefix: str, key_prefix: str, spare: Callable[[str], bool], fence: Callable[[], None]) -> int:
-        """Cancel every unfinished upload whose key starts with ``key_prefix``, unless ``spare`` takes it."""
+        """Cancel every unfinished upload with a key that starts with ``key_prefix``, unless ``spare`` takes it."""
         count = 0
         found = list(self._all_unfinished(prefix, key_prefix)) or list(self._beside_minio(prefix, key_prefix))
         found = [entry for entry in found if not spare(entry["Key"])]
@@ -287,7 +287,7 @@ def is_md5(etag: str) -> bool:
 def confirm_md5(answer: Mapping[str, Any], md5: bytes, what: str) -> None:
     """Does the service's answer to an upload confirm its bytes? Raises StoreError when it does not.
 
-    With a key of its own for encryption, Amazon's ETag is no MD5; it has compared Content-MD5 all the same.
+    With a key of its own for encryption, Amazon's ETag is no MD5; it has still compared Content-MD5.
     """
     etag = str(answer.get("ETag", "")).strip('"').lower()
     if etag == md5.hex():

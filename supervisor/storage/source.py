@@ -83,7 +83,7 @@ class SourceRange(io.RawIOBase):
         self._descriptor = open_source(path)
         self._position = 0
         self.sha1 = part.sha1
-        """Empty until it is known: then whoever sends the range first finds it out on the way."""
+        """Empty until it is known: then the first sender of the range finds it out on the way."""
         self.failure: StoreError | None = None
         """Why the file could not be read to the end."""
 

@@ -105,8 +105,8 @@ def _later(state: State, seconds: float) -> State:
     seen: list[f.Fact] = [f.Tick()]
     if state.engine.look is not None:
         seen += [state.engine.look] * BAD_LOOKS
-    if state.work is not None:
-        seen.append(f.WorkSeen(state.work.inflight, state.work.done))
+    if state.job.work is not None:
+        seen.append(f.WorkSeen(state.job.work.inflight, state.job.work.done))
     for fact in seen:
         state = observe(state, f.Observation(t, wall, fact))
     return state
@@ -117,12 +117,12 @@ def _later(state: State, seconds: float) -> State:
 
 def _processes(state: State) -> list[Piece]:
     found = []
-    for p in sorted(state.processes.values(), key=lambda p: (p.role, p.pid)):
+    for p in sorted(state.job.processes.values(), key=lambda p: (p.role, p.pid)):
         if p.key:
             limit = grace(state, Gone(p.role, p.pid, state.now))
             would = f"its end, seen for {span(limit)}, is proof"
             found.append(Piece(f"process {p.role}", f"pid {p.pid} is alive: {p.title}", would=would))
-    for gone in state.gone:
+    for gone in state.job.gone:
         since, limit = state.now - gone.t, grace(state, gone)
         text = "proof: acted upon when nothing else explains it"
         found.append(Piece(f"process {gone.role}", f"pid {gone.pid} is gone", since, limit, limit - since, text))
@@ -130,9 +130,9 @@ def _processes(state: State) -> list[Piece]:
 
 
 def _gpus(state: State) -> list[Piece]:
-    found = [Piece("GPUs", f"unknown: {state.gpu_reason}", would="unknown is no signal")] if state.gpu_reason else []
+    found = [Piece("GPUs", f"unknown: {state.gpus.reason}", would="unknown is no signal")] if state.gpus.reason else []
     limit = state.settings.memory_fell_s
-    for memory in sorted(state.gpus.values(), key=lambda m: m.gpu.index):
+    for memory in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index):
         gpu = memory.gpu
         text = f"{gpu.role}, {size(gpu.used_bytes)} used, plateau {size(memory.plateau_bytes)}"
         if memory.fallen_since is not None:
@@ -216,7 +216,7 @@ def _counters(state: State) -> Piece:
 
 
 def _rollouts(state: State) -> list[Piece]:
-    work, hang_s = state.work, state.settings.hang_s
+    work, hang_s = state.job.work, state.settings.hang_s
     if work is None:
         return []
     since = state.now - work.moved_t
@@ -228,7 +228,7 @@ def _rollouts(state: State) -> list[Piece]:
 def _words(state: State) -> list[Piece]:
     """What the job itself said: phases, and error lines."""
     found = []
-    for role, phase in state.phases.items():
+    for role, phase in state.job.phases.items():
         since = state.now - phase.t
         limit = excuse_limit(state, role, phase.phase)
         text = f"{phase.phase} {phase.text}".strip()
@@ -237,7 +237,7 @@ def _words(state: State) -> list[Piece]:
             found.append(Piece(f"phase {role}", text, since, limit, limit - since, would))
         else:
             found.append(Piece(f"phase {role}", text, since))
-    for error in state.errors.values():
+    for error in state.job.errors.values():
         since = state.now - error.t
         text = f"{times(error.count)}, last: {error.text}"
         if error.deterministic:
@@ -253,17 +253,10 @@ def _words(state: State) -> list[Piece]:
 def _step(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
-        budget, begun = startup_budget(state), state.now - started(state)
-        return [
-            Piece(
-                "start",
-                "no new step yet",
-                begun,
-                budget,
-                budget - begun,
-                f"{span(budget)} without one alone would be acted upon",
-            )
-        ]
+        begun = state.now - state.attempt.started
+        budget = startup_budget(state) + started(state) - state.attempt.started  # with what known reasons explain
+        would = f"{span(budget)} without one alone would be acted upon"
+        return [Piece("start", "no new step yet", begun, budget, budget - begun, would)]
     if state.mode != "running":
         return []
     limits, explained = step_deadline(state), allowance(state)

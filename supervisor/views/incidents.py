@@ -5,7 +5,9 @@ Works beside a living daemon, which asks it for its own answers, and on the fold
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,8 @@ DONE = frozenset(
 """Events that say what was done about it."""
 AFTERWARDS = ("stopped-job", "evidence", "root-cause", "leave-marked")
 """Events that follow what is of note: records of it, and what the store was told."""
+_LAUNCHED = re.compile(r"Attempt (\d{1,9}) is launched")
+_ENDING = ("stop ", "shutdown ", "restart ", "rollback ")  # commands that end an attempt
 MOST_STORY = 300
 ROOT = ("name", "role", "text", "remedy")
 MOST_NUMBER = 1 << 53
@@ -69,6 +73,23 @@ def last_word(state_dir: Path) -> tuple[float, str, str] | None:
     except (OSError, sqlite3.Error, SupervisorError):
         return None
     return (float(row[0]), str(row[1]), str(row[2])) if row else None
+
+
+def ending_orders(state_dir: Path) -> dict[int, str]:
+    """By attempt: the last order that ends one, as a sentence. {} where nothing can be read."""
+    found: dict[int, str] = {}
+    attempt = 0
+    try:
+        with contextlib.closing(open_read_only(state_dir / "journal.db")) as db:
+            rows = db.execute("SELECT event, sentence FROM events WHERE event IN ('launched', 'command') ORDER BY id")
+            for event, sentence in rows:
+                if event == "launched" and (launched := _LAUNCHED.match(str(sentence))):
+                    attempt = int(launched[1])
+                elif str(sentence).startswith(_ENDING):
+                    found[attempt] = str(sentence)
+    except (OSError, sqlite3.Error, SupervisorError):
+        pass  # the logs are read without it
+    return found
 
 
 def told(state_dir: Path, number: int | None = None, *, only_open: bool = False) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 from supervisor.base.errors import SupervisorError
 from supervisor.config.settings import RunFile
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.account import settled
 from supervisor.core.codec import decode
 from supervisor.core.decide import decide
@@ -115,10 +116,10 @@ def _journal(path: Path, run: str) -> Found:
         db.close()
     own = state.journal or (str(identity[0]) if identity else "this-machine")
     sentences = {int(number): str(text) for text, fields in said if (number := json.loads(fields).get("incident"))}
-    sentences |= {one.id: one.sentence for one in state.incidents}
-    if state.incident is not None:
-        sentences[state.incident.id] = state.incident.sentence
-    return Found(run, own, {**state.ledgers, own: settled(state)}, sentences, state.incident, state.now)
+    sentences |= {one.id: one.sentence for one in state.incidents.closed}
+    if state.incidents.open is not None:
+        sentences[state.incidents.open.id] = state.incidents.open.sentence
+    return Found(run, own, {**state.books.others, own: settled(state)}, sentences, state.incidents.open, state.now)
 
 
 def _state(db: sqlite3.Connection) -> State:
@@ -157,7 +158,7 @@ def report(
     pods = g.across(found.ledgers)
     run = g.merged(found.ledgers)
     newest = max(pods.values(), key=lambda ledger: ledger.wall)  # not the one that began last: a pod may come back
-    lost = sum(1 for ledger in pods.values() if ledger is not newest and ledger.last != g.STOPPED)
+    lost = sum(1 for ledger in pods.values() if ledger is not newest and ledger.last != k.STOPPED)
     advice = advise(measured(run, lost_pods=lost, interval_steps=interval_steps))
     incidents = [_incident(found, name, one, person_every_h) for name, pod in pods.items() for one in pod.outages]
     if found.open is not None:
@@ -182,15 +183,15 @@ def report(
 
 
 def _part(ledger: Ledger) -> dict[str, Any]:
-    stopped = ledger.seconds.get(g.STOPPED, 0.0)
+    stopped = ledger.seconds.get(k.STOPPED, 0.0)
     wanted = ledger.total_s - stopped
     return {
         "began": ledger.began_wall,
         "until": ledger.wall,
-        "ettr": ledger.share(g.PRODUCTIVE),
-        "ettr_while_wanted": ledger.seconds.get(g.PRODUCTIVE, 0.0) / wanted if wanted > 0 else 0.0,
+        "ettr": ledger.share(k.PRODUCTIVE),
+        "ettr_while_wanted": ledger.seconds.get(k.PRODUCTIVE, 0.0) / wanted if wanted > 0 else 0.0,
         "seconds": ledger.total_s,
-        "categories": {name: ledger.seconds[name] for name in g.CATEGORIES if ledger.seconds.get(name)},
+        "categories": {name: ledger.seconds[name] for name in k.CATEGORIES if ledger.seconds.get(name)},
         "steps_kept": ledger.kept,
         "steps_lost": ledger.steps_lost,
         "restarts": ledger.restarts,
@@ -254,5 +255,5 @@ def _cost(run: Ledger, price: float) -> dict[str, float]:
     return {
         "dollars_per_hour": price,
         "dollars": hours * price,
-        "training_dollars": hours * price * run.share(g.PRODUCTIVE),
+        "training_dollars": hours * price * run.share(k.PRODUCTIVE),
     }

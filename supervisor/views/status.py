@@ -9,10 +9,12 @@ from typing import Any
 from supervisor.core import leaving, pinned_steps
 from supervisor.core.account import settled
 from supervisor.core.deadlines import allowance, excuse, started, startup_budget, step_deadline
-from supervisor.core.goodput import PRODUCTIVE, across, merged
+from supervisor.core.goodput import across, merged
 from supervisor.core.phases import STEP
 from supervisor.core.retention import held, next_to_publish
-from supervisor.core.state import Incident, State
+from supervisor.core.state import UNANSWERED, Incident, State
+from supervisor.core.time_kinds import PRODUCTIVE
+from supervisor.core.training_health import standing
 from supervisor.core.upkeep import publish_until
 from supervisor.core.verdicts import judge, progress_sentence
 from supervisor.core.words import root_line, span
@@ -25,13 +27,14 @@ _STATES = {
     "finishing": "publishing",
     "leaving": "stopping",
 }
+AT_REST = ("stopped", "disk-full", "gave-up", "unfit", "finished")  # no job is there to be judged
 
 
 def state_word(state: State) -> str:
     """The state as `supervisorctl status` and the metrics name it."""
     if state.mode == "surveying" and state.setup_pending:
         return "setting-up"
-    if state.incident is not None and state.mode in ("stopping", "surveying", "backing-off", "starting"):
+    if state.incidents.open is not None and state.mode in ("stopping", "surveying", "backing-off", "starting"):
         return "recovering"
     return _STATES.get(state.mode, state.mode)
 
@@ -47,32 +50,60 @@ def headline(state: State) -> str:
     elif state.mode == "starting":
         words.append(judge(state).sentence.rstrip("."))
     else:
+        if state.mode == "stopped" and state.incidents.open is not None:  # only observed: what happened comes first
+            words.append(state.incidents.open.sentence.rstrip("."))
         words.append(state.why.rstrip("."))
+        words += _what_then(state)
         if state.progress.highest is not None and state.mode not in ("finished",):
             words.append(progress_sentence(state))
     if waiting := _last_publish(state):
         words.insert(0, waiting.rstrip("."))
-    if state.paused:
+    for finding in standing(state.worth).values():  # the note below says where to go back to
+        words.insert(0, finding.rstrip("."))
+    if state.orders.paused:
         words.insert(0, "paused")
-    if state.published is not None:
-        words.append(f"published step {state.published}")
-    if state.incident is not None:
-        lasts = span(state.now - state.incident.opened)
-        why = state.incident.sentence.rstrip(".")
-        known = cause == state.incident.cause or any(why in word for word in words)
-        words.append(f"incident {state.incident.id} open for {lasts}{'' if known else f': {why}'}")
-        words += _roots(state.incident, "; ".join(words))
-    elif state.incidents:
-        last = state.incidents[-1]
+    if state.store.published is not None:
+        words.append(f"published step {state.store.published}")
+    if state.settings.has_store and state.live and _store_away(state):
+        words.append("the store takes no step now")
+    if state.incidents.open is not None:
+        lasts = span(state.now - state.incidents.open.opened)
+        why = state.incidents.open.sentence.rstrip(".")
+        known = cause == state.incidents.open.cause or any(why in word for word in words)
+        words.append(f"incident {state.incidents.open.id} open for {lasts}{'' if known else f': {why}'}")
+        words += _roots(state.incidents.open, "; ".join(words))
+    elif state.incidents.closed:
+        last = state.incidents.closed[-1]
         lasted = span((last.closed or last.opened) - last.opened)
         words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
         words += _roots(last, words[-1])
     return "; ".join(words)
 
 
+def _what_then(state: State) -> list[str]:
+    """What a stop leads to, or the command that ends it."""
+    if state.mode == "stopping" and state.attempt.after_stop == "restart":
+        return [f"the job is being stopped, and starts again {from_step(state)}"]
+    waits = state.mode == "gave-up" or (state.mode == "stopped" and not state.orders.wanted)
+    if not waits or "supervisorctl start" in state.why:
+        return []
+    return [f"start it again with: supervisorctl start {state.settings.run_id}".rstrip()]
+
+
+def from_step(state: State) -> str:
+    """Where a start would begin, as far as it is known now."""
+    return f"from step {state.last_good}" if state.last_good is not None else "from the beginning"
+
+
+def _store_away(state: State) -> bool:
+    """Does the store refuse what is sent, or not answer? A pod that may not write has a note of its own."""
+    away = state.store.reason not in ("", *UNANSWERED) or bool(state.publishing.reason)
+    return away and not state.fence.lost
+
+
 def _last_publish(state: State) -> str:
     """What the daemon stays for although all else is over; "" where that is nothing."""
-    if state.exit_code is None or state.exit_said:
+    if state.ending.code is None or state.ending.said:
         return ""
     return leaving.unpublished(state, max(0.0, publish_until(state) - state.now))
 
@@ -88,7 +119,7 @@ def status(state: State) -> dict[str, Any]:
     return {
         "run": state.settings.run_id,
         "state": state_word(state),
-        "paused": state.paused,
+        "paused": state.orders.paused,
         "mode": state.settings.mode,
         "would": ledger_of_would(state)[-3:],
         "sentence": headline(state),
@@ -98,14 +129,15 @@ def status(state: State) -> dict[str, Any]:
         "step_seconds": _typical_step(state),
         "reward": progress.reward,
         "loss": progress.loss,
-        "attempt": state.attempt,
-        "restarts": state.restarts,
-        "pid": state.pid,
+        "attempt": state.attempt.number,
+        "restarts": state.recovery.restarts,
+        "pid": state.attempt.pid,
         "worthless": list(pinned_steps.findings(state).values()),
         "last_good_step": state.last_good,
-        "published_step": state.published,
+        "published_step": state.store.published,
         "local_steps": [
-            {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes} for s in state.local
+            {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes}
+            for s in state.local.steps
         ],
         "stored_steps": [
             {
@@ -115,15 +147,15 @@ def status(state: State) -> dict[str, Any]:
                 "left": s.left,
                 "problem": s.problem,
             }
-            for s in state.store
+            for s in state.store.steps
         ],
         # that a fenced pod may not write says nothing of the store; who holds the run is told among the notes
-        "store_reason": state.store_reason or ("" if state.fence.lost else state.publish_reason),
+        "store_reason": state.store.reason or ("" if state.fence.lost else state.publishing.reason),
         "next_to_publish": next_to_publish(state),
-        "pinned": sorted({*state.pinned, *(int(s) for s, on in state.pin_wishes.items() if on)}),
+        "pinned": sorted({*state.pins.steps, *(int(s) for s, on in state.pins.wishes.items() if on)}),
         "held": sorted(held(state)),
-        "damaged": dict(state.damaged),
-        "quarantined": sorted(int(step) for step in state.quarantined),
+        "damaged": dict(state.store.damaged),
+        "quarantined": sorted(int(step) for step in state.store.quarantined),
         "gpus": [
             {
                 "index": m.gpu.index,
@@ -132,9 +164,9 @@ def status(state: State) -> dict[str, Any]:
                 "total_bytes": m.gpu.total_bytes,
                 "role": m.gpu.role,
             }
-            for m in sorted(state.gpus.values(), key=lambda m: m.gpu.index)
+            for m in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index)
         ],
-        "gpu_reason": state.gpu_reason,
+        "gpu_reason": state.gpus.reason,
         "engine": {
             "health": look.health,
             "liveness": look.liveness,
@@ -143,23 +175,23 @@ def status(state: State) -> dict[str, Any]:
         }
         if look and state.live
         else None,
-        "incident": incident(state.incident, state),
-        "last_incident": incident(state.incidents[-1], state) if state.incidents else None,
-        "incidents": [incident(one, state) for one in state.incidents],
+        "incident": incident(state.incidents.open, state),
+        "last_incident": incident(state.incidents.closed[-1], state) if state.incidents.closed else None,
+        "incidents": [incident(one, state) for one in state.incidents.closed],
         "goodput": goodput(state),
-        "config_changed": list(state.config_changed),
-        "exit_code": state.exit_code if state.exit_said else None,  # before, it still publishes
+        "config_changed": list(state.orders.config_changed),
+        "exit_code": state.ending.code if state.ending.said else None,  # before, it still publishes
     }
 
 
 def _typical_step(state: State) -> float | None:
-    times = state.learned.phases.get(STEP)
+    times = state.books.learned.phases.get(STEP)
     return median(times.seconds[-9:]) if times else state.progress.duration_s
 
 
 def goodput(state: State) -> dict[str, Any] | None:
     """The run's ledger, all pods together, up to now: seconds by category, and the effective training time ratio."""
-    ledgers = {**state.ledgers, state.journal or "this": settled(state)}
+    ledgers = {**state.books.others, state.journal or "this": settled(state)}
     run = merged(ledgers)
     if run.total_s <= 0:
         return None
@@ -205,23 +237,24 @@ def explain(state: State) -> dict[str, Any]:
     """Why the core thinks what it thinks: the verdict, the evidence with its age, the next deadline, the past."""
     verdict = judge(state) if state.live else None
     return {
-        "sentence": verdict.sentence if verdict else state.why,
+        "sentence": verdict.sentence if verdict else "; ".join([state.why.rstrip("."), *_what_then(state)]),
         "verdict": asdict(verdict) if verdict else None,
         "excuse": excuse(state),
         "mode": state.settings.mode,
-        "paused": state.paused,
+        "paused": state.orders.paused,
         "would_do": belief.would_do(state, verdict) if verdict and verdict.act else "",
-        "evidence": belief.evidence(state),
+        "worthless": list(pinned_steps.findings(state).values()),
+        "evidence": belief.evidence(state) if state.mode not in AT_REST else [],
         "forecast": belief.forecast(state),
         "deadline": _deadline(state),
         "would": ledger_of_would(state),
-        "history": [one.sentence for one in state.incidents[-10:]],
+        "history": [one.sentence for one in state.incidents.closed[-10:]],
     }
 
 
 def ledger_of_would(state: State) -> list[dict[str, Any]]:
     """What observing kept us from doing, newest last, and how it went on without us. Times are Unix time."""
-    return [asdict(one) for one in state.would]
+    return [asdict(one) for one in state.observing.would]
 
 
 def _deadline(state: State) -> dict[str, Any] | None:
@@ -232,11 +265,15 @@ def _deadline(state: State) -> dict[str, Any] | None:
         more = f"; known reasons explain {span(extra)} more" if extra else ""
         return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":
-        budget = startup_budget(state)
-        left = budget - (state.now - started(state))
-        return {"sentence": f"The first step after a start may take {span(budget)}.", "seconds_left": round(left, 1)}
+        budget, extra = startup_budget(state), started(state) - state.attempt.started
+        left = budget + extra - (state.now - state.attempt.started)
+        more = f"; known reasons explain {span(extra)} more" if extra else ""
+        return {
+            "sentence": f"The first step after a start may take {span(budget)}{more}.",
+            "seconds_left": round(left, 1),
+        }
     if state.mode == "backing-off":
-        return {"sentence": "The next try.", "seconds_left": round(state.backoff_until - state.now, 1)}
+        return {"sentence": "The next try.", "seconds_left": round(state.recovery.backoff_until - state.now, 1)}
     if _last_publish(state):
         left = publish_until(state) - state.now
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,16 +23,18 @@ from supervisor.views import incidents
 
 TAIL_BYTES = 128 << 10
 ROLES: tuple[Role, ...] = ("launcher", "trainer", "orchestrator", "job")  # whose lines tell steps
+_PUBLISHED = re.compile(r"Published step (\d{1,12})\b")
 LOG_SLACK_S = 2.0  # a log's line is written a moment after the journal's row of it
 
 
 def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What is known of it, as JSON values; ``log_files``: the daemon's own, where more than its journal may stand.
 
-    {since, ended (exit code, None where it said no farewell), finished, last_words {wall, sentence}, daemon_pid (it
-    lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid: name}, step,
-    silent_since}, incident, worthless (why training is worth nothing)}. Times in Unix time; None for what is not known,
-    or not there.
+    {since, ended (exit code, None where it said no farewell), why (it ended), finished, last_words {wall, sentence},
+    daemon_pid (it lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid:
+    name}, step, silent_since}, incident, worthless (why training is worth nothing), held (a person stopped the run, and
+    a new daemon keeps it so), progress (its last step), published}. Times in Unix time; None for what is not known, or
+    not there.
     """
     holder, parent = run_lock.read(state_dir / "lock")
     found: dict[str, Any] = {
@@ -44,6 +47,10 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "job": _job(state_dir, run_id),
         "incident": None,
         "worthless": None,
+        "why": None,
+        "held": _held(state_dir),
+        "progress": None,
+        "published": None,
     }
     with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
         found |= _journal(state_dir)
@@ -71,23 +78,40 @@ def _journal(state_dir: Path) -> dict[str, Any]:
             f"SELECT wall, event, sentence FROM events WHERE event NOT IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
             incidents.AFTERWARDS,
         ).fetchone()
+        steps = dict(
+            db.execute(
+                "SELECT event, sentence FROM events WHERE id IN "
+                "(SELECT max(id) FROM events WHERE event IN ('step', 'published') GROUP BY event)"
+            ).fetchall()
+        )
         worth = db.execute(
             "SELECT level, sentence FROM events WHERE event = 'worth' ORDER BY id DESC LIMIT 1"
         ).fetchone()
     found: dict[str, Any] = {"since": float(seen[0]) if seen else None}
     if said:
         found["last_words"] = {"wall": float(said[0]), "sentence": str(said[2])}
+    found["progress"] = steps.get("step")
+    if published := _PUBLISHED.match(str(steps.get("published") or "")):
+        found["published"] = int(published[1])
     if worth and worth[0] != "info":
         found["worthless"] = str(worth[1])
     if ended:
         action = json.loads(ended[1])
-        found |= {"since": float(ended[0]), "ended": action.get("code")}
+        found |= {"since": float(ended[0]), "ended": action.get("code"), "why": str(action.get("reason") or "")}
     # What it said of its end is not what its log ends with: records and claims come after that.
     why = incidents.last_word(state_dir)
     found["finished"] = why is not None and why[1] == "finished"
     if why is not None and (ended or found["finished"]):
         found["last_words"] = {"wall": why[0], "sentence": why[2]}
     return found
+
+
+def _held(state_dir: Path) -> bool:
+    """Did a person stop the run? The daemon's own record of orders says it (``daemon.witness``)."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        told = json.loads((state_dir / "witness.json").read_bytes()[:TAIL_BYTES])
+        return told["orders"]["wanted"] is False
+    return False
 
 
 def _newest_line(found: dict[str, Any], files: tuple[Path, ...]) -> None:

@@ -59,7 +59,7 @@ def test_a_damaged_manifest_or_pointer_is_a_sentence_and_not_a_crash(store: Stor
     assert found.steps[20].committed is False
     assert "run_id is missing" in found.steps[20].problem
     assert "not like 'step_20'" in found.latest_problem
-    with pytest.raises(StoreError, match=r"nobody knows what latest\.json names") as caught:
+    with pytest.raises(StoreError, match=r"while latest\.json cannot be read") as caught:
         delete_step(store, RUN, 20)
     assert caught.value.kind == "permanent"
 

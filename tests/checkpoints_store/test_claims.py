@@ -13,21 +13,12 @@ import pytest
 
 from supervisor.checkpoints import claims, lineage
 from supervisor.checkpoints.catalogue import delete_step, keep_lineage, list_steps
-from supervisor.checkpoints.claims import (
-    Fence,
-    FencedError,
-    beat,
-    check,
-    claim,
-    look,
-    mark_leaving,
-    release,
-    writer_name,
-)
+from supervisor.checkpoints.claims import Fence, beat, check, claim, look, mark_leaving, release
 from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.manifest import Latest
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.records import read_latest
+from supervisor.checkpoints.writers import FencedError, host_of, writer_name
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
@@ -230,7 +221,7 @@ def test_a_claim_that_nobody_understands_is_somebodys_all_the_same(store: Store,
     store.put_bytes(f"{WRITERS}gen_99999999999999999999.json", b"")
     found = claim(store, RUN, A, 0.2)
     assert (found.generation, found.writer) == (4, "")
-    assert claims.host_of(found.writer) == "an unknown pod"
+    assert host_of(found.writer) == "an unknown pod"
     assert held(store, A, over=found) == 5
 
 
@@ -573,7 +564,7 @@ BAD = [
 @pytest.mark.parametrize("data", BAD)
 def test_a_lineage_that_nobody_understands_is_a_sentence_and_never_an_empty_one(store: Store, data: bytes) -> None:
     store.put_bytes(f"{RUN}/lineage.json", data)
-    with pytest.raises(StoreError, match="is damaged, so nobody knows which steps may be resumed from") as told:
+    with pytest.raises(StoreError, match="is damaged, so it is unknown which steps may be resumed from") as told:
         list_steps(store, RUN)
     assert told.value.kind == "damaged"
 

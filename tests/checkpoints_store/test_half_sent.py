@@ -16,16 +16,17 @@ import pytest
 from supervisor.checkpoints import claims
 from supervisor.checkpoints import publish as publishing
 from supervisor.checkpoints.catalogue import list_steps, sweep_run
-from supervisor.checkpoints.claims import Fence, FencedError
+from supervisor.checkpoints.claims import Fence
 from supervisor.checkpoints.publish import publish
+from supervisor.checkpoints.writers import FencedError, writer_name
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import PART, QUICK, RUN, Step, b2_store, quiet
 
 PARTS = 9
-A = claims.writer_name("pod-a", "a" * 16, "b" * 8)
-B = claims.writer_name("pod-b", "c" * 16, "d" * 8)
+A = writer_name("pod-a", "a" * 16, "b" * 8)
+B = writer_name("pod-b", "c" * 16, "d" * 8)
 
 
 def large(folder: Path, number: int = 20, parts: int = PARTS) -> Step:

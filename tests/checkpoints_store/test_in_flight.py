@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from supervisor.checkpoints.catalogue import list_steps, sweep_run
-from supervisor.checkpoints.claims import Fence, FencedError, claim, writer_name
+from supervisor.checkpoints.claims import Fence, claim
 from supervisor.checkpoints.publish import publish
+from supervisor.checkpoints.writers import FencedError, writer_name
 from supervisor.storage.base import Store
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import RUN, Step, Transfers, b2_store, quiet, transfers, until

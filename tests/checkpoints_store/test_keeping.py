@@ -108,7 +108,7 @@ def test_two_good_steps_stay_whatever_is_asked_for(store: Store, tmp_path: Path)
 def test_while_the_pins_cannot_be_read_nothing_is_deleted(store: Store, tmp_path: Path, data: bytes) -> None:
     publish_all(store, tmp_path, 10, 20, 30)
     store.put_bytes(f"{RUN}/pins.json", data)
-    assert "nobody knows what is pinned" in refused(store, 10)
+    assert "the pins are unknown" in refused(store, 10)
     assert kept(store, RUN).problem
     with pytest.raises(StoreError):
         set_pin(store, RUN, 10, pinned=False)
@@ -122,10 +122,10 @@ def test_a_step_that_somebody_restores_stays_and_a_dead_reader_is_forgotten(
     publish_all(store, tmp_path, 10, 20, 30)
     with reading(store, RUN, 10):
         assert kept(store, RUN).reading == (10,)
-        assert "somebody is restoring it" in refused(store, 10)
+        assert "it is being restored" in refused(store, 10)
     assert kept(store, RUN).reading == ()
     store.put_bytes(f"{RUN}/readers/step_10.{'0' * 16}.json", b"{}")  # its pod died
-    assert "somebody is restoring it" in refused(store, 10)
+    assert "it is being restored" in refused(store, 10)
     monkeypatch.setattr(keeping, "READING_S", -60.0)
     assert delete_step(store, RUN, 10) > 0
     tidy(store, RUN)

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.checkpoints.catalogue import keep_lineage, list_steps, sweep_run
-from supervisor.checkpoints.claims import Fence, FencedError, claim, writer_name
+from supervisor.checkpoints.claims import Fence, claim
 from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.restore import restore
+from supervisor.checkpoints.writers import FencedError, writer_name
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server

@@ -15,12 +15,13 @@ from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.record_files import get_records, put_record
 from supervisor.checkpoints.records import read_latest, read_manifest
+from supervisor.checkpoints.writers import writer_name
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import RUN, Step, b2_store, quiet
 
 JOURNAL = "0123456789abcdef"
-POD = claims.writer_name("pod-a", JOURNAL, "b" * 8)
+POD = writer_name("pod-a", JOURNAL, "b" * 8)
 
 
 @pytest.fixture(autouse=True)

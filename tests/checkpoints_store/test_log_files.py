@@ -6,8 +6,9 @@ import zlib
 
 import pytest
 
-from supervisor.checkpoints import log_files
-from supervisor.checkpoints.log_files import get_logs, list_logs, pack, put_logs, unpack
+from supervisor.checkpoints import log_files, log_packing
+from supervisor.checkpoints.log_files import get_logs, list_logs, put_logs
+from supervisor.checkpoints.log_packing import pack, unpack
 from supervisor.checkpoints.record_files import get_records, put_record
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
@@ -47,7 +48,7 @@ def test_names_and_sizes_have_limits_and_what_others_planted_is_left_out(store: 
         with pytest.raises(StoreError, match="no log that the store takes"):
             put_logs(store, RUN, POD_A, 1, {name: b""})
     with pytest.raises(StoreError, match="no log that the store takes"):
-        put_logs(store, RUN, POD_A, 1, {"x": bytes(log_files.LOG_LIMIT + 1)})
+        put_logs(store, RUN, POD_A, 1, {"x": bytes(log_packing.LOG_LIMIT + 1)})
     store.put_bytes(f"{RUN}/logs/planted", b"x")
     assert list_logs(store, RUN) == []
 
@@ -55,7 +56,7 @@ def test_names_and_sizes_have_limits_and_what_others_planted_is_left_out(store: 
 def test_a_bomb_is_cut_and_noise_is_a_sentence(store: Store) -> None:
     bomb = zlib.compressobj(9, zlib.DEFLATED, 31)
     data = bomb.compress(bytes(100 << 20)) + bomb.flush()
-    assert len(unpack(data)) == log_files.UNPACKED_LIMIT
+    assert len(unpack(data)) == log_packing.UNPACKED_LIMIT
     store.put_bytes(f"{RUN}/logs/{POD_A}/0001-x.gz", b"noise")
     with pytest.raises(StoreError, match="cannot be unpacked"):
         get_logs(store, RUN, 1)

@@ -237,7 +237,7 @@ def test_who_restores_is_heard_however_far_the_stores_clock_is_from_ours(
     set_clock(hours)
     for number in (10, 20, 30):
         send(store, tmp_path, number)
-    with keeping.reading(store, RUN, 10), pytest.raises(StoreError, match="somebody is restoring it"):
+    with keeping.reading(store, RUN, 10), pytest.raises(StoreError, match="it is being restored"):
         delete_step(store, RUN, 10)
     store.put_bytes(f"{RUN}/readers/step_10.{'0' * 16}.json", b"{}")  # its pod died
     set_clock(hours + 13)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from supervisor.checkpoints.catalogue import list_steps
 from supervisor.checkpoints.record_files import MOST_BYTES, RECORD_LIMIT, get_records, put_record
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.records import Learned, PhaseTimes
 from supervisor.effects.run_records import Record, of_others, parse, to_bytes
@@ -27,10 +28,10 @@ ONE, TWO = "0123456789abcdef", "fedcba9876543210"
 
 def record(journal: str = ONE, wall: float = NOW - 500) -> Record:
     ledger = Ledger(
-        {g.PRODUCTIVE: 4000.0, g.STARTUP: 300.0, g.SAVE: 30.0, g.WASTED: 200.0},
+        {k.PRODUCTIVE: 4000.0, k.STARTUP: 300.0, k.SAVE: 30.0, k.WASTED: 200.0},
         began_wall=wall - 4530,
         wall=wall,
-        last=g.PRODUCTIVE,
+        last=k.PRODUCTIVE,
         mark=9999.0,
         spans=((1, 10, 2000.0), (11, 11, 200.0), (12, 11, 90.5)),
         floor=g.FROM_SCRATCH,
@@ -142,10 +143,10 @@ def test_the_longest_record_that_a_run_can_have_fits() -> None:
         10**6, "orchestrator-unreachable", 1789999999.123456, 10**6, 1e5 / 3, 1e5 / 3, 1e5 / 3, 1e5 / 3, 10**4
     )
     ledger = Ledger(
-        dict.fromkeys(g.CATEGORIES, 1e7 / 3),
+        dict.fromkeys(k.CATEGORIES, 1e7 / 3),
         began_wall=NOW,
         wall=NOW,
-        last=g.OTHER,
+        last=k.OTHER,
         spans=tuple((10**6 + n, 10**6 + n, 1e5 / 3) for n in range(g.MOST_SPANS)),
         starts=tuple((1789999999.123456 + n, 10**6 + n) for n in range(g.MOST_STARTS)),
         outages=(outage,) * g.MOST_OUTAGES,
@@ -215,7 +216,7 @@ def test_whatever_stands_in_a_record_what_is_taken_from_it_is_bounded(field: str
     if found is not None:
         run = g.merged({ONE: found.ledger, TWO: record(TWO, NOW).ledger})
         assert 0 <= run.total_s < 1e11
-        assert 0 <= run.share(g.PRODUCTIVE) <= 1
+        assert 0 <= run.share(k.PRODUCTIVE) <= 1
         assert len(to_bytes(found)) < RECORD_LIMIT
 
 

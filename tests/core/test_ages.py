@@ -11,8 +11,8 @@ from .world import GIB, World
 
 def another_daemon(world: World, away_s: float = 5.0) -> None:
     world.t += away_s
-    world.boot(adopted=world.state.attempt)
-    world.see(f.AttemptAdopted(world.state.attempt, world.state.resume_step, world.pid))
+    world.boot(adopted=world.state.attempt.number)
+    world.see(f.AttemptAdopted(world.state.attempt.number, world.state.attempt.resume_step, world.pid))
 
 
 def nine_minutes(world: World, **engine: object) -> None:

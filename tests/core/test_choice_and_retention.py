@@ -12,7 +12,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
 from supervisor.core.retention import safe_locally, victims_in_store
-from supervisor.core.state import State
+from supervisor.core.state import Local, State, Store
 
 from .world import GIB, SETTINGS, World
 
@@ -122,7 +122,7 @@ def test_a_step_by_hand_goes_back_and_quarantines_what_is_higher() -> None:
     world.local, world.stored, world.latest = {5: "complete", 10: "complete"}, {5: GIB, 10: GIB}, 10
     world.boot()
     assert world.asked(a.Start)[0].step == 5
-    assert set(world.state.quarantined) == {"10"}
+    assert set(world.state.store.quarantined) == {"10"}
     world.see(f.ComponentExited(1, "launcher", 1))
     assert world.asked(a.Start)[-1].step == 5, "a quarantined step is never resumed from"
 
@@ -205,7 +205,9 @@ def test_what_a_launch_moved_aside_goes_at_once_when_the_disk_is_full_again() ->
     world.see(f.ComponentExited(1, "rl", 1))
     world.after(120)
     assert [start.attempt for start in world.asked(a.Start)] == [2]
-    world.state = replace(world.state, stale_attempt=2, stale_t=world.t)  # pruned between the decision and the launch
+    world.state = replace(
+        world.state, disk=replace(world.state.disk, stale_attempt=2, stale_t=world.t)
+    )  # pruned between the decision and the launch
     world.see(f.AttemptStarted(2, 15, 77, "rl @ rl.toml"))
     world.job_up()
     world.see(f.DiskLook("/data", 100 * GIB, 5 * GIB))
@@ -222,25 +224,25 @@ def test_a_step_that_a_person_goes_back_to_is_kept_until_the_job_that_is_stopped
     """prime-rl takes up to 330 s to stop; meanwhile steps complete, are published, and push the oldest out."""
     state = State(
         settings=SETTINGS,
-        local=tuple(f.LocalStep(step, "complete", "", 1) for step in (5, 10, 15, 20)),
-        store=tuple(f.StoredStep(step, True, 1) for step in (5, 10, 15, 20)),
-        store_latest=20,
+        local=Local(steps=tuple(f.LocalStep(step, "complete", "", 1) for step in (5, 10, 15, 20))),
+        store=Store(steps=tuple(f.StoredStep(step, True, 1) for step in (5, 10, 15, 20)), latest=20),
     )
     assert 5 in victims_in_store(state) and 5 in safe_locally(state, 2)
-    asked = replace(state, asked_step=5, override=True)
+    asked = replace(state, orders=replace(state.orders, asked_step=5, override=True))
     assert 5 not in victims_in_store(asked) and 5 not in safe_locally(asked, 2)
-    named = replace(state, settings=replace(SETTINGS, pin_step=5), override=True)
+    named = replace(state, settings=replace(SETTINGS, pin_step=5), orders=replace(state.orders, override=True))
     assert 5 not in victims_in_store(named) and 5 not in safe_locally(named, 2)
-    assert 5 in victims_in_store(replace(named, override=False)), "it was started there: the attempt keeps it now"
+    assert 5 in victims_in_store(replace(named, orders=replace(named.orders, override=False))), (
+        "it was started there: the attempt keeps it now"
+    )
 
 
 def on_both(*numbers: int) -> State:
     """Steps that are complete here and published."""
     return State(
         settings=SETTINGS,
-        local=tuple(f.LocalStep(step, "complete", "", 1) for step in numbers),
-        store=tuple(f.StoredStep(step, True, 1) for step in numbers),
-        store_latest=max(numbers),
+        local=Local(steps=tuple(f.LocalStep(step, "complete", "", 1) for step in numbers)),
+        store=Store(steps=tuple(f.StoredStep(step, True, 1) for step in numbers), latest=max(numbers)),
     )
 
 
@@ -248,34 +250,41 @@ def test_the_step_that_the_pointer_names_is_kept_however_many_newer_ones_there_a
     """It may have been moved back by hand. Who reads by name would find a pointer to nothing."""
     state = on_both(5, 10, 15, 20, 25, 30)
     assert victims_in_store(state) == [5, 10, 15]
-    assert victims_in_store(replace(state, store_latest=10)) == [5, 15]
+    assert victims_in_store(replace(state, store=replace(state.store, latest=10))) == [5, 15]
 
 
 def test_what_is_damaged_in_the_store_is_left_for_a_person() -> None:
     """A restore of step 15 found a file gone, and its manifest with it: its other files may be all there is of it."""
     state = on_both(5, 10, 20, 25, 30)
     torn = f.StoredStep(15, False, 1)
-    state = replace(state, store=(*state.store, torn))
+    state = replace(state, store=replace(state.store, steps=(*state.store.steps, torn)))
     assert 15 in victims_in_store(state)
-    assert 15 not in victims_in_store(replace(state, damaged={"15": "trainer/.metadata is not in the store"}))
+    assert 15 not in victims_in_store(
+        replace(state, store=replace(state.store, damaged={"15": "trainer/.metadata is not in the store"}))
+    )
 
 
 def test_a_step_that_is_being_written_again_is_not_deleted_though_the_store_has_one_of_its_number() -> None:
     """Its shards are open. What the store has is of the lineage that the run went back behind."""
     state = on_both(5, 10, 15, 20, 25)
     writing = tuple(f.LocalStep(step, "writing", "changed just now", 1) for step in (15, 20))
-    state = replace(state, local=(*state.local[:2], *writing))
+    state = replace(state, local=replace(state.local, steps=(*state.local.steps[:2], *writing)))
     assert safe_locally(state, 1) == [5]
-    below = replace(state, local=(*state.local, f.LocalStep(25, "complete", "", 1)))
+    below = replace(state, local=replace(state.local, steps=(*state.local.steps, f.LocalStep(25, "complete", "", 1))))
     assert safe_locally(below, 1) == [5, 10, 15, 20], "torn, and passed by"
 
 
 def test_a_step_that_a_job_is_loading_stays_though_it_is_no_good_one() -> None:
     """A person chose a quarantined one: it would be taken from under the job that reads it."""
-    state = replace(on_both(5, 10, 15, 20), quarantined={"15": 1.0, "20": 1.0}, mode="starting", resume_step=15)
-    state = replace(state, store=(*state.store, f.StoredStep(25, True, 1)))
+    state = replace(
+        on_both(5, 10, 15, 20),
+        mode="starting",
+        store=replace(on_both(5, 10, 15, 20).store, quarantined={"15": 1.0, "20": 1.0}),
+        attempt=replace(on_both(5, 10, 15, 20).attempt, resume_step=15),
+    )
+    state = replace(state, store=replace(state.store, steps=(*state.store.steps, f.StoredStep(25, True, 1))))
     assert 15 not in safe_locally(state, 1)
-    assert 15 in safe_locally(replace(state, resume_step=20), 1)
+    assert 15 in safe_locally(replace(state, attempt=replace(state.attempt, resume_step=20)), 1)
 
 
 def test_two_good_steps_stay_in_the_store_though_only_one_is_to_be_kept() -> None:
@@ -302,7 +311,11 @@ def test_pruning_never_takes_an_unpublished_needed_step(
 ) -> None:
     local = [f.LocalStep(s, "complete", "", 1) for s in complete]
     local += [f.LocalStep(s, "incomplete", "torn", 1) for s in broken if s not in complete]
-    state = State(settings=SETTINGS, local=tuple(local), store=tuple(f.StoredStep(s, True, 1) for s in stored))
+    state = State(
+        settings=SETTINGS,
+        local=Local(steps=tuple(local)),
+        store=Store(steps=tuple(f.StoredStep(s, True, 1) for s in stored)),
+    )
     state = replace(state, busy=replace(state.busy, publish=busy))
     gone = safe_locally(state, keep)
     newest = max(stored, default=None)
@@ -324,8 +337,7 @@ def test_the_store_always_keeps_two_good_steps_and_the_one_the_pointer_names(
     latest = max(stored, default=None)
     state = State(
         settings=replace(SETTINGS, keep_last=last, keep_every=every),
-        store=tuple(f.StoredStep(s, True, 1) for s in stored),
-        store_latest=latest,
+        store=Store(steps=tuple(f.StoredStep(s, True, 1) for s in stored), latest=latest),
     )
     left = set(stored) - set(victims_in_store(state))
     assert len(left) >= min(2, len(stored))

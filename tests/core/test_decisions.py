@@ -70,19 +70,19 @@ def test_one_freak_step_does_not_widen_the_suspicion_for_long(world: World) -> N
 
 def test_a_step_during_which_another_daemon_watched_teaches_nothing(world: World) -> None:
     world.running_at(8)
-    known = world.state.learned.phases["step"].count
+    known = world.state.books.learned.phases["step"].count
     world.boot(adopted=1)
     world.after(300)
     world.step(9)
-    assert world.state.learned.phases["step"].count == known
+    assert world.state.books.learned.phases["step"].count == known
     world.step(10)
-    assert world.state.learned.phases["step"].count == known + 1
+    assert world.state.books.learned.phases["step"].count == known + 1
 
 
 def test_the_time_from_launch_to_the_first_step_is_learned_and_shortens_the_next_budget(world: World) -> None:
     assert startup_budget(world.state) == SETTINGS.startup_s
     world.running_at(7)
-    resume = world.state.learned.phases["resume"]
+    resume = world.state.books.learned.phases["resume"]
     assert resume.count == 1
     assert startup_budget(world.state) == max(600.0, 5 * resume.longest_s)
 
@@ -122,7 +122,7 @@ def test_a_checkpoint_save_explains_silence_for_as_long_as_saves_take_here(world
         world.t += 30
         world.see(f.PhaseSeen("trainer", "rollouts", number))
         world.step(number)
-    assert world.state.learned.phases["trainer/checkpoint"].longest_s == 30
+    assert world.state.books.learned.phases["trainer/checkpoint"].longest_s == 30
     world.see(f.PhaseSeen("trainer", "checkpoint", 13))
     took = until(world, "verdict", 2000, lambda: idle(world))
     # Saves never took more than 30 s: nine hundred seconds, which an unknown one is given, are not waited for. Five
@@ -249,7 +249,7 @@ def test_a_process_that_the_kernel_took_is_explained_by_the_hosts_memory(world: 
     world.after(4)
     assert "The orchestrator died" in world.said("verdict")[0]
     assert "the host's memory was full" in world.said("verdict")[0]
-    assert world.state.failures[-1].signature == "host-oom"
+    assert world.state.recovery.failures[-1].signature == "host-oom"
 
 
 def test_little_memory_is_said_once_and_taken_back_once(world: World) -> None:
@@ -304,9 +304,9 @@ def test_a_pod_without_network_waits_and_keeps_its_budget(world: World) -> None:
     world.boot()
     for _ in range(6):
         world.see(f.ErrorSeen("orchestrator", "wandb-unreachable", "wandb.errors.CommError: timed out"))
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(1300)
-    assert world.state.barren == 0, "not the run's failure"
+    assert world.state.recovery.barren == 0, "not the run's failure"
     assert len(world.asked(a.Start)) >= 5
     assert not world.said("gave-up")
     assert any("The network is away" in s for s in world.said("policy"))
@@ -318,7 +318,7 @@ def test_a_network_that_stays_away_is_a_persons_business_in_the_end(world: World
         if world.said("gave-up"):
             break
         world.see(f.ErrorSeen("orchestrator", "wandb-unreachable", "wandb.errors.CommError: timed out"))
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(1300)
     assert world.said("gave-up")
 
@@ -420,9 +420,9 @@ def test_only_the_engine_failed_so_only_the_engine_is_restarted(world: World) ->
     assert [x.engine for x in world.asked(a.StartEngine)] == [2]  # type: ignore[attr-defined]
     assert not world.asked(a.Stop), "the job lives on"
     assert any("Only the inference server failed" in s for s in world.said("policy"))
-    assert world.state.incident is not None
+    assert world.state.incidents.open is not None
     world.step(8)
-    assert world.state.incident is None
+    assert world.state.incidents.open is None
 
 
 def test_what_the_old_engine_leaves_convicts_no_new_one(world: World) -> None:
@@ -666,10 +666,10 @@ def test_a_run_that_goes_on_by_itself_is_kept_as_a_counterfactual(world: World) 
         world.engine(iterations=world.t, running=1.0)
     assert world.said("would")
     world.see(f.StepDone("trainer", 8, 900.0))
-    (kept,) = world.state.would
+    (kept,) = world.state.observing.would
     assert "the run went on by itself after" in kept.outcome
     assert "step 8 is done" in kept.outcome
-    assert world.state.spared == ""
+    assert world.state.observing.spared == ""
     assert "The run went on by itself" in world.said("would-not")[0]
 
 
@@ -711,13 +711,13 @@ def test_an_order_that_comes_while_a_start_is_being_held_back_is_obeyed(world: W
     world.see(f.Suppressed("Stop", 1, "the run is only observed."))
     world.survey()
     [start] = world.asked(a.Start)
-    number = world.state.attempt
+    number = world.state.attempt.number
     world.see(order)
     assert world.actions.index(start) < world.actions.index(world.asked(a.Stop)[-1])
     world.see(f.Suppressed("Start", number, "the run is only observed."))
     world.see(f.Suppressed("Stop", number, "the run is only observed."))
     assert world.state.mode == mode, world.state.why
-    assert world.state.attempt == number - 1
+    assert world.state.attempt.number == number - 1
 
 
 def test_the_finish_of_an_observed_run_is_published_and_told(world: World) -> None:
@@ -757,7 +757,7 @@ def test_a_job_that_a_person_started_again_did_not_go_on_by_itself(world: World)
     world.see(f.AttemptAdopted(2, None, 210))
     world.step(8)
     assert not world.said("would-not")
-    assert [one.outcome for one in world.state.would] == ["a job of a person was attached 60 s later"]
+    assert [one.outcome for one in world.state.observing.would] == ["a job of a person was attached 60 s later"]
 
 
 def test_our_own_canary_is_no_work_of_the_engine(world: World) -> None:
@@ -799,12 +799,12 @@ def test_lines_from_before_the_attachment_teach_nothing_and_count_for_nothing(wo
     for number in range(1, 65):
         world.t += 0.06
         world.see(f.StepDone("trainer", number, 200.0))
-    assert not world.state.learned.phases
-    assert world.state.ledger.steps == 0
+    assert not world.state.books.learned.phases
+    assert world.state.books.ledger.steps == 0
     world.step(65)
     world.step(66)
-    assert world.state.ledger.steps == 2
-    assert world.state.learned.phases["step"].count >= 1
+    assert world.state.books.ledger.steps == 2
+    assert world.state.books.learned.phases["step"].count >= 1
 
 
 def test_a_hang_that_began_before_an_update_of_weights_is_found_within_two_minutes(world: World) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 from supervisor.core import facts as f
 from supervisor.core.codec import CLASSES
 from supervisor.core.evolve import replace
-from supervisor.core.state import State
+from supervisor.core.state import Attempt, State
 
 
 def test_no_dataclass_of_the_core_has_what_a_copied_dictionary_would_miss() -> None:
@@ -19,8 +19,8 @@ def test_no_dataclass_of_the_core_has_what_a_copied_dictionary_would_miss() -> N
 
 
 def test_it_gives_what_the_standard_library_gives_and_leaves_the_original_alone() -> None:
-    state = State(settings=f.Settings(run_id="bs4"), attempt=3)
-    changed = replace(state, attempt=4, why="because")
-    assert changed == dataclasses.replace(state, attempt=4, why="because")
-    assert (state.attempt, state.why) == (3, "")
+    state = State(settings=f.Settings(run_id="bs4"), attempt=Attempt(number=3))
+    changed = replace(state, why="because", attempt=replace(state.attempt, number=4))
+    assert changed == dataclasses.replace(state, why="because", attempt=replace(state.attempt, number=4))
+    assert (state.attempt.number, state.why) == (3, "")
     assert type(changed) is State

@@ -80,7 +80,7 @@ def test_a_healthy_job_is_not_restarted_when_its_first_long_evaluation_ends() ->
     evaluates(world, 13, 58 * MIN)
     world.see(f.PhaseSeen("orchestrator", "rollouts", 13))
     passes(world, STEP_S)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
     step_line(world, 13)
     assert stopped(world) == []
 
@@ -91,7 +91,7 @@ def test_an_evaluation_of_three_hours_is_left_alone_with_and_without_counters() 
         evaluates(world, 13, 3 * HOUR, look, pipeline=True)
         world.see(f.PhaseSeen("orchestrator", "rollouts", 13))
         passes(world, STEP_S, look)
-        assert stopped(world) == [] and not world.state.suspicion, look.__name__
+        assert stopped(world) == [] and not world.state.suspicion.sentence, look.__name__
 
 
 def test_what_several_phases_in_a_row_took_is_explained_together() -> None:
@@ -104,7 +104,7 @@ def test_what_several_phases_in_a_row_took_is_explained_together() -> None:
     evaluates(world, 13, 50 * MIN)
     world.see(f.PhaseSeen("orchestrator", "rollouts", 13))
     passes(world, STEP_S)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
 
 
 def test_the_trainers_step_that_ends_during_an_evaluation_does_not_end_it() -> None:
@@ -115,7 +115,7 @@ def test_the_trainers_step_that_ends_during_an_evaluation_does_not_end_it() -> N
     passes(world, 2 * HOUR)
     world.see(f.PhaseSeen("orchestrator", "rollouts", 14))
     passes(world, STEP_S)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
 
 
 def test_a_base_model_evaluation_before_the_first_step_is_no_stuck_start() -> None:
@@ -129,7 +129,7 @@ def test_a_base_model_evaluation_before_the_first_step_is_no_stuck_start() -> No
         step_line(world, 1)
         assert stopped(world) == [], look.__name__
         # Only what the evaluation leaves is the length of a start, or the next one that hangs costs half a day.
-        assert world.state.learned.phases[RESUME].longest_s < 10 * MIN
+        assert world.state.books.learned.phases[RESUME].longest_s < 10 * MIN
 
 
 def test_an_evaluation_is_not_learned_as_the_length_of_a_step() -> None:
@@ -140,7 +140,7 @@ def test_an_evaluation_is_not_learned_as_the_length_of_a_step() -> None:
     passes(world, STEP_S)
     step_line(world, 13)
     assert stopped(world) == [] and world.state.progress.step == 13
-    assert world.state.learned.phases[STEP].longest_s < 2 * STEP_S
+    assert world.state.books.learned.phases[STEP].longest_s < 2 * STEP_S
     assert step_limits(world.state) == pytest.approx(before, rel=0.2)
 
 
@@ -152,7 +152,7 @@ def test_a_run_that_evaluates_at_each_step_learns_its_steps_without_and_is_still
         passes(world, STEP_S)
         step_line(world, number)
     assert stopped(world) == [] and not world.said("suspect")
-    assert world.state.learned.phases[STEP].longest_s < 2 * STEP_S
+    assert world.state.books.learned.phases[STEP].longest_s < 2 * STEP_S
 
 
 def test_a_save_of_a_quarter_of_an_hour_does_not_count_against_a_step_of_seconds() -> None:
@@ -164,7 +164,7 @@ def test_a_save_of_a_quarter_of_an_hour_does_not_count_against_a_step_of_seconds
         world.see(f.Growing("checkpoint", (second + 1) << 30))
     world.see(f.PhaseSeen("trainer", "rollouts", 13))
     passes(world, 9 * MIN)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
 
 
 def test_a_daemon_that_stood_still_within_an_evaluation_moves_what_was_explained_along() -> None:
@@ -174,7 +174,7 @@ def test_a_daemon_that_stood_still_within_an_evaluation_moves_what_was_explained
     world.t += 30 * MIN
     world.see(f.ClockJumped(30 * MIN))
     passes(world, STEP_S)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
 
 
 # ---------------------------------------------------------------- and hangs are still found
@@ -248,14 +248,14 @@ def test_a_collective_that_never_ends_is_found_though_saves_stood_before_it() ->
 def test_an_evaluation_with_unreadable_counters_and_a_still_pipeline_line_is_not_a_stuck_orchestrator() -> None:
     world = run()  # counters were read before
     evaluates(world, 13, 40 * MIN, unreadable, pipeline=True)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
 
 
 def test_a_validation_by_the_trainer_needs_no_engine() -> None:
     world = run()
     world.see(f.PhaseSeen("trainer", "eval", 13, "Running validation"))
     passes(world, 40 * MIN, idle)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
 
 
 def test_an_engine_so_slow_that_it_makes_two_iterations_a_look_works() -> None:
@@ -268,7 +268,7 @@ def test_an_engine_so_slow_that_it_makes_two_iterations_a_look_works() -> None:
         world.engine(iterations=count)
 
     evaluates(world, 13, 40 * MIN, slow, pipeline=True)
-    assert stopped(world) == [] and not world.state.suspicion
+    assert stopped(world) == [] and not world.state.suspicion.sentence
 
 
 def test_a_late_step_of_which_the_engine_says_nothing_is_not_stuck_because_one_rollout_takes_a_minute() -> None:
@@ -335,8 +335,8 @@ def test_an_update_of_weights_during_an_evaluation_does_not_end_it() -> None:
         passes(world, 2 * HOUR, unreadable, pipeline=True)
         world.see(f.StepDone("orchestrator", 14, STEP_S, 0.4))
         passes(world, STEP_S, unreadable)
-        assert stopped(world) == [] and not world.state.suspicion, log_goes_on
-        assert world.state.learned.phases["orchestrator/eval"].longest_s > 2 * HOUR
+        assert stopped(world) == [] and not world.state.suspicion.sentence, log_goes_on
+        assert world.state.books.learned.phases["orchestrator/eval"].longest_s > 2 * HOUR
 
 
 def test_a_first_evaluation_of_which_no_line_tells_is_left_alone() -> None:

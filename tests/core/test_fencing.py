@@ -115,7 +115,7 @@ def test_a_copied_disk_says_so_and_lists_anew_what_the_original_published() -> N
         "still for 3 min; at once with: supervisorctl start --take-over"
     )
     one.see(f.Claimed(2, watched=True))
-    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.see(f.LocalSteps(one.state.local.steps, settled=True))
     one.after(1)
     assert not one.asked(a.Start), "the journal's listing is from before the copy"
     one.see(f.StoreSteps((f.StoredStep(5, True, GIB), f.StoredStep(30, True, GIB)), 30))
@@ -194,7 +194,7 @@ def test_a_pod_that_was_fenced_before_it_told_which_steps_are_left_tells_nothing
     """The store was away when it quarantined a step. Its holder of now may resume from that very step."""
     one = running()
     one.see(f.Fenced("pod-b", 2))
-    one.state = replace(one.state, happened=(Happened("quarantine", 5, 1.7e9),))
+    one.state = replace(one.state, lineage=replace(one.state.lineage, unwritten=(Happened("quarantine", 5, 1.7e9),)))
     one.survey()
     one.after(120)
     assert not writes(one)
@@ -369,7 +369,7 @@ def test_an_observer_quarantines_no_step_for_the_others() -> None:
     one.after(60)
     assert any("one good step back" in sentence for sentence in one.said("would")), one.said("would")
     assert not one.asked(a.KeepLineage)
-    assert not one.state.quarantined
+    assert not one.state.store.quarantined
 
 
 # ---------------------------------------------------------------- which steps are left
@@ -386,7 +386,7 @@ def test_a_quarantined_step_is_written_down_in_the_store() -> None:
     assert one.asked(a.Start)[-1].step == 5
     one.see(f.LineageKept(1, pointer=5))
     assert one.said("lineage") == ["The store knows which steps are left. latest.json went back to step 5."]
-    assert one.state.happened == ()
+    assert one.state.lineage.unwritten == ()
 
 
 def test_what_the_store_did_not_take_is_told_again() -> None:
@@ -411,8 +411,8 @@ def test_rollback_stops_the_job_and_goes_on_at_that_step_in_another_lineage() ->
     assert "A person asked for step 5 (rollback)." in one.said("starting")
     (kept,) = one.asked(a.KeepLineage)
     assert [(e.kind, e.step) for e in kept.happened] == [("rollback", 5)]
-    assert set(one.state.quarantined) == {"10"}
-    one.see(f.ComponentExited(one.state.attempt, "launcher", 1))
+    assert set(one.state.store.quarantined) == {"10"}
+    one.see(f.ComponentExited(one.state.attempt.number, "launcher", 1))
     one.after(30)
     assert one.asked(a.Start)[-1].step == 5, "the left step is never resumed from"
 
@@ -460,7 +460,7 @@ def test_rollback_to_a_step_that_is_nowhere_changes_nothing() -> None:
     one.see(f.Command("rollback", "ana", ("7",)))
     one.after(30)
     assert one.said("rollback") == ["Step 7 is not to be had: complete here 5, 10, stored 5, 10. Nothing was changed."]
-    assert not one.asked(a.Stop) and not one.state.override
+    assert not one.asked(a.Stop) and not one.state.orders.override
 
 
 def test_a_pod_that_comes_before_the_next_publish_resumes_at_no_step_that_was_left() -> None:

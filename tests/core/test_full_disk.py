@@ -42,7 +42,7 @@ def test_a_full_disk_stops_the_job_while_the_engine_is_under_suspicion() -> None
         world.after(5)
         if second >= 30:
             break
-    assert world.state.suspicion or world.said("suspect")
+    assert world.state.suspicion.sentence or world.said("suspect")
     assert is_stopped(world)
     assert "The disk is full (1.0 GiB free) and no local step is safe to delete" in world.said("verdict")[0]
 
@@ -112,7 +112,7 @@ def test_in_any_state_a_full_disk_stops_the_job_within_two_looks(data: st.DataOb
     for number in range(1, data.draw(st.integers(1, 25), "facts")):
         world.t += data.draw(st.sampled_from([0.2, 1.0, 5.0, 31.0, 61.0]))
         world.see(_facts(number, data.draw))
-    if world.state.paused:
+    if world.state.orders.paused:
         world.see(FULL)
         world.after(LOOK_S)
         assert paused
@@ -122,7 +122,7 @@ def test_in_any_state_a_full_disk_stops_the_job_within_two_looks(data: st.DataOb
     for _ in range(3):
         world.see(FULL)
         _noise(world, data.draw)
-    assert not world.state.live, world.state.suspicion
+    assert not world.state.live, world.state.suspicion.sentence
 
 
 def _noise(world: World, draw: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_paused_run_is_told_once_that_the_pause_prevents_the_stop_of_a_full_di
         "Paused, so the job is not stopped although the disk is full: 1.0 GiB free, no local step is safe to delete, "
         "and the next checkpoint may crash the job. Make room, or let it be stopped: supervisorctl resume"
     )
-    assert world.state.suspicion == said, "status shows it while it lasts"
+    assert world.state.suspicion.sentence == said, "status shows it while it lasts"
     world.see(f.Command("resume", "root"))
     world.see(FULL)
     world.after(LOOK_S)
@@ -195,8 +195,8 @@ def test_room_while_paused_ends_the_warning_and_a_dead_job_is_named_before_a_ful
     world.after(LOOK_S)
     world.see(ROOM)
     world.after(LOOK_S)
-    assert not world.state.suspicion and world.said("cleared")
+    assert not world.state.suspicion.sentence and world.said("cleared")
     world.see(FULL)
-    world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
     world.after(LOOK_S)
-    assert world.state.suspicion.startswith("Paused, so nothing is done about it: ")
+    assert world.state.suspicion.sentence.startswith("Paused, so nothing is done about it: ")

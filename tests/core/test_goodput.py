@@ -12,6 +12,7 @@ from hypothesis.stateful import invariant
 
 from supervisor.core import facts as f
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.account import account, settled
 from supervisor.core.codec import decode, encode
 from supervisor.core.goodput import Ledger, Outage
@@ -29,16 +30,16 @@ def world() -> World:
 
 def spent(world: World) -> dict[str, float]:
     """Whole seconds by category; what is under way is not booked yet."""
-    return {name: round(seconds, 3) for name, seconds in world.state.ledger.seconds.items() if round(seconds, 3)}
+    return {name: round(seconds, 3) for name, seconds in world.state.books.ledger.seconds.items() if round(seconds, 3)}
 
 
 def adds_up(state: State, began: float) -> None:
-    ledger = state.ledger
+    ledger = state.books.ledger
     assert ledger.mark is not None
     assert ledger.total_s + (state.now - ledger.mark) == pytest.approx(state.now - began, abs=1e-6)
     assert settled(state).total_s == pytest.approx(state.now - began, abs=1e-6)
     assert all(seconds >= -1e-6 for seconds in ledger.seconds.values()), ledger.seconds
-    assert ledger.seconds.get(g.PRODUCTIVE, 0.0) == pytest.approx(sum(took for _, _, took in ledger.spans), abs=1e-6)
+    assert ledger.seconds.get(k.PRODUCTIVE, 0.0) == pytest.approx(sum(took for _, _, took in ledger.spans), abs=1e-6)
     assert 0 <= ledger.steps_lost <= ledger.steps
 
 
@@ -51,8 +52,8 @@ def phase(world: World, name: str, step: int | None = None) -> None:
 
 def test_a_healthy_run_is_start_up_and_then_steps(world: World) -> None:
     world.running_at(4)
-    assert spent(world) == {g.STARTUP: 8 + 200, g.PRODUCTIVE: 3 * 200}
-    ledger = world.state.ledger
+    assert spent(world) == {k.STARTUP: 8 + 200, k.PRODUCTIVE: 3 * 200}
+    ledger = world.state.books.ledger
     assert (ledger.steps, ledger.kept, ledger.timed, ledger.timed_s) == (4, 4, 3, 600.0)
     assert ledger.began_wall == 1.7e9 + 1000
     adds_up(world.state, 1000)
@@ -64,11 +65,11 @@ def test_a_checkpoint_save_inside_a_step_is_told_apart_from_it(world: World) -> 
     world.t += 30
     phase(world, "rollouts")
     world.step(3)
-    assert spent(world)[g.SAVE] == 30
-    assert spent(world)[g.PRODUCTIVE] == 200 + 200
-    assert world.state.ledger.saves == 1
+    assert spent(world)[k.SAVE] == 30
+    assert spent(world)[k.PRODUCTIVE] == 200 + 200
+    assert world.state.books.ledger.saves == 1
     world.step(4)
-    assert (spent(world)[g.SAVE], world.state.ledger.saves) == (30, 1), "and once only"
+    assert (spent(world)[k.SAVE], world.state.books.ledger.saves) == (30, 1), "and once only"
     adds_up(world.state, 1000)
 
 
@@ -77,14 +78,14 @@ def test_a_save_that_no_line_ends_ends_where_the_next_step_begins_by_its_own_acc
     phase(world, "checkpoint", 2)
     world.t += 45
     world.step(3)
-    assert spent(world)[g.SAVE] == 45
-    assert spent(world)[g.PRODUCTIVE] == 200 + 200
+    assert spent(world)[k.SAVE] == 45
+    assert spent(world)[k.PRODUCTIVE] == 200 + 200
 
 
 def test_an_engine_death_is_booked_part_by_part_and_the_steps_since_the_checkpoint_are_lost(world: World) -> None:
     world.running_at(7)
     before = spent(world)
-    assert before[g.PRODUCTIVE] == 1200
+    assert before[k.PRODUCTIVE] == 1200
     world.t += 60
     world.gpus(inference=0)
     world.engine_process_dies()
@@ -92,14 +93,14 @@ def test_an_engine_death_is_booked_part_by_part_and_the_steps_since_the_checkpoi
     world.job_up()
     world.step(6)
     after = spent(world)
-    assert after[g.WASTED] == 60 + 2 * 200, "the part of step 8, and steps 6 and 7 whole"
-    closed = world.state.incidents[-1]
+    assert after[k.WASTED] == 60 + 2 * 200, "the part of step 8, and steps 6 and 7 whole"
+    closed = world.state.incidents.closed[-1]
     noticed = closed.decided - closed.opened
-    assert after[g.DETECTION] == noticed > 0
-    assert after[g.STOPPING] == 3
-    assert after[g.PRODUCTIVE] == 1200 - 400
-    assert after[g.STARTUP] == before[g.STARTUP] + 8 + 200
-    ledger = world.state.ledger
+    assert after[k.DETECTION] == noticed > 0
+    assert after[k.STOPPING] == 3
+    assert after[k.PRODUCTIVE] == 1200 - 400
+    assert after[k.STARTUP] == before[k.STARTUP] + 8 + 200
+    ledger = world.state.books.ledger
     assert (ledger.steps, ledger.steps_lost, ledger.incidents, ledger.restarts) == (8, 2, 1, 1)
     (outage,) = ledger.outages
     assert (outage.cause, outage.step, outage.steps_lost, outage.recovered) == ("engine-gone", 7, 2, True)
@@ -117,37 +118,37 @@ def test_a_person_who_stops_the_run_owns_the_time_until_it_is_started_again(worl
     world.job_up()
     world.step(6)
     after = spent(world)
-    assert after[g.STOPPED] == 7200
-    assert after[g.WASTED] == 50
-    assert g.DETECTION not in after
-    assert not world.state.ledger.outages
+    assert after[k.STOPPED] == 7200
+    assert after[k.WASTED] == 50
+    assert k.DETECTION not in after
+    assert not world.state.books.ledger.outages
     adds_up(world.state, 1000)
 
 
 def test_a_daemon_that_was_away_from_a_living_job_cost_nothing(world: World) -> None:
     world.running_at(5)
     world.t += 900
-    attempt = world.state.attempt
+    attempt = world.state.attempt.number
     world.boot(adopted=attempt)
     world.see(f.AttemptAdopted(attempt, 0, world.pid))
     world.see(f.StepDone("trainer", 9, 200.0))
-    assert spent(world)[g.PRODUCTIVE] == 4 * 200 + 900
-    assert g.INFRASTRUCTURE not in spent(world)
-    assert world.state.ledger.steps == 9, "the steps between were done, though nobody saw them"
+    assert spent(world)[k.PRODUCTIVE] == 4 * 200 + 900
+    assert k.INFRASTRUCTURE not in spent(world)
+    assert world.state.books.ledger.steps == 9, "the steps between were done, though nobody saw them"
     adds_up(world.state, 1000)
 
 
 def test_what_a_living_job_did_unwatched_is_lost_with_it_when_it_dies_later(world: World) -> None:
     world.running_at(5)
     world.t += 900
-    attempt = world.state.attempt
+    attempt = world.state.attempt.number
     world.boot(adopted=attempt)
     world.see(f.AttemptAdopted(attempt, 0, world.pid))
     world.t += 10
     world.engine_process_dies()
     world.after(4)
-    assert spent(world)[g.WASTED] == 910
-    assert g.INFRASTRUCTURE not in spent(world)
+    assert spent(world)[k.WASTED] == 910
+    assert k.INFRASTRUCTURE not in spent(world)
 
 
 def test_a_job_that_died_while_no_daemon_watched_is_the_pods_outage_and_no_progress(world: World) -> None:
@@ -157,7 +158,7 @@ def test_a_job_that_died_while_no_daemon_watched_is_the_pods_outage_and_no_progr
     world.t += 3600
     world.boot(adopted=None)
     after = spent(world)
-    assert (after[g.WASTED], after[g.INFRASTRUCTURE]) == (40 + 400, 3600)
+    assert (after[k.WASTED], after[k.INFRASTRUCTURE]) == (40 + 400, 3600)
     adds_up(world.state, 1000)
 
 
@@ -166,11 +167,11 @@ def test_where_steps_count_from_0_the_step_that_the_checkpoint_is_called_after_i
     world.running_at(7, first=0)
     world.engine_process_dies()
     world.after(4)
-    assert world.state.resume_step == 5
+    assert world.state.attempt.resume_step == 5
     world.job_up()
     world.step(5)
-    assert (world.state.ledger.steps_lost, world.state.ledger.floor) == (3, g.FROM_SCRATCH)
-    assert world.state.ledger.kept == 6
+    assert (world.state.books.ledger.steps_lost, world.state.books.ledger.floor) == (3, g.FROM_SCRATCH)
+    assert world.state.books.ledger.kept == 6
     adds_up(world.state, 1000)
 
 
@@ -181,12 +182,12 @@ def test_a_checkpoint_that_is_written_while_the_job_is_stopped_is_no_part_of_the
     phase(world, "checkpoint", 5)
     world.t += 20
     world.answer = True
-    world.see(f.AttemptStopped(world.state.attempt, 20.0, gpu_free=True))
+    world.see(f.AttemptStopped(world.state.attempt.number, 20.0, gpu_free=True))
     world.job_up()
     world.step(6)
-    assert g.SAVE not in spent(world)
-    assert world.state.ledger.saves == 0
-    assert spent(world)[g.STOPPING] == 20
+    assert k.SAVE not in spent(world)
+    assert world.state.books.ledger.saves == 0
+    assert spent(world)[k.STOPPING] == 20
     adds_up(world.state, 1000)
 
 
@@ -194,11 +195,11 @@ def test_a_fresh_start_by_a_persons_wish_wastes_what_was_there(world: World) -> 
     world.running_at(5)
     world.see(f.Command("shutdown", "kim"))
     world.settings = replace(world.settings, fresh=True)
-    world.state = replace(world.state, exit_said=True)
+    world.state = replace(world.state, ending=replace(world.state.ending, said=True))
     world.boot()
-    ledger = world.state.ledger
+    ledger = world.state.books.ledger
     assert (ledger.kept, ledger.floor) == (0, g.FROM_SCRATCH)
-    assert not ledger.seconds.get(g.PRODUCTIVE)
+    assert not ledger.seconds.get(k.PRODUCTIVE)
 
 
 def test_time_after_the_last_step_is_nobodys_progress(world: World) -> None:
@@ -206,12 +207,12 @@ def test_time_after_the_last_step_is_nobodys_progress(world: World) -> None:
     world.running_at(5)
     world.t += 20
     world.see(f.FinishSeen("trainer", "RL trainer finished!"))
-    world.see(f.ComponentExited(world.state.attempt, "launcher", 0))
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 0))
     after = spent(world)
-    assert after[g.OTHER] == 20
-    assert g.WASTED not in after
+    assert after[k.OTHER] == 20
+    assert k.WASTED not in after
     assert world.state.mode == "finished"
-    assert settled(world.state).last == g.STOPPED
+    assert settled(world.state).last == k.STOPPED
     adds_up(world.state, 1000)
 
 
@@ -220,25 +221,25 @@ def test_what_is_under_way_is_shown_as_if_it_ended_well_and_can_be_lost_by_the_n
     world.t += 90
     world.see(f.Tick())
     now = settled(world.state)
-    assert now.seconds[g.PRODUCTIVE] == 4 * 200 + 90
+    assert now.seconds[k.PRODUCTIVE] == 4 * 200 + 90
     assert now.steps == 5
     lost = g.lose(now, 5)
-    assert (lost.seconds[g.PRODUCTIVE], lost.seconds[g.WASTED], lost.steps_lost) == (800, 90, 0)
+    assert (lost.seconds[k.PRODUCTIVE], lost.seconds[k.WASTED], lost.steps_lost) == (800, 90, 0)
 
 
 def test_nothing_is_done_while_nothing_changes(world: World) -> None:
     world.running_at(3)
     before = world.state
     after = replace(before, now=before.now + 1, wall=before.wall + 1)
-    assert account(before, after, f.Tick()) is before.ledger
-    assert account(before, after, f.EngineLook("http://x", "ok", "ok")) is before.ledger
+    assert account(before, after, f.Tick()) is before.books.ledger
+    assert account(before, after, f.EngineLook("http://x", "ok", "ok")) is before.books.ledger
 
 
 def test_uploads_are_counted_and_those_that_found_all_there_are_not() -> None:
     world = World()
     world.running_at(6)
     world.see(f.Published(5, 10, 2.0, 0))
-    ledger = world.state.ledger
+    ledger = world.state.books.ledger
     assert (ledger.uploads, ledger.upload_s, ledger.upload_bytes) == (1, 60.0, 1 << 30)
 
 
@@ -248,21 +249,21 @@ def test_uploads_are_counted_and_those_that_found_all_there_are_not() -> None:
 @given(steps=st.integers(1, 3000), resume=st.integers(0, 3000))
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 def test_spans_stay_few_and_lose_no_second(steps: int, resume: int) -> None:
-    ledger = Ledger(seconds={g.PRODUCTIVE: 10.0 * steps}, steps=steps)
+    ledger = Ledger(seconds={k.PRODUCTIVE: 10.0 * steps}, steps=steps)
     for step in range(1, steps + 1):
         ledger = replace(ledger, spans=g.with_span(ledger.spans, (step, step, 10.0)))
     assert len(ledger.spans) <= g.MOST_SPANS
     lost = g.lose(ledger, resume)
     assert lost.total_s == pytest.approx(ledger.total_s)
     assert lost.steps_lost == max(0, steps - resume)
-    assert lost.seconds.get(g.WASTED, 0.0) == pytest.approx(10.0 * max(0, steps - resume)), "all took the same"
+    assert lost.seconds.get(k.WASTED, 0.0) == pytest.approx(10.0 * max(0, steps - resume)), "all took the same"
 
 
 def test_a_ledger_of_a_long_bad_run_stays_small(world: World) -> None:
     world.running_at(5)
     many = tuple(Outage(number, "engine-gone", 1.7e9 + number, 10**6, 1.5, 2.5, 3.5, 4.5, 7) for number in range(200))
     spans = tuple((number, number, 123.456789) for number in range(g.MOST_SPANS))
-    ledger = replace(world.state.ledger, outages=many[-g.MOST_OUTAGES :], spans=spans)
+    ledger = replace(world.state.books.ledger, outages=many[-g.MOST_OUTAGES :], spans=spans)
     assert len(json.dumps(encode(ledger))) < 32_000
     assert decode(json.loads(json.dumps(encode(ledger)))) == ledger
 
@@ -275,10 +276,10 @@ def pod(began: float, seconds: float, **more: object) -> Ledger:
     steps = int(seconds // 100)
     spans = tuple((step, step, 100.0) for step in range(1, steps + 1))
     ledger = Ledger(
-        {g.PRODUCTIVE: 100.0 * steps, g.STARTUP: seconds - 100.0 * steps},
+        {k.PRODUCTIVE: 100.0 * steps, k.STARTUP: seconds - 100.0 * steps},
         began_wall=began,
         wall=began + seconds,
-        last=g.PRODUCTIVE,
+        last=k.PRODUCTIVE,
         spans=spans,
         steps=steps,
         floor=0,
@@ -289,21 +290,21 @@ def pod(began: float, seconds: float, **more: object) -> Ledger:
 def test_a_lost_pods_gap_and_the_steps_it_had_not_published_are_in_the_runs_ledger() -> None:
     first = pod(0, 1050)
     second = replace(pod(2000, 100), spans=((9, 9, 100.0),), floor=8)
-    second = replace(second, seconds={g.PRODUCTIVE: 100.0, g.STARTUP: 400.0}, wall=2500)
+    second = replace(second, seconds={k.PRODUCTIVE: 100.0, k.STARTUP: 400.0}, wall=2500)
     run = g.merged({"bb": second, "aa": first})
     assert run.total_s == 2500, "all time from the first pod's first second to the last pod's last"
-    assert run.seconds[g.INFRASTRUCTURE] == 950
-    assert run.seconds[g.WASTED] == 200
+    assert run.seconds[k.INFRASTRUCTURE] == 950
+    assert run.seconds[k.WASTED] == 200
     assert (run.steps, run.steps_lost, run.kept) == (11, 2, 9)
     assert g.ettr({"aa": first, "bb": second}) == pytest.approx(900 / 2500)
     assert list(g.across({"bb": second, "aa": first})) == ["aa", "bb"]
 
 
 def test_a_gap_after_a_person_stopped_the_run_is_not_a_lost_pods() -> None:
-    first, second = pod(0, 1000, last=g.STOPPED), pod(5000, 500, floor=10, spans=((11, 15, 500.0),))
+    first, second = pod(0, 1000, last=k.STOPPED), pod(5000, 500, floor=10, spans=((11, 15, 500.0),))
     run = g.merged({"a": first, "b": second})
-    assert run.seconds[g.STOPPED] == 4000
-    assert not run.seconds[g.INFRASTRUCTURE]
+    assert run.seconds[k.STOPPED] == 4000
+    assert not run.seconds[k.INFRASTRUCTURE]
 
 
 def test_pods_whose_clocks_overlap_book_no_negative_gap() -> None:
@@ -331,8 +332,8 @@ def test_a_step_under_way_on_a_lost_pod_is_wasted_when_the_next_one_does_it_agai
     second.job_up()
     second.step(6)
     run = g.merged({"one": first, "two": settled(second.state)})
-    assert run.seconds[g.WASTED] == 90
-    assert run.seconds[g.INFRASTRUCTURE] == pytest.approx(600)
+    assert run.seconds[k.WASTED] == 90
+    assert run.seconds[k.INFRASTRUCTURE] == pytest.approx(600)
     assert (run.steps, run.kept) == (6, 6)
 
 
@@ -343,11 +344,11 @@ class Journal:
     """What one pod's journal books: attempts that go on at a step, and steps of ten seconds each."""
 
     def __init__(self, began: float) -> None:
-        self.ledger = Ledger(began_wall=began, wall=began, last=g.PRODUCTIVE)
+        self.ledger = Ledger(began_wall=began, wall=began, last=k.PRODUCTIVE)
 
     def trains(self, wall: float, resumed: int, to: int, held: int | None = None) -> Journal:
         """The pod goes on at ``resumed`` and trains up to step ``to``. What was before it was no pod of ours."""
-        one = g.book(self.ledger, {g.INFRASTRUCTURE: wall - self.ledger.wall, g.PRODUCTIVE: 10.0 * (to - resumed)})
+        one = g.book(self.ledger, {k.INFRASTRUCTURE: wall - self.ledger.wall, k.PRODUCTIVE: 10.0 * (to - resumed)})
         one = g.resumed(one, resumed, wall, held)
         for step in range(resumed + 1, to + 1):
             one = replace(one, spans=g.with_span(one.spans, (step, step, 10.0), one.starts))
@@ -364,8 +365,8 @@ def told(**journals: Journal) -> tuple[Ledger, dict[str, int]]:
     walls = [(one.began_wall or 0.0, one.wall) for one in ledgers.values()]
     gaps = sum(max(0.0, began - max(until for _, until in walls[:n])) for n, (began, _) in enumerate(walls) if n)
     assert run.total_s == pytest.approx(sum(until - began for began, until in walls) + gaps)
-    assert run.seconds[g.PRODUCTIVE] == pytest.approx(10.0 * run.kept)
-    assert run.seconds[g.WASTED] == pytest.approx(10.0 * run.steps_lost)
+    assert run.seconds[k.PRODUCTIVE] == pytest.approx(10.0 * run.kept)
+    assert run.seconds[k.WASTED] == pytest.approx(10.0 * run.steps_lost)
     return run, {name: one.kept for name, one in g.across(ledgers).items()}
 
 
@@ -441,18 +442,18 @@ def test_a_pod_that_takes_the_run_back_under_a_living_job_keeps_what_follows(wor
     world.running_at(6)
     world.see(f.Claimed(3))
     world.step(7)
-    assert world.state.ledger.starts[-1] == (1.7e9 + world.t - 200, 6)
-    other = Journal(world.state.ledger.wall - 600).trains(world.state.ledger.wall - 600, 5, 12)
-    kept = g.across({"a": world.state.ledger, "b": other.ledger})
+    assert world.state.books.ledger.starts[-1] == (1.7e9 + world.t - 200, 6)
+    other = Journal(world.state.books.ledger.wall - 600).trains(world.state.books.ledger.wall - 600, 5, 12)
+    kept = g.across({"a": world.state.books.ledger, "b": other.ledger})
     assert (kept["a"].kept, kept["b"].kept) == (6, 1), "its step 6 was the other's to do; from 7 on it has the run"
 
 
 def test_an_attempt_has_the_run_since_its_launch_and_not_since_its_first_step(world: World) -> None:
     world.running_at(4)
-    assert len(world.state.ledger.starts) == 1
-    ((wall, step),) = world.state.ledger.starts
-    assert (wall, step) == (pytest.approx(1.7e9 + world.state.started), g.FROM_SCRATCH)
-    assert wall < world.state.ledger.wall - 4 * 200 + 1
+    assert len(world.state.books.ledger.starts) == 1
+    ((wall, step),) = world.state.books.ledger.starts
+    assert (wall, step) == (pytest.approx(1.7e9 + world.state.attempt.started), g.FROM_SCRATCH)
+    assert wall < world.state.books.ledger.wall - 4 * 200 + 1
 
 
 # ---------------------------------------------------------------- whatever happens
@@ -480,7 +481,7 @@ class Accounted(test_model.Pod):
 
     @invariant()
     def steps_that_stayed_are_those_that_the_job_has(self) -> None:
-        ledger = self.state.ledger
+        ledger = self.state.books.ledger
         if self.up and self.state.mode == "running" and ledger.spans:
             assert ledger.spans[-1][1] == self.state.progress.step
 

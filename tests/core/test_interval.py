@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.interval import Measured, advise, best_interval_s, loss, measured
 
@@ -89,7 +89,7 @@ def test_a_ledger_says_what_was_measured() -> None:
         Outage(2, "stopped", 0, 9, 500, 0, 0, 0, recovered=False),
     )
     run = Ledger(
-        {g.PRODUCTIVE: 36000, g.SAVE: 300, g.STOPPED: 9000},
+        {k.PRODUCTIVE: 36000, k.SAVE: 300, k.STOPPED: 9000},
         timed=180,
         timed_s=36000,
         saves=10,

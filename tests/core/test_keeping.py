@@ -9,7 +9,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
 from supervisor.core.retention import victims_in_store
-from supervisor.core.state import State
+from supervisor.core.state import Pins, State, Store
 from tests.core.world import SETTINGS, World
 
 steps = st.lists(st.integers(0, 60), unique=True, max_size=12)
@@ -34,13 +34,14 @@ def test_no_rule_of_retention_takes_what_somebody_keeps(  # noqa: PLR0917
 ) -> None:
     state = State(
         settings=replace(SETTINGS, keep_last=last),
-        store=stored(*stored_steps),
-        store_latest=max(stored_steps, default=None),
-        pinned=tuple(pinned),
-        pin_wishes={str(step): step % 2 == 0 for step in wished},
-        reading=tuple(reading),
-        damaged=dict.fromkeys(map(str, damaged), "torn"),
-        verified=tuple(sorted(verified)),
+        store=Store(
+            steps=stored(*stored_steps),
+            latest=max(stored_steps, default=None),
+            reading=tuple(reading),
+            damaged=dict.fromkeys(map(str, damaged), "torn"),
+            verified=tuple(sorted(verified)),
+        ),
+        pins=Pins(steps=tuple(pinned), wishes={str(step): step % 2 == 0 for step in wished}),
     )
     gone = set(victims_in_store(state))
     good = set(stored_steps) - set(damaged)
@@ -48,7 +49,7 @@ def test_no_rule_of_retention_takes_what_somebody_keeps(  # noqa: PLR0917
     assert len(good - gone) >= min(2, len(good))
     seen = [step for step in sorted(verified) if step in good]
     assert not seen or seen[-1] not in gone
-    assert not victims_in_store(replace(state, pins_reason="pins.json is damaged"))
+    assert not victims_in_store(replace(state, pins=replace(state.pins, reason="pins.json is damaged")))
 
 
 def test_a_pinned_step_stays_and_an_unpinned_one_goes() -> None:
@@ -78,7 +79,7 @@ def test_a_pin_that_the_store_did_not_take_is_asked_for_again_and_counts_meanwhi
     for _ in range(2):
         world.see(f.StoreSteps(stored(5, 10), 10, pinned=tuple(world.pinned)))
         assert world.asked(a.Pin) == [a.Pin(5, True)] * 2
-    assert world.state.pinned == (5,) and not world.state.pin_wishes
+    assert world.state.pins.steps == (5,) and not world.state.pins.wishes
 
 
 def test_a_damaged_step_is_told_once_never_resumed_from_and_never_deleted() -> None:
@@ -98,7 +99,7 @@ def test_what_a_deep_check_found_good_is_remembered_as_the_newest_verified() -> 
     world.running_at(20)
     world.see(f.StoreChecked(good=(10,), deep=True))
     world.see(f.StoreChecked(good=(10, 15)))
-    assert world.state.verified == (10,)
+    assert world.state.store.verified == (10,)
 
 
 # ---------------------------------------------------------------- what was damaged is not so for ever
@@ -216,26 +217,33 @@ def test_a_step_that_was_half_deleted_is_deleted_to_its_end() -> None:
 
 
 def test_another_pod_deletes_what_is_unfinished_between_the_steps() -> None:
-    state = State(settings=SETTINGS, store=(*stored(10), *bare(15, 40), *stored(20)), store_latest=20)
+    state = State(settings=SETTINGS, store=Store(steps=(*stored(10), *bare(15, 40), *stored(20)), latest=20))
     assert victims_in_store(state) == [15], "with 40 a publish may go on"
-    assert not victims_in_store(replace(state, pins_reason="pins.json is damaged"))
-    for kept in ({"pinned": (15,)}, {"pin_wishes": {"15": True}}, {"reading": (15,)}, {"resume_step": 15}):
-        assert not victims_in_store(replace(state, **kept))
+    assert not victims_in_store(replace(state, pins=replace(state.pins, reason="pins.json is damaged")))
+    for kept in (
+        replace(state, pins=replace(state.pins, steps=(15,))),
+        replace(state, pins=replace(state.pins, wishes={"15": True})),
+        replace(state, store=replace(state.store, reading=(15,))),
+        replace(state, attempt=replace(state.attempt, resume_step=15)),
+    ):
+        assert not victims_in_store(kept)
     assert not victims_in_store(replace(state, busy=replace(state.busy, publish=15)))
 
 
 def test_no_step_of_the_original_scripts_is_taken_for_an_unfinished_one() -> None:
     theirs = (f.StoredStep(10, False, 1, legacy=True), f.StoredStep(20, False, 1, legacy=True))
-    before = State(settings=SETTINGS, store=(*theirs, f.StoredStep(30, True, 1, legacy=True)), store_latest=30)
+    before = State(settings=SETTINGS, store=Store(steps=(*theirs, f.StoredStep(30, True, 1, legacy=True)), latest=30))
     assert not victims_in_store(before)
     # The pointer is ours now, and nothing in the store tells theirs from what was half sent.
-    since = State(settings=SETTINGS, store=(*bare(10, 20, 30), *stored(40, 50, 60)), store_latest=60)
+    since = State(settings=SETTINGS, store=Store(steps=(*bare(10, 20, 30), *stored(40, 50, 60)), latest=60))
     assert not victims_in_store(since)
 
 
 def test_a_damaged_step_with_a_manifest_is_a_persons_to_delete() -> None:
     torn = f.StoredStep(15, False, 1, manifest="m15")
-    assert not victims_in_store(State(settings=SETTINGS, store=(*stored(10), torn, *stored(20)), store_latest=20))
+    assert not victims_in_store(
+        State(settings=SETTINGS, store=Store(steps=(*stored(10), torn, *stored(20)), latest=20))
+    )
 
 
 # ---------------------------------------------------------------- the same bytes, that failed once

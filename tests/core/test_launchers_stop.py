@@ -52,7 +52,7 @@ def test_the_engine_that_the_launcher_ends_is_not_what_died(world: World, text: 
     sentence = world.said("verdict")[0]
     assert sentence.startswith(begins + f"{text}.") and "silently" not in sentence
     assert "vLLM's process 111" in sentence, "what is gone is said, too"
-    assert world.state.failures[-1].signature == cause
+    assert world.state.recovery.failures[-1].signature == cause
     assert len(world.asked(a.Stop)) == 1
 
 
@@ -85,7 +85,7 @@ def test_an_environment_server_that_is_gone_is_a_death_of_its_own(world: World) 
     sentence = world.said("verdict")[0]
     assert sentence.startswith("An environment server died: its process 900 has been gone for ")
     assert "vLLM" in sentence and "the trainer live on" in sentence
-    assert world.state.failures[-1].signature == "env-gone"
+    assert world.state.recovery.failures[-1].signature == "env-gone"
 
 
 def test_an_environment_server_is_never_a_checkpoints_fault(world: World) -> None:
@@ -131,7 +131,7 @@ def test_a_launcher_that_was_told_to_end_is_no_death_of_the_engine(world: World,
     assert world.said("verdict")[0].startswith(
         f"The launcher ends the job: {text[:-3]}; vLLM's process 111 has been gone"
     )
-    assert world.state.failures[-1].signature == "ended-from-outside"
+    assert world.state.recovery.failures[-1].signature == "ended-from-outside"
 
 
 def test_a_launcher_that_goes_on_for_long_after_its_line_ended_nothing(world: World) -> None:

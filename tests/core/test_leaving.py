@@ -34,7 +34,7 @@ def running(step: int = 7, **more: object) -> World:
 def publishing(took_s: float = 60.0) -> World:
     """The same, and step 10 is being published; the publish before took so long."""
     one = running(9)
-    one.state = replace(one.state, publish_took_s=took_s)
+    one.state = replace(one.state, publishing=replace(one.state.publishing, took_s=took_s))
     one.step(10)
     one.local[10] = "complete"
     one.see(f.LocalSteps(tuple(f.LocalStep(s, "complete", "", GIB) for s in (5, 10))))
@@ -92,7 +92,11 @@ def test_what_is_complete_and_not_yet_in_the_store_is_named() -> None:
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
     assert one.said("leaving")[0].endswith("would be kept. Step 10 is on its way to the store.")
     one = publishing()
-    one.state = replace(one.state, busy=replace(one.state.busy, publish=None), publish_after=one.t + 60.0)
+    one.state = replace(
+        one.state,
+        busy=replace(one.state.busy, publish=None),
+        publishing=replace(one.state.publishing, after=one.t + 60.0),
+    )
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
     assert one.said("leaving")[0].endswith("would be kept. Step 10 is still to be published.")
 
@@ -104,8 +108,8 @@ def test_a_stop_that_is_not_done_when_the_time_is_up_is_left_to_another_daemon()
     assert until_ended(one, 6.0) <= 4.3
     assert ended(one) == a.Exit(75, "This pod's time is up.")
     one.actions.clear()
-    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt))
-    one.see(f.AttemptAdopted(one.state.attempt, None, 100))
+    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt.number))
+    one.see(f.AttemptAdopted(one.state.attempt.number, None, 100))
     one.after(1.0, 0.25)
     assert len(one.asked(a.Stop)) == 1 and ended(one) is None
 
@@ -115,8 +119,8 @@ def test_a_step_that_is_nearly_published_is_finished_and_then_the_daemon_ends() 
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
     moves(one, 98)
     assert one.said("leaving")[-1] == "Step 10 is sent to 98 %: about 3 s more, and 4 s are left: it can be done."
-    one.see(f.AttemptStopped(one.state.attempt, 1.0))
-    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
+    one.see(f.LocalSteps(one.state.local.steps, settled=True))
     one.after(1.0, 0.25)
     assert ended(one) is None, "the publish is waited for"
     one.see(f.Published(10, GIB, 20.0, GIB))
@@ -130,8 +134,8 @@ def test_what_cannot_be_done_in_time_is_tried_until_a_second_before_the_end() ->
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
     moves(one, 90)
     assert "it is tried all the same" in one.said("leaving")[-1]
-    one.see(f.AttemptStopped(one.state.attempt, 1.0))
-    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
+    one.see(f.LocalSteps(one.state.local.steps, settled=True))
     assert 3.7 <= until_ended(one, 5.0) <= 4.3
     assert kinds(one)[-2:] == ["Release", "Exit"], "also then the run is given back"
 
@@ -141,8 +145,8 @@ def test_a_publish_that_is_far_from_its_end_is_given_up_so_that_the_next_pod_com
     one.see(f.LeaveSoon(120.0, "the page of leaving.url says so"))
     moves(one, 1, rate=0.001 * GIB)
     assert "it is given up" in one.said("leaving")[-1]
-    one.see(f.AttemptStopped(one.state.attempt, 10.0))
-    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.see(f.AttemptStopped(one.state.attempt.number, 10.0))
+    one.see(f.LocalSteps(one.state.local.steps, settled=True))
     assert until_ended(one, 60.0) < 2.0
 
 
@@ -159,20 +163,20 @@ def test_a_job_that_does_not_end_does_not_keep_the_daemon_beyond_its_time() -> N
 
 def test_a_complete_step_is_published_where_the_last_publish_would_have_fitted() -> None:
     one = running(9)
-    one.state = replace(one.state, publish_took_s=12.0)
+    one.state = replace(one.state, publishing=replace(one.state.publishing, took_s=12.0))
     one.see(f.LeaveSoon(30.0, "SIGTERM"))
     assert stop_of(one).budget_s == pytest.approx(13.0), "the rest is for a step that the stop brings to light"
     one.t += 5
-    one.see(f.AttemptStopped(one.state.attempt, 5.0))
+    one.see(f.AttemptStopped(one.state.attempt.number, 5.0))
     one.see(f.LocalSteps((f.LocalStep(10, "complete", "", GIB),), settled=True))
     assert one.asked(a.Publish) == [a.Publish(10)]
 
 
 def test_a_step_that_takes_longer_than_there_is_time_is_not_begun() -> None:
     one = running(9)
-    one.state = replace(one.state, publish_took_s=60.0)
+    one.state = replace(one.state, publishing=replace(one.state.publishing, took_s=60.0))
     one.see(f.LeaveSoon(30.0, "SIGTERM"))
-    one.see(f.AttemptStopped(one.state.attempt, 5.0))
+    one.see(f.AttemptStopped(one.state.attempt.number, 5.0))
     one.see(f.LocalSteps((f.LocalStep(10, "complete", "", GIB),), settled=True))
     one.see(f.StoreSteps((f.StoredStep(5, True, GIB),), 5))
     assert until_ended(one, 30.0) < 2.0, "nobody waits for nothing"
@@ -182,8 +186,8 @@ def test_a_step_that_takes_longer_than_there_is_time_is_not_begun() -> None:
 def saving(one: World, usual_s: float = 20.0, since_s: float = 5.0) -> None:
     """Step 10 is being saved, for ``since_s`` seconds already."""
     times = PhaseTimes((usual_s,) * 5, longest_s=usual_s, count=5, median_s=usual_s, late_s=2 * usual_s)
-    learned = Learned({**one.state.learned.phases, "trainer/checkpoint": times})
-    one.state = replace(one.state, learned=learned)
+    learned = Learned({**one.state.books.learned.phases, "trainer/checkpoint": times})
+    one.state = replace(one.state, books=replace(one.state.books, learned=learned))
     one.see(f.PhaseSeen("trainer", "checkpoint", 10))
     one.after(since_s)
     one.actions.clear()
@@ -191,7 +195,7 @@ def saving(one: World, usual_s: float = 20.0, since_s: float = 5.0) -> None:
 
 def test_a_save_that_can_be_finished_and_published_in_two_minutes_is_waited_for() -> None:
     one = running(9)
-    one.state = replace(one.state, publish_took_s=30.0)
+    one.state = replace(one.state, publishing=replace(one.state.publishing, took_s=30.0))
     saving(one)
     one.see(f.LeaveSoon(120.0, "/run/preempted appeared"))
     assert kinds(one) == ["MarkLeaving"]
@@ -217,7 +221,7 @@ def test_one_save_is_waited_for_and_not_one_after_another() -> None:
 
 def test_a_save_that_does_not_end_is_waited_for_only_while_its_publish_would_fit() -> None:
     one = running(9)
-    one.state = replace(one.state, publish_took_s=30.0)
+    one.state = replace(one.state, publishing=replace(one.state.publishing, took_s=30.0))
     saving(one)
     began = one.t
     one.see(f.LeaveSoon(120.0, "a command says so"))
@@ -230,7 +234,7 @@ def test_a_save_that_does_not_end_is_waited_for_only_while_its_publish_would_fit
 @pytest.mark.parametrize(("within_s", "publish_s"), [(30.0, 30.0), (5.0, 1.0), (120.0, 110.0)])
 def test_a_save_that_cannot_be_published_any_more_is_not_waited_for(within_s: float, publish_s: float) -> None:
     one = running(9)
-    one.state = replace(one.state, publish_took_s=publish_s)
+    one.state = replace(one.state, publishing=replace(one.state.publishing, took_s=publish_s))
     saving(one)
     one.see(f.LeaveSoon(within_s, "SIGTERM"))
     assert one.asked(a.Stop)
@@ -240,7 +244,7 @@ def test_a_job_that_ends_by_itself_while_its_save_is_waited_for_is_no_incident()
     one = running(9)
     saving(one)
     one.see(f.LeaveSoon(120.0, "SIGUSR1"))
-    one.see(f.ComponentExited(one.state.attempt, "launcher", 1))
+    one.see(f.ComponentExited(one.state.attempt.number, "launcher", 1))
     one.after(1.0)
     assert one.asked(a.Stop) and not one.asked(a.CollectEvidence)
 
@@ -253,10 +257,10 @@ def test_nothing_is_started_again_on_a_pod_that_is_about_to_go() -> None:
         one.see(f.Command(verb, "ubuntu"))
     assert one.state.mode == "running"
     one.see(f.Command("stop", "ubuntu"))
-    one.see(f.AttemptStopped(one.state.attempt, 5.0))
-    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.see(f.AttemptStopped(one.state.attempt.number, 5.0))
+    one.see(f.LocalSteps(one.state.local.steps, settled=True))
     until_ended(one, 120.0)
-    assert not one.asked(a.Start) and not one.state.wanted
+    assert not one.asked(a.Start) and not one.state.orders.wanted
 
 
 # ---------------------------------------------------------------- how soon, and how often
@@ -275,15 +279,17 @@ def test_a_plain_sigterm_marks_the_claim_and_is_otherwise_as_ever() -> None:
     one = running()
     one.see(f.Command("shutdown", "SIGTERM"))
     assert kinds(one) == ["MarkLeaving", "Stop"]
-    assert stop_of(one) == a.Stop(one.state.attempt, "The daemon is shut down by SIGTERM.", SETTINGS.stop_budget_s)
+    assert stop_of(one) == a.Stop(
+        one.state.attempt.number, "The daemon is shut down by SIGTERM.", SETTINGS.stop_budget_s
+    )
 
 
 def test_a_plain_sigterm_waits_for_the_last_publish_until_shortly_before_the_units_kill() -> None:
     one = publishing(90.0)
     began = one.t
     one.see(f.Command("shutdown", "SIGTERM"))
-    one.see(f.AttemptStopped(one.state.attempt, 1.0))
-    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
+    one.see(f.LocalSteps(one.state.local.steps, settled=True))
     one.after(200.0, 1.0)
     assert ended(one) is None, "the publish moves: the step is nearly in the store"
     until_ended(one, 300.0, 1.0)
@@ -294,8 +300,8 @@ def test_a_plain_sigterm_waits_for_the_last_publish_until_shortly_before_the_uni
 def test_a_trigger_that_names_no_time_gives_up_no_publish_that_moves() -> None:
     one = publishing(90.0)
     one.see(f.LeaveSoon(None, "/run/preempted appeared"))
-    one.see(f.AttemptStopped(one.state.attempt, 1.0))
-    one.see(f.LocalSteps(one.state.local, settled=True))
+    one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
+    one.see(f.LocalSteps(one.state.local.steps, settled=True))
     one.after(900.0, 1.0)
     assert ended(one) is None
     one.see(f.Published(10, GIB, 900.0, GIB))
@@ -342,7 +348,7 @@ def test_the_next_daemon_ends_the_stop_and_neither_claims_nor_starts_until_the_p
     one.t += 5.0
     one.actions.clear()
     one.answer = True
-    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt))
+    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt.number))
     assert len(one.asked(a.Stop)) == 1 and one.state.leave.until is None and not one.state.leave.asked
     if again_s is not None:  # and one more, which finds the stop done
         one.after(again_s)
@@ -387,11 +393,11 @@ def test_a_daemon_that_begins_long_after_its_pod_was_to_be_gone_begins_as_if_not
 def test_a_run_that_is_finished_and_whose_last_step_is_on_its_way_stays_finished() -> None:
     one = publishing()
     one.see(f.Command("shutdown", "SIGTERM"))
-    assert one.state.after_stop == "shutdown"
+    assert one.state.attempt.after_stop == "shutdown"
     other = publishing()
     other.state = replace(other.state, mode="publishing")
     other.see(f.LeaveSoon(30.0, "SIGTERM"))
-    assert (other.state.mode, other.state.after_stop) == ("leaving", "finish")
+    assert (other.state.mode, other.state.attempt.after_stop) == ("leaving", "finish")
 
 
 def test_nothing_is_deleted_on_a_pod_that_is_about_to_go() -> None:

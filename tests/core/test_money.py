@@ -25,8 +25,8 @@ def until_it_ends(world: World, *, most_s: float, each: object = None) -> float:
     """Hours until the core gives up; ``each`` is what every new attempt shows."""
     began, attempt = world.t, 0
     while not world.asked(a.Exit) and world.t - began < most_s:
-        if world.state.attempt != attempt and world.state.mode == "starting":
-            attempt = world.state.attempt
+        if world.state.attempt.number != attempt and world.state.mode == "starting":
+            attempt = world.state.attempt.number
             if each is not None:
                 each(attempt)  # type: ignore[operator]
         world.after(60, tick=20)
@@ -69,7 +69,7 @@ def test_a_start_that_comes_further_than_the_one_before_is_given_twice_the_time(
 
     until_it_ends(world, most_s=2.5 * HOUR, each=each)
     assert not world.asked(a.Exit)
-    assert world.state.attempt == 2, "it has two hours, not one"
+    assert world.state.attempt.number == 2, "it has two hours, not one"
     until_it_ends(world, most_s=20 * HOUR, each=each)
     assert world.state.mode == "gave-up"
     assert world.t - 1000 < 5.5 * HOUR
@@ -115,12 +115,12 @@ def crash_and_go_on(world: World, *faults: tuple[str, int]) -> None:
     for gpu, xid in faults:
         world.see(f.GpuFault(gpu, xid))
     world.see(f.ErrorSeen("trainer", "fatal-error", "Fatal error in train"))
-    world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
     world.after(300)
     if not world.state.live:
         return
     world.job_up()
-    step = world.state.resume_step or 0
+    step = world.state.attempt.resume_step or 0
     for number in range(step + 1, step + 6):
         world.step(number)
     world.checkpoint(step + 5)
@@ -135,7 +135,7 @@ def test_the_same_gpu_with_a_fault_before_each_of_three_crashes_sends_the_run_to
     assert world.state.mode == "unfit"
     assert "GPU 1 (GPU-1) reported a fault before 3 failures in" in world.said("unfit")[0]
     assert world.asked(a.Exit)[-1].code == 94
-    assert not world.state.quarantined
+    assert not world.state.store.quarantined
 
 
 def test_faults_of_different_gpus_are_not_one_gpus() -> None:
@@ -201,10 +201,10 @@ def test_twelve_crashes_after_twelve_checkpoints_are_said_as_what_they_are() -> 
     verdicts = []
     for _ in range(12):
         world.see(f.ErrorSeen("trainer", "cuda-oom", "torch.OutOfMemoryError: CUDA out of memory"))
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         verdicts.append(world.said("verdict")[-1])
         world.after(300)
-        step = world.state.resume_step or 0
+        step = world.state.attempt.resume_step or 0
         world.job_up()
         for number in range(step + 1, step + 6):
             world.step(number)
@@ -218,13 +218,13 @@ def test_twelve_crashes_after_twelve_checkpoints_are_said_as_what_they_are() -> 
     assert len(set(verdicts[2:])) == 10, "not the same words each time"
     told = world.said("recurring")
     assert [sentence.split()[0] for sentence in told] == ["3", "6", "12"]
-    assert "12 crashes of one kind" in world.state.incidents[-1].sentence
+    assert "12 crashes of one kind" in world.state.incidents.closed[-1].sentence
 
 
 def test_crashes_at_one_step_after_a_rollback_are_not_said_to_have_checkpoints_in_between() -> None:
     crashes = [Crash(0.0, "cuda", 4, None), Crash(10.0, "cuda", None, 4)]
     crashes += [Crash(20.0 + number, "cuda", 4, 2) for number in range(4)]
-    said = recurring.sentence(replace(World().state, crashes=tuple(crashes)))
+    said = recurring.sentence(replace(World().state, recovery=replace(World().state.recovery, crashes=tuple(crashes))))
     assert said.startswith("6 crashes of one kind (cuda) in "), said
     assert ", each after step 4" in said, "the one fact that tells the data from the GPU"
     assert said.endswith(", 1 of them after a new checkpoint."), "a step back is no progress"
@@ -235,7 +235,7 @@ def test_crashes_of_different_kinds_are_not_one_series() -> None:
     world.running_at(10)
     for name in ("cuda-oom", "nccl-error", "disk-full", "port-in-use"):
         world.see(f.ErrorSeen("trainer", name, name))
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(300)
     assert not world.said("recurring")
 
@@ -245,12 +245,12 @@ def test_a_person_who_acts_begins_the_series_anew(verb: str) -> None:
     world = World()
     world.boot()
     for _ in range(2):
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(300)
     world.see(f.Command("stop", "ana"))
     world.after(10)
     world.see(f.Command(verb, "ana"))
-    world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
     assert "of one kind" not in world.said("verdict")[-1]
 
 

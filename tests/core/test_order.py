@@ -178,7 +178,7 @@ def stopped_by_a_person(world: World) -> list[Told]:
 
 def finished(world: World) -> None:
     assert not world.asked(a.Start), world.said("verdict")
-    assert not world.state.incident_count, world.said("verdict")
+    assert not world.state.incidents.count, world.said("verdict")
     (code,) = world.asked(a.Exit)
     assert isinstance(code, a.Exit)
     assert (code.code, world.state.mode) == (0, "finished")
@@ -189,9 +189,9 @@ def restarted(within_s: float) -> Callable[[World], None]:
         (start,) = world.asked(a.Start)
         assert isinstance(start, a.Start)
         assert start.step == 10
-        assert world.state.incident_count == 1
-        assert world.state.incident is not None
-        assert world.state.incident.decided - BEGAN <= within_s, world.said("verdict")
+        assert world.state.incidents.count == 1
+        assert world.state.incidents.open is not None
+        assert world.state.incidents.open.decided - BEGAN <= within_s, world.said("verdict")
 
     return check
 

@@ -250,7 +250,7 @@ def test_a_job_that_dies_right_after_each_save_makes_progress_and_is_not_given_u
         for step in range(first, first + 5):
             world.step(step)
         world.local[first + 4] = "complete"  # no scan saw it while the job lived
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(400)
         assert world.state.mode == "starting", world.state.why
         assert world.asked(a.Start)[-1].attempt == number
@@ -324,6 +324,6 @@ def test_gpu_memory_that_a_stranger_holds_is_said_with_who_and_ends_with_the_pod
     world.see(f.Command("restart"))
     holder = "pid 4711 of user anna (python serve.py)"
     world.see(f.AttemptStopped(1, 60.0, gpu_free=False, gpu_holders=(holder,)))
-    assert world.state.exit_code == 94
+    assert world.state.ending.code == 94
     (sentence,) = world.said("unfit")
     assert sentence.endswith(f"left alone, but on its GPUs: {holder}. End that, or replace the pod.")

@@ -27,10 +27,10 @@ def test_engine_dies_with_exit_zero_and_the_run_resumes_from_the_last_good_step(
     assert "the launcher, the orchestrator and the trainer live on (GPU 0 at 0 B)" in sentence
     start = world.asked(a.Start)[-1]
     assert (start.step, start.attempt, start.snapshot) == (5, 2, 1)
-    assert world.state.incident is not None, "processes that are up are no success yet"
+    assert world.state.incidents.open is not None, "processes that are up are no success yet"
     world.job_up()
     world.step(6)
-    assert world.state.incident is None
+    assert world.state.incidents.open is None
     assert "Incident 1 is over" in world.said("incident-closed")[0]
     assert world.state.mode == "running"
 
@@ -41,8 +41,8 @@ def test_the_verdict_on_a_gone_process_comes_within_five_seconds(world: World) -
     died = world.t
     while not world.said("verdict"):
         world.after(0.5)
-    assert world.state.incidents or world.state.incident
-    assert world.state.incident.decided - died <= 5
+    assert world.state.incidents.closed or world.state.incidents.open
+    assert world.state.incidents.open.decided - died <= 5
 
 
 def test_a_helper_process_that_ends_proves_nothing(world: World) -> None:
@@ -177,7 +177,7 @@ def test_silence_of_five_times_the_longest_step_convicts_alone(world: World) -> 
     while not world.said("verdict") and world.t < began + 4000:
         world.t += 10
         world.see(f.Tick())
-    longest = world.state.learned.phases["step"].longest_s
+    longest = world.state.books.learned.phases["step"].longest_s
     assert 5 * longest <= world.t - began <= 5 * longest + 15
     assert "The job hangs: no new step for 16 min" in world.said("verdict")[0]
 
@@ -241,7 +241,7 @@ def test_a_job_that_was_killed_is_restarted_whatever_it_had_said(
 def test_without_a_new_complete_step_three_restarts_are_the_end(world: World) -> None:
     world.running_at(5)
     for _ in range(4):
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(700)
     assert world.state.mode == "gave-up"
     assert world.asked(a.Exit)[-1].code == 93
@@ -277,22 +277,22 @@ def test_two_crashes_far_apart_accuse_no_checkpoint_and_two_at_one_place_do(worl
     def crash_after(step: int) -> None:
         for number in range(51, step + 1):
             world.step(number, seconds=20)
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(60)
 
     crash_after(53)
     crash_after(92)
     assert world.asked(a.Start)[-1].step == 50, "39 steps lie between the two"
-    assert (world.said("one-step-back"), dict(world.state.quarantined)) == ([], {})
+    assert (world.said("one-step-back"), dict(world.state.store.quarantined)) == ([], {})
     crash_after(92)
     assert world.asked(a.Start)[-1].step == 20
-    assert set(world.state.quarantined) == {"50"}
+    assert set(world.state.store.quarantined) == {"50"}
 
 
 def test_progress_gives_the_budget_back(world: World) -> None:
     world.running_at(6)
     for crash in range(8):
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(400)
         assert world.state.live, world.state.why
         done = 5 * (crash + 1)
@@ -310,7 +310,7 @@ def test_back_off_grows_with_jitter_and_is_repeatable(world: World) -> None:
         other.running_at(5)
         times = []
         for _ in range(6):
-            other.see(f.ComponentExited(other.state.attempt, "launcher", 1))
+            other.see(f.ComponentExited(other.state.attempt.number, "launcher", 1))
             began = other.t
             while other.state.mode != "starting":
                 other.after(1)
@@ -356,7 +356,7 @@ def orchestrator_is_done(world: World) -> None:
     world.settings = replace(SETTINGS, max_steps=10, first_step_at=1)
     world.running_at(8)
     world.see(f.FinishSeen("orchestrator", "Orchestrator finished."))
-    world.see(f.ProcessGone(world.state.attempt, "orchestrator", world.pid + 2, 5002))
+    world.see(f.ProcessGone(world.state.attempt.number, "orchestrator", world.pid + 2, 5002))
 
 
 def test_the_orchestrator_ends_long_before_the_trainer_and_nothing_is_restarted(world: World) -> None:

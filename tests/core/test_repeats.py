@@ -97,7 +97,7 @@ def test_what_another_attempt_says_is_said_though_it_is_word_for_word_the_same()
     for _ in range(3):
         world.job_up()
         world.see(f.ErrorSeen("trainer", "cuda-oom", "CUDA out of memory"))
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(20)
     verdicts = [s for s in world.said("verdict") if "CUDA out of memory" in s]
     assert len(verdicts) == 3, "each attempt's end is an end of its own"
@@ -137,3 +137,36 @@ def test_another_daemon_says_it_anew_and_the_memory_stays_small_and_survives() -
     daemons = world.said("daemon")
     world.see(f.DaemonStarted("test", world.settings, "boot", 1))
     assert len(world.said("daemon")) == len(daemons) + 1
+
+
+def test_what_is_sent_next_is_said_once_while_the_store_is_away() -> None:
+    world = World()
+    world.running_at(12)
+    world.publish_works = False
+    world.answer = False
+    world.checkpoint(15)
+    world.see(f.PublishFailed(15, "the link is down."))
+    world.checkpoint(20)
+    for _ in range(20):
+        world.after(300, tick=30)
+        if world.state.busy.publish is not None:
+            world.see(f.PublishFailed(20, "the link is down."))
+    assert world.asked(a.Publish)[-1].step == 20
+    assert len(world.asked(a.Publish)) > 10, "it is tried all the time"
+    sent_next = [s for s in world.said("skipped") if s.startswith("Step 20 is sent next, and 15 is skipped")]
+    assert 1 <= len(sent_next) <= 2, sent_next
+    assert all("This came" in s for s in sent_next[1:]), sent_next
+
+
+def test_a_limit_of_the_machine_is_said_at_the_first_attempt_and_then_with_a_count() -> None:
+    world = World()
+    world.boot()
+    note = "Asked for 65536 open files, but this machine's hard limit is 4096."
+    for _ in range(5):
+        world.see(f.Remark("launch", note))
+        world.job_up()
+        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+        world.after(FORGOTTEN_S + 60, tick=30)
+    told = world.said("launch")
+    assert told[0] == note
+    assert len(told) == 2 and "This came" in told[1], told

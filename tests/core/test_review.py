@@ -172,7 +172,7 @@ def test_no_step_is_believed_to_have_taken_longer_than_the_attempt_lives(world: 
     world.running_at(8)
     world.t += 200
     world.see(f.StepDone("trainer", 9, duration_s=1e8))
-    assert world.state.learned.phases["step"].longest_s <= world.t - world.state.started
+    assert world.state.books.learned.phases["step"].longest_s <= world.t - world.state.attempt.started
 
 
 def test_a_gpu_whose_memory_fell_at_one_of_two_engines_is_not_excused_by_the_other(world: World) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
+from supervisor.core.observe_only import held_back
 from supervisor.views.status import headline, status
 
-from .world import World
+from .world import SETTINGS, World
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -15,7 +19,7 @@ def _failed() -> World:
     world = World()
     world.running_at(12)
     world.see(f.ComponentExited(1, "launcher", 1))
-    assert world.state.incident is not None
+    assert world.state.incidents.open is not None
     return world
 
 
@@ -63,7 +67,7 @@ def test_the_same_root_in_each_attempt_of_an_incident_is_said_once_and_another_o
 def test_a_root_cause_that_is_known_after_the_recovery_still_belongs_to_its_incident() -> None:
     world = _failed()
     world.running_at(14)
-    assert world.state.incident is None
+    assert world.state.incidents.open is None
     world.see(_root())
     assert status(world.state)["last_incident"]["roots"][0]["name"] == "cuda-oom"
     assert "root cause: cuda-oom" in headline(world.state)
@@ -73,8 +77,8 @@ def test_a_root_cause_that_is_known_after_the_recovery_still_belongs_to_its_inci
 def test_a_root_cause_of_an_incident_that_is_forgotten_is_only_said() -> None:
     world = _failed()
     world.see(f.RootSeen(77, 1, "cuda-oom", "trainer", OOM))
-    assert world.state.incident is not None
-    assert world.state.incident.roots == ()
+    assert world.state.incidents.open is not None
+    assert world.state.incidents.open.roots == ()
     assert "incident 77" in world.said("root-cause")[0]
 
 
@@ -86,6 +90,28 @@ def test_an_error_without_a_name_is_told_by_its_own_line() -> None:
 
 def test_a_snapshot_of_a_version_before_this_one_has_incidents_without_roots() -> None:
     world = _failed()
-    old = encode(world.state.incident)
+    old = encode(world.state.incidents.open)
     del old["roots"]
-    assert decode(old) == world.state.incident
+    assert decode(old) == world.state.incidents.open
+
+
+def test_a_run_that_is_only_observed_gets_its_root_cause_and_tells_first_what_happened() -> None:
+    world = World(replace(SETTINGS, mode="observe"))
+    world.suppress = True
+    world.see(f.DaemonStarted("test", world.settings, "boot"))
+    world.survey()
+    world.see(f.AttemptAdopted(1, None, 77))
+    world.job_up()
+    for number in (11, 12):
+        world.step(number)
+    world.see(f.ErrorSeen("launcher", "component-failed", "Error: Trainer failed with exit code 1"))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(10)
+    (asked,) = world.asked(a.CollectEvidence)
+    assert held_back(asked, "the run is only observed.") is None, "its logs are read"
+    assert world.state.mode == "stopped"
+    world.see(_root())
+    said = headline(world.state)
+    assert said.startswith("The job ended with exit code 1"), said
+    assert "root cause: cuda-oom in the trainer" in said, said
+    assert said.index("Nothing is started") < said.index("root cause"), said

@@ -37,8 +37,8 @@ def killed(local: tuple[int, ...] = (540, 605), stored: tuple[int, ...] = (540,)
     one.see(listed(*stored))
     one.actions.clear()
     one.t += 10
-    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt))
-    one.see(f.AttemptAdopted(one.state.attempt, None, 100))
+    one.see(f.DaemonStarted("test", one.settings, "boot", one.state.attempt.number))
+    one.see(f.AttemptAdopted(one.state.attempt.number, None, 100))
     one.actions.clear()
     return one
 
@@ -46,7 +46,7 @@ def killed(local: tuple[int, ...] = (540, 605), stored: tuple[int, ...] = (540,)
 def told_to_end(one: World) -> World:
     one.see(f.Command("shutdown", "SIGTERM"))
     if one.asked(a.Stop):
-        one.see(f.AttemptStopped(one.state.attempt, 1.0))
+        one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
     return one
 
 
@@ -114,7 +114,7 @@ def test_a_store_that_has_all_of_it_already_is_not_waited_for() -> None:
 def test_a_stop_while_nothing_runs_lists_the_disk_first(mode: str) -> None:
     """A job that died while no daemon was there has perhaps completed a step that nobody listed."""
     one = killed(local=(540,))
-    one.state = replace(one.state, mode=mode, pid=None)
+    one.state = replace(one.state, mode=mode, attempt=replace(one.state.attempt, pid=None))
     one.see(f.Command("shutdown", "SIGTERM"))
     assert one.asked(a.Survey) and ended(one) is None
     one.see(f.LocalSteps(whole(540, 605), settled=True))
@@ -141,7 +141,7 @@ def test_an_observer_asks_for_the_run_and_waits_for_the_answer() -> None:
     one = killed(local=(540,), mode="observe")
     one.suppress = True
     one.see(f.Command("shutdown", "SIGTERM"))
-    one.see(f.Suppressed("Stop", one.state.attempt, "the run is only observed."))
+    one.see(f.Suppressed("Stop", one.state.attempt.number, "the run is only observed."))
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     one.see(listed(540))
     one.after(1.0)
@@ -167,11 +167,11 @@ def test_a_second_sigterm_changes_nothing_and_a_finished_run_stays_finished() ->
     one = killed()
     one.state = replace(one.state, mode="publishing")
     one.see(f.Command("shutdown", "SIGTERM"))
-    assert (one.state.mode, one.state.after_stop) == ("leaving", "finish")
+    assert (one.state.mode, one.state.attempt.after_stop) == ("leaving", "finish")
     surveys = len(one.asked(a.Survey))
     one.t += 5
     one.see(f.Command("shutdown", "SIGTERM"))
-    assert (one.state.mode, one.state.after_stop) == ("leaving", "finish"), "the next daemon has to know"
+    assert (one.state.mode, one.state.attempt.after_stop) == ("leaving", "finish"), "the next daemon has to know"
     assert len(one.asked(a.Survey)) == surveys
 
 
@@ -294,7 +294,7 @@ def test_a_stop_waits_for_its_own_old_claim_only_with_a_step_to_publish() -> Non
 def test_where_the_old_claim_is_not_over_in_time_the_last_sentence_has_the_command() -> None:
     one = killed()
     one.see(f.LeaveSoon(30.0, "SIGTERM"))
-    one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     one.see(own_claim(15.0))
     until_ended(one, 31.0)
@@ -321,7 +321,7 @@ def test_a_copied_disk_whose_original_beats_is_told_to_end_and_waits_for_nothing
 def test_a_pod_whose_time_is_up_says_what_goes_with_it() -> None:
     one = killed()
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
-    one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     until_ended(one, 6.0)
     assert one.said("unpublished")[0].startswith(
@@ -336,7 +336,7 @@ def test_giving_up_and_leaving_an_unfit_pod_say_so_too() -> None:
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     one.see(listed(540))
     one.see(f.PublishFailed(605, "the link is down.", permanent=True))
-    one.state = replace(one.state, mode="unfit", exit_code=94, calm_until=0.0)
+    one.state = replace(one.state, mode="unfit", calm_until=0.0, ending=replace(one.state.ending, code=94))
     one.after(1.0)
     found = ended(one)
     assert found is not None and found.code == 94
@@ -384,7 +384,7 @@ def test_a_scan_after_the_survey_takes_no_step_back_that_was_whole() -> None:
     world = World()
     world.running_at(7)
     step = f.LocalStep(7, "complete", "", GIB, world.state.wall)
-    world.state = replace(world.state, mode="leaving", exit_code=0)
+    world.state = replace(world.state, mode="leaving", ending=replace(world.state.ending, code=0))
     world.see(f.LocalSteps((step,), settled=True))
     world.see(f.LocalSteps((replace(step, state="writing", reason="it changes"),)))
     assert world.state.good_local() == [7]
@@ -400,7 +400,7 @@ def back(one: World) -> None:
     if one.state.fence.generation is None:
         one.see(f.Claimed(2))
         one.see(f.LocalSteps(whole(540, 605), settled=True))
-    if one.state.store_reason:
+    if one.state.store.reason:
         one.see(listed(540))
 
 
@@ -410,7 +410,7 @@ def test_a_store_that_is_away_for_twenty_seconds_at_a_stop_is_waited_for(what: s
     one = told_to_end(killed()) if not order else killed()
     if order:
         one.see(f.LeaveSoon(120.0, "SIGTERM"))
-        one.see(f.AttemptStopped(one.state.attempt, 1.0))
+        one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     if "claim" in what:
         one.see(f.ClaimFailed(AWAY))
@@ -459,7 +459,7 @@ def test_a_store_that_stays_away_ends_a_preempted_pod_in_its_time() -> None:
     one = killed()
     began = one.t
     one.see(f.LeaveSoon(60.0, "SIGTERM"))
-    one.see(f.AttemptStopped(one.state.attempt, 1.0))
+    one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
     one.see(f.LocalSteps(whole(540, 605), settled=True))
     one.see(f.ClaimFailed(AWAY))
     until_ended(one, 60.0)
@@ -479,6 +479,6 @@ def test_a_pod_that_gives_up_waits_for_no_store_that_is_away() -> None:
     one.see(f.Claimed(2))
     one.see(listed(540))
     one.see(f.LocalSteps(whole(540, 605)))
-    one.state = replace(one.state, mode="gave-up", exit_code=93, since=one.t)
+    one.state = replace(one.state, mode="gave-up", since=one.t, ending=replace(one.state.ending, code=93))
     one.see(f.PublishFailed(605, AWAY))
     until_ended(one, 5.0)

@@ -27,12 +27,12 @@ def resume_steps(world: World) -> list[int | None]:
 
 
 def attempt(world: World) -> int:
-    return world.state.attempt
+    return world.state.attempt.number
 
 
 def crash(world: World, *, after_steps: int = 0, signature: str = "", text: str = "", code: int = 1) -> None:
     """The job makes ``after_steps`` steps from where it resumed, says why, and ends by itself."""
-    resumed = world.state.resume_step or 0
+    resumed = world.state.attempt.resume_step or 0
     if after_steps:
         world.job_up()
     for number in range(resumed + 1, resumed + 1 + after_steps):
@@ -49,7 +49,7 @@ def killed(world: World) -> None:
 
 
 def out_of_memory(world: World) -> None:
-    kills = world.state.oom_kills or 0
+    kills = world.state.host.oom_kills or 0
     world.see(f.HostLook(memory_total_bytes=64 * GIB, memory_available_bytes=20 * GIB, oom_kills=kills))
     world.see(f.HostLook(memory_total_bytes=64 * GIB, memory_available_bytes=40 * GIB, oom_kills=kills + 1))
     world.see(f.ComponentExited(attempt(world), "launcher", 1))
@@ -141,7 +141,7 @@ def test_what_no_checkpoint_causes_quarantines_no_step_however_often_it_comes(ca
         cause(world)  # type: ignore[operator]
     assert world.state.mode == ("unfit" if cause is gpu_fault else "gave-up"), world.state.why
     assert set(resume_steps(world)) == {10}
-    assert not world.state.quarantined
+    assert not world.state.store.quarantined
     assert not world.asked(a.KeepLineage)
 
 
@@ -153,7 +153,7 @@ def test_one_crash_beside_this_pods_own_troubles_quarantines_no_step(cause: obje
     cause(world)  # type: ignore[operator]
     cause(world)  # type: ignore[operator]
     assert set(resume_steps(world)) == {10}
-    assert not world.state.quarantined
+    assert not world.state.store.quarantined
 
 
 @pytest.mark.parametrize("cause", OWN)
@@ -164,7 +164,7 @@ def test_two_crashes_speak_against_the_step_whatever_came_between_them(cause: ob
     assert resume_steps(world)[-1] == 10
     crash(world, after_steps=2, signature="fatal-error")
     assert resume_steps(world)[-1] == 5
-    assert set(world.state.quarantined) == {"10"}
+    assert set(world.state.store.quarantined) == {"10"}
 
 
 def test_a_poisoned_step_whose_crash_varies_by_a_step_goes_one_step_back() -> None:
@@ -215,7 +215,7 @@ def test_a_process_that_is_gone_without_a_word_says_nothing_of_the_step(role: f.
         world.see(f.ProcessGone(attempt(world), role, world.pid + index, 5000 + index))
         world.after(700)
     assert world.state.mode == "gave-up"
-    assert not world.state.quarantined
+    assert not world.state.store.quarantined
 
 
 def test_a_crash_in_native_code_is_the_jobs_own_end() -> None:
@@ -264,13 +264,13 @@ def test_of_two_unreadable_steps_in_a_row_the_third_is_tried() -> None:
     for _ in range(5):
         crash(world, signature="checkpoint-damaged", text="RuntimeError: PytorchStreamReader failed")
     assert resume_steps(world) == [30, 25, 20, 15, 10, 5], "as often as each is proven"
-    assert set(world.state.quarantined) == {"30", "25", "20", "15", "10"}
+    assert set(world.state.store.quarantined) == {"30", "25", "20", "15", "10"}
     assert world.state.live
     world.job_up()
     for number in range(6, 11):
         world.step(number)
     world.checkpoint(10)
-    assert "10" not in world.state.quarantined, "written anew"
+    assert "10" not in world.state.store.quarantined, "written anew"
     assert world.state.live
 
 
@@ -290,7 +290,7 @@ def test_unreadable_steps_until_none_is_left_end_with_a_person() -> None:
     while world.state.mode == "starting":
         crash(world, signature="checkpoint-damaged", text="RuntimeError: PytorchStreamReader failed")
     assert world.state.mode == "gave-up"
-    assert set(world.state.quarantined) == {"10"}, "the last one there is stays, for the person"
+    assert set(world.state.store.quarantined) == {"10"}, "the last one there is stays, for the person"
 
 
 def test_a_step_that_is_reached_anew_gives_the_budget_back() -> None:
@@ -302,8 +302,8 @@ def test_a_step_that_is_reached_anew_gives_the_budget_back() -> None:
     for number in range(6, 11):
         world.step(number)
     world.checkpoint(10)
-    assert world.state.barren == 0
-    assert not world.state.stepped_back
+    assert world.state.recovery.barren == 0
+    assert not world.state.recovery.stepped_back
 
 
 def test_a_persons_stop_between_two_crashes_is_no_failure_and_begins_the_evidence_anew() -> None:
@@ -314,7 +314,7 @@ def test_a_persons_stop_between_two_crashes_is_no_failure_and_begins_the_evidenc
     world.see(f.Command("start", "ana"))
     world.after(60)
     crash(world, after_steps=1)
-    assert not world.state.quarantined, "what the person changed meanwhile may be why"
+    assert not world.state.store.quarantined, "what the person changed meanwhile may be why"
     crash(world, after_steps=1)
     assert resume_steps(world)[-1] == 5
 
@@ -337,4 +337,4 @@ def test_what_the_machine_says_just_after_the_end_explains_it_too(late: str) -> 
         world.after(700)
         world.answer = False
         assert resume_steps(world)[-1] == 10
-        assert not world.state.quarantined
+        assert not world.state.store.quarantined

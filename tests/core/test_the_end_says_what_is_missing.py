@@ -27,7 +27,7 @@ def ends_after(step: int, *, every: int, settings: f.Settings = PLAIN) -> World:
 
 
 def end(world: World) -> str:
-    world.see(f.ComponentExited(world.state.attempt, "job", 0))
+    world.see(f.ComponentExited(world.state.attempt.number, "job", 0))
     world.after(60)
     (last,) = (one for one in world.actions if isinstance(one, a.Exit))
     assert last.code == 0

@@ -34,7 +34,7 @@ def failing(settings: f.Settings = SETTINGS) -> World:
     for number in range(1, 6):
         world.step(number, 20.0)
     world.checkpoint(5)
-    while world.state.publish_after - world.t < 60:
+    while world.state.publishing.after - world.t < 60:
         world.engine()
         world.after(10)
     world.actions.clear()
@@ -51,7 +51,7 @@ def test_an_upload_that_succeeds_anywhere_wakes_the_publish_that_waits(back: Cal
     world.after(1)
     if not isinstance(back(), f.Published):
         assert world.asked(a.Publish)
-    assert world.state.publish_after <= world.t
+    assert world.state.publishing.after <= world.t
 
 
 def test_a_listing_that_works_again_wakes_it_and_one_that_always_worked_does_not() -> None:
@@ -81,7 +81,7 @@ def test_a_job_that_stands_still_for_a_full_disk_asks_the_store_every_few_second
     world.publish_works = False
     world.running_at(6)
     world.see(ROOM)
-    while world.state.publish_after - world.t < 60:
+    while world.state.publishing.after - world.t < 60:
         world.engine()
         world.after(5)
     world.see(FULL)
@@ -92,7 +92,7 @@ def test_a_job_that_stands_still_for_a_full_disk_asks_the_store_every_few_second
     world.actions.clear()
     world.after(16)
     assert world.asked(a.Publish)
-    assert world.state.published == 5
+    assert world.state.store.published == 5
 
 
 def test_while_it_stands_still_the_same_failure_is_said_once() -> None:
@@ -158,8 +158,8 @@ def test_a_start_that_waits_for_the_network_is_woken_when_the_store_answers_agai
     world.running_at(6)
     for _ in range(6):
         world.see(f.ErrorSeen("orchestrator", "wandb-unreachable", "wandb.errors.CommError: timed out"))
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
-        if world.state.mode == "backing-off" and world.state.backoff_until - world.t > 60:
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+        if world.state.mode == "backing-off" and world.state.recovery.backoff_until - world.t > 60:
             break
         world.after(1300)
     assert world.state.mode == "backing-off"
@@ -172,8 +172,8 @@ def test_a_start_that_waits_for_the_network_is_woken_when_the_store_answers_agai
 def test_a_job_that_crashes_again_and_again_is_not_woken_by_the_store() -> None:
     world = World(replace(SETTINGS, max_restarts=50))
     world.running_at(6)
-    while world.state.backoff_until - world.t < 20:
-        world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+    while world.state.recovery.backoff_until - world.t < 20:
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
         world.after(0.1)
     assert world.state.mode == "backing-off"
     world.see(f.StoreBack())

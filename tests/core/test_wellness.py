@@ -40,7 +40,10 @@ def test_a_step_that_is_overdue_is_not() -> None:
     one = running()
     one.after(360.0, 30.0)
     assert told(one) == ()
-    one.state = replace(one.state, suspicion="The engine is under suspicion: its counters stand still.")
+    one.state = replace(
+        one.state,
+        suspicion=replace(one.state.suspicion, sentence="The engine is under suspicion: its counters stand still."),
+    )
     one.state = replace(one.state, now=one.state.progress.t + 3000.0)
     (clause,) = troubles(one.state, one.state.now, 1.7e9 + one.state.now, TOLERANCE)
     assert clause.startswith("no step is done since 50 min: The engine is under suspicion")
@@ -56,7 +59,12 @@ def test_a_step_that_waits_too_long_to_be_published_is_not_and_the_store_says_wh
     one.step(10)
     one.checkpoint(10)
     assert told(one) == (), "it has only just been tried"
-    one.state = replace(one.state, local=tuple(replace(s, changed_wall=s.changed_wall - 3700) for s in one.state.local))
+    one.state = replace(
+        one.state,
+        local=replace(
+            one.state.local, steps=tuple(replace(s, changed_wall=s.changed_wall - 3700) for s in one.state.local.steps)
+        ),
+    )
     (clause,) = told(one)
     assert clause.startswith("step 10 has waited 61 min 41 s to be published, and step 5 is in the store: ")
     assert clause.endswith("the link is down")
@@ -81,10 +89,13 @@ def unsaved(done: int, saved: tuple[int, ...], saved_ago_s: float) -> World:
     wall = 1.7e9 + one.t - saved_ago_s
     one.state = replace(
         one.state,
-        local=tuple(replace(s, changed_wall=wall) for s in one.state.local if s.step in saved),
-        store=(),
         since_wall=wall - 3600.0,
         progress=replace(one.state.progress, step=done),
+        local=replace(
+            one.state.local,
+            steps=tuple(replace(s, changed_wall=wall) for s in one.state.local.steps if s.step in saved),
+        ),
+        store=replace(one.state.store, steps=()),
     )
     return one
 
@@ -113,7 +124,9 @@ def test_a_checkpoint_that_is_merely_late_is_no_alarm() -> None:
 
 def test_a_run_that_never_saved_is_not_where_its_interval_is_set() -> None:
     one = unsaved(51, (20,), 2000.0)
-    one.state = replace(one.state, local=(), resume_step=None)
+    one.state = replace(
+        one.state, local=replace(one.state.local, steps=()), attempt=replace(one.state.attempt, resume_step=None)
+    )
     assert told(one) == ()
     (clause,) = told(one, replace(TOLERANCE, saves_every=10))
     assert clause.startswith("no checkpoint is complete since step 0, and step 51 is done")
@@ -124,7 +137,7 @@ def test_a_pause_that_a_person_forgot_is_not() -> None:
     one.see(f.Command("pause", "ubuntu"))
     one.see(f.Command("pause", "ubuntu"))
     assert told(one) == ()
-    paused = replace(one.state, paused_t=one.state.now - 700.0)
+    paused = replace(one.state, orders=replace(one.state.orders, paused_t=one.state.now - 700.0))
     assert troubles(paused, one.t, 1.7e9 + one.t, TOLERANCE) == ("the supervisor has been paused for 11 min 40 s",)
 
 
@@ -144,7 +157,7 @@ def test_a_pod_that_lost_the_run_or_is_about_to_go_is_not() -> None:
 
 def test_a_disk_on_which_the_next_checkpoint_does_not_fit_is_not() -> None:
     one = running()
-    one.state = replace(one.state, disk_free=GIB, disk_total=100 * GIB)
+    one.state = replace(one.state, disk=replace(one.state.disk, free=GIB, total=100 * GIB))
     assert told(one) == ("the disk is full (1.0 GiB free)",)
-    one.state = replace(one.state, disk_free=2 * GIB + GIB // 2)
+    one.state = replace(one.state, disk=replace(one.state.disk, free=2 * GIB + GIB // 2))
     assert told(one)[0].startswith("the next checkpoint, of about 1.0 GiB")

@@ -133,7 +133,7 @@ def test_a_trainer_for_which_the_orchestrator_waits_is_named_at_the_default_log_
     read(world, "orchestrator", coloured("INFO", barrier.format(version=61)))
     sentence = until_stopped(world, SPINS_W)
     assert sentence.startswith("The trainer is stuck: the orchestrator has waited for its next policy for ")
-    assert world.state.failures[-1].signature == "trainer-hang"
+    assert world.state.recovery.failures[-1].signature == "trainer-hang"
 
 
 def test_a_january_barrier_for_weights_that_are_there_names_nobody() -> None:
@@ -142,13 +142,13 @@ def test_a_january_barrier_for_weights_that_are_there_names_nobody() -> None:
     read(world, "orchestrator", coloured("INFO", ERAS["d70a00f6e (2026-01-09)"][4].format(version=60)))
     sentence = until_stopped(world, RESTS_W)
     assert sentence.startswith("The orchestrator or the trainer is stuck: ")
-    assert world.state.failures[-1].signature == "job-stuck"
+    assert world.state.recovery.failures[-1].signature == "job-stuck"
 
 
 def test_an_orchestrator_that_never_said_that_it_waits_is_named() -> None:
     world = run("fc6fd48fa (2026-03-20)")
     assert until_stopped(world, RESTS_W, 0.0).startswith("The orchestrator is stuck: ")
-    assert world.state.failures[-1].signature == "orchestrator-wedged"
+    assert world.state.recovery.failures[-1].signature == "orchestrator-wedged"
 
 
 def test_rollouts_that_wait_for_their_environments_are_said() -> None:
@@ -230,7 +230,7 @@ def test_a_look_at_processes_that_came_to_nothing_is_unknown() -> None:
     world = silent(World())
     world.see(f.EffortLook((f.Effort("trainer", 0.0, 0.0, "pid 114 in nfs4_wait"),)))
     world.see(f.EffortLook(reason="the look took too long"))
-    assert not world.state.efforts
+    assert not world.state.job.efforts
 
 
 def test_a_trainer_that_trains_on_while_the_orchestrator_is_done_is_named_when_it_hangs() -> None:

@@ -130,7 +130,7 @@ def test_a_fresh_pod_keeps_the_step_before_it_has_seen_anything_itself() -> None
     one = run_of_20_steps_and_nan_from_21(45)
     two = next_pod(one)
     goes_up(two)
-    assert two.state.resume_step == 45
+    assert two.state.attempt.resume_step == 45
     for number in (50, 55, 60, 65):  # it tells neither loss nor reward
         two.see(f.StepDone("trainer", number, 200.0))
         two.checkpoint(number)
@@ -202,7 +202,7 @@ def test_a_daemon_that_was_killed_before_the_store_knew_of_the_hold_writes_it_do
     assert world.asked(a.KeepHolds)
     assert world.held == ()
     world.answer = True
-    world.boot(adopted=world.state.attempt)
+    world.boot(adopted=world.state.attempt.number)
     world.step(23, loss=NAN)
     assert world.held == (15, 20)
 
@@ -220,7 +220,7 @@ def test_a_daemon_that_begins_anew_goes_on_holding() -> None:
     world = run_of_20_steps_and_nan_from_21(24)
     again = World(state=decode(encode(world.state)))
     again.__dict__.update({name: value for name, value in world.__dict__.items() if name != "state"})
-    again.boot(adopted=again.state.attempt)
+    again.boot(adopted=again.state.attempt.number)
     trains(again, 25, 60, loss=NAN)
     assert 20 in again.stored
     assert 20 in again.local
@@ -240,7 +240,7 @@ def test_a_step_published_late_is_the_one_that_is_kept() -> None:
     assert 20 in world.stored, "complete here, so it was published though newer ones were complete"
     assert 20 in world.local
     assert world.held == (20,)
-    assert world.state.store_latest == 60
+    assert world.state.store.latest == 60
 
 
 def test_a_good_step_that_newer_worthless_ones_have_passed_in_the_store_is_published_and_latest_stays() -> None:
@@ -257,7 +257,7 @@ def test_a_good_step_that_newer_worthless_ones_have_passed_in_the_store_is_publi
     world.survey()
     world.after(5)
     assert [one.step for one in world.asked(a.Publish) if isinstance(one, a.Publish)] == [20]
-    assert world.state.store_latest == 25
+    assert world.state.store.latest == 25
 
 
 def test_nan_before_any_checkpoint_holds_nothing_and_says_so() -> None:
@@ -326,9 +326,9 @@ def test_a_store_that_nobody_can_read_the_pins_of_is_asked_again_for_what_is_hel
 
 def test_a_crash_that_resumes_below_the_first_bad_step_begins_to_count_anew() -> None:
     world = run_of_20_steps_and_nan_from_21(23)
-    world.see(f.ComponentExited(world.state.attempt, "job", 1))
+    world.see(f.ComponentExited(world.state.attempt.number, "job", 1))
     world.after(30)
-    assert world.state.resume_step == 20
+    assert world.state.attempt.resume_step == 20
     assert world.state.worth.holds == {}
     world.job_up()
     trains(world, 21, 60, loss=NAN)
@@ -395,7 +395,7 @@ def test_the_command_in_the_last_sentence_goes_back_too_once_the_daemon_has_ende
     step = int(last.reason.rpartition("--step ")[2])
     world.settings = replace(world.settings, pin_step=step)
     world.boot()
-    assert world.state.resume_step == step == 20
+    assert world.state.attempt.resume_step == step == 20
     assert world.holds == ()
     world.job_up()
     trains(world, 21, 30)
@@ -411,7 +411,7 @@ def test_a_person_who_starts_a_worthless_run_again_gets_one_more_bad_step_and_no
     world.local[21] = world.local[22] = "complete"
     world.survey()
     world.boot()
-    assert world.state.resume_step == 22
+    assert world.state.attempt.resume_step == 22
     world.job_up()
     assert not world.asked(a.Stop), "it has done nothing bad yet"
     world.step(23, loss=NAN)
@@ -424,7 +424,7 @@ def test_rollback_goes_back_once_with_another_lineage_and_stops_when_that_did_no
     trains(world, 1, 20)
     trains(world, 21, 22, loss=NAN)
     assert world.state.mode == "starting"
-    assert world.state.resume_step == 20
+    assert world.state.attempt.resume_step == 20
     (back,) = world.happened
     assert (back.kind, back.step) == ("rollback", 20)
     assert back.why.startswith("The loss is nan")
@@ -447,7 +447,7 @@ def test_rollback_goes_back_again_from_healthy_steps_beyond_the_bad_point() -> N
     world.job_up()
     trains(world, 21, 32)
     trains(world, 33, 34, loss=NAN)
-    assert world.state.resume_step == 30
+    assert world.state.attempt.resume_step == 30
     assert [one.step for one in world.happened] == [20, 30]
 
 
@@ -458,7 +458,7 @@ def test_a_fresh_pod_does_not_go_back_a_second_time_either() -> None:
     trains(one, 21, 22, loss=NAN)
     two = next_pod(one)
     goes_up(two)
-    assert two.state.resume_step == 20
+    assert two.state.attempt.resume_step == 20
     trains(two, 21, 22, loss=NAN)
     assert two.state.mode == "gave-up"
 
@@ -487,7 +487,7 @@ def test_a_flat_reward_is_acted_upon_where_it_was_above_zero() -> None:
     goes_up(world)
     trains(world, 1, 20)
     trains(world, 21, 31, reward=0.0)
-    assert world.state.resume_step == 20
+    assert world.state.attempt.resume_step == 20
 
 
 @pytest.mark.parametrize("what", ["stop", "rollback"])
@@ -541,7 +541,7 @@ def test_a_fenced_pod_leaves_the_lineage_alone_and_stops() -> None:
     world.see(f.Fenced("other", 2))
     trains(world, 21, 22, loss=NAN)
     assert world.state.mode == "gave-up"
-    assert not any(one.kind == "rollback" for one in (*world.happened, *world.state.happened))
+    assert not any(one.kind == "rollback" for one in (*world.happened, *world.state.lineage.unwritten))
 
 
 def test_a_hold_of_a_later_version_is_kept_as_it_is() -> None:
@@ -571,7 +571,7 @@ def test_a_young_run_without_reward_whose_first_pod_was_taken_early_is_not_acted
             one.checkpoint(number)
     two = next_pod(one)
     goes_up(two)
-    assert two.state.resume_step == 4
+    assert two.state.attempt.resume_step == 4
     trains(two, 5, 30, reward=0.0)
     assert not two.asked(a.Stop), "its reward was never seen above zero: so many a run begins"
     assert two.said("worth"), "it is said"

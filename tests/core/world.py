@@ -164,7 +164,7 @@ class World:
     def job_up(self) -> None:
         """Processes, GPUs and engine of a healthy job."""
         for index, role in enumerate(("launcher", "inference", "orchestrator", "trainer")):
-            self.see(f.ProcessSeen(self.state.attempt, role, self.pid + index, 5000 + index))
+            self.see(f.ProcessSeen(self.state.attempt.number, role, self.pid + index, 5000 + index))
         for _ in range(2):
             self.gpus()
             self.t += 4
@@ -207,7 +207,7 @@ class World:
         self.actions.clear()
 
     def engine_process_dies(self) -> None:
-        self.see(f.ProcessGone(self.state.attempt, "inference", self.pid + 1, 5001))
+        self.see(f.ProcessGone(self.state.attempt.number, "inference", self.pid + 1, 5001))
 
     # ------------------------------------------------------------ what was said and asked
 

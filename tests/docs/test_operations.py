@@ -1,6 +1,6 @@
-"""Every command that docs/operations.md shows is executed: here against a practice pod, or by the test that is named.
+"""Every command that a page for operators shows is executed: here against a practice pod, or by a test that is named.
 
-A new command on the page fails ``test_every_command_has_a_test`` until it has a row in one of the tables below.
+A new command on a page fails ``test_every_command_has_a_test`` until it has a row in one of the tables below.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from tests.checkpoints_store.conftest import PART, Step, quiet
 from tests.e2e.rig import Pod
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGES = (
+    *("operations", "sentences", "before-a-run", "tasks", "systemd", "containers", "leaving", "store", "evidence"),
+    "files",
+)
+TEXTS = {page: (ROOT / "docs" / f"{page}.md").read_text() for page in PAGES}
+PAGE = "\n\n".join(TEXTS.values())
 PROGRAMS = {  # what a command in a sentence begins with; in a shell block each line is one
     *("rl-supervisor", "supervisorctl", "systemctl", "journalctl", "systemd-analyze", "loginctl", "b2", "tail"),
     *("pgrep", "nvidia-smi", "pip", "python3", "rl", "docker", "kill", "touch", "curl", "find", "cp", "export"),
@@ -146,7 +151,7 @@ def sentences() -> list[str]:
 
 def in_order() -> list[str]:
     """The commands of the block about systemd that the box executes one after the other."""
-    block = PAGE.partition("## Under systemd")[2].partition("```sh\n")[2].partition("```")[0]
+    block = TEXTS["systemd"].partition("```sh\n")[2].partition("```")[0]
     lines = [_bare(line.partition("  #")[0]) for line in block.splitlines()]
     return [line for line in lines if not line.startswith(("pip ", "editor "))]
 
@@ -162,7 +167,7 @@ def _is_command(text: str) -> bool:
 
 def by_hand() -> str:
     """The two blocks under "Restore by hand", as one script."""
-    section = PAGE.partition("## Restore by hand")[2]
+    section = TEXTS["store"].partition("## Restore by hand")[2]
     return "\n".join(re.findall(r"(?s)```sh\n(.*?)```", section.partition("\n## ")[0]))
 
 
@@ -236,7 +241,7 @@ def test_every_command_has_a_test(command: str) -> None:
         return
     found = elsewhere(command)
     assert found is not None, (
-        f"docs/operations.md shows `{command}`, which no test executes: add it to a table of {Path(__file__).name}"
+        f"docs/ shows `{command}`, which no test executes: add it to a table of {Path(__file__).name}"
     )
     file, test, seen = found
     text = text_of(file, test)

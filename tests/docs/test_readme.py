@@ -70,13 +70,25 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/architecture.md", "docs/operations.md", "docs/vault.md", "docs/settings.md"]
-)
-def test_every_link_leads_somewhere(page: str) -> None:
-    path = ROOT / page
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
-    missing = [link for link in links if not (path.parent / link).exists()]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").rglob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to this page may name behind a #, as GitHub makes it from the headings."""
+    headings = re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?s)```.*?```", "", page.read_text()))
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"(?s)```.*?```|`[^`\n]*`", "`code`", page.read_text())
+    missing = []
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
     assert missing == []
 
 

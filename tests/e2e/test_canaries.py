@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +49,16 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
         config.write(f'# api_key = "{CORE["toml"]}"\n')
     pod.start()
     pod.wait_for(lambda: pod.step() >= 2, "the run makes steps")
+    words = [
+        sys.executable,
+        "-c",
+        "import time; time.sleep(300)",
+        "--api-key",
+        CORE["argument"],
+        f"hf_{CORE['argument']}",
+    ]
+    marked = {"RL_SUPERVISOR_RUN": "practice", "RL_SUPERVISOR_ATTEMPT": str(pod.state_dir / "attempts/0001")}
+    part_of_the_job = subprocess.Popen(words, env={**os.environ, **marked})
     log = next(path for path in pod.practice.run_dir.rglob("*") if re.fullmatch(r"trainer\.(log|stdout)", path.name))
     for number, text in enumerate(LINES.values()):
         with log.open("a") as file:  # in two writes: the second may come with another read
@@ -77,6 +89,7 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
     ctl("incidents", "1", str(pod.run_file))
     ctl("shutdown")
     pod.wait_exit()
+    assert part_of_the_job.wait(10) < 0, "it was stopped as a part of the job, so that its words were looked at"
 
     trace, packed = tmp_path / "trace.jsonl", tmp_path / "trace.jsonl.gz"
     for words in (

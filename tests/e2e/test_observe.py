@@ -79,7 +79,7 @@ def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_die
         assert refused.returncode == 1
         assert "Nothing is started or stopped: this run is only observed" in refused.stderr
     pod.ctl("pause")
-    assert "nothing is started or stopped all the same" in pod.ctl("resume").stdout
+    assert "so nothing is started or stopped" in pod.ctl("resume").stdout
 
     # The person ends it, and starts it again by hand; the daemon that watches is told.
     pod.practice.end_all()

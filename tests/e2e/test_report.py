@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from tests.e2e.rig import Pod
 from tests.people.test_report import Answer
 
@@ -50,7 +50,7 @@ def test_two_pods_of_a_run_are_one_report_and_its_parts_are_all_the_time(tmp_pat
     assert [len(report["pods"]), report["run"]] == [2, "practice"]
     assert sum(report["categories"].values()) == pytest.approx(report["seconds"])
     assert report["seconds"] == pytest.approx(report["until"] - report["began"], abs=0.5)
-    assert report["categories"][g.INFRASTRUCTURE] > 0
-    assert report["categories"][g.PRODUCTIVE] > 0
+    assert report["categories"][k.INFRASTRUCTURE] > 0
+    assert report["categories"][k.PRODUCTIVE] > 0
     assert report["steps_kept"] == STEPS, "each step is kept once, whichever pod did it"
     assert not (elsewhere / "state").exists()

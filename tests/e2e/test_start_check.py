@@ -67,7 +67,7 @@ def test_an_error_stops_the_first_start_with_93_until_it_is_mended_or_overruled_
     [sentence] = pod.sentences("gave-up")
     line = 1 + pod.practice.config.read_text().splitlines().index("batch_size = 7")
     assert f"[{ID}] {pod.practice.config} line {line}: " in sentence
-    assert f"To start all the same: --overrule {ID}, or [check] overrule = " in sentence
+    assert f"To start anyway: --overrule {ID}, or [check] overrule = " in sentence
     assert attempts(pod) == []
     assert pod.practice.starts() == []
 
@@ -88,7 +88,7 @@ def test_a_run_that_has_trained_starts_again_whatever_the_check_says_of_it(new_p
     pod.run_file.write_text(pod.run_file.read_text().replace(f'overrule = ["{ID}"]', "overrule = []"))
     pod.start()
     pod.wait_for(lambda: pod.status().get("attempt") == 2 and pod.status()["state"] == "running", "it trains again")
-    assert pod.said_so("check", "The run starts all the same: it goes on with the configuration that last made steps.")
+    assert pod.said_so("check", "The run starts anyway: it goes on with the configuration that last made steps.")
 
 
 def test_onstart_checks_what_its_setup_has_installed(new_pod: NewPod) -> None:

@@ -202,7 +202,7 @@ def test_a_run_goes_on_under_other_versions_and_one_that_cannot_start_is_refused
     launcher, daemon = before["pid"], before["daemon_pid"]
     assert daemon == pod.daemon.pid
 
-    mend = installed.add("daemon.py", '\nraise RuntimeError("half an install")\n')
+    mend = installed.add("daemon/loop.py", '\nraise RuntimeError("half an install")\n')
     assert "RuntimeError: half an install" in refused(pod)
     assert pod.status()["uptime_s"] > before["uptime_s"], "the daemon that was asked goes on"
     mend()
@@ -276,7 +276,7 @@ def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its
     pod.wait_for(lambda: pod.stored(), "a step is stored")
     hold = tmp_path / "hold"
     hold.touch()
-    installed.add("daemon.py", HOLD.format(hold=str(hold), variable=VARIABLE))
+    installed.add("daemon/loop.py", HOLD.format(hold=str(hold), variable=VARIABLE))
     asking = begin_upgrade(pod)
     pod.wait_for(lambda: held(pod), "the new program is there, and waits")
     pod.practice.end_all()
@@ -297,7 +297,7 @@ def test_a_stop_that_comes_while_one_program_turns_into_the_other_is_carried_out
     pod = living()
     hold = tmp_path / "hold"
     hold.touch()
-    installed.add("daemon.py", HOLD.format(hold=str(hold), variable=VARIABLE))
+    installed.add("daemon/loop.py", HOLD.format(hold=str(hold), variable=VARIABLE))
     asking = begin_upgrade(pod)
     pod.wait_for(lambda: held(pod), "the new program is there, and waits")
     assert pod.daemon is not None
@@ -316,7 +316,7 @@ def test_a_program_that_dies_right_after_it_took_the_place_leaves_the_job_to_the
 ) -> None:
     pod = living()
     launcher = pod.status()["pid"]
-    installed.add("daemon.py", CRASH.format(variable=VARIABLE))
+    installed.add("daemon/loop.py", CRASH.format(variable=VARIABLE))
     asking = begin_upgrade(pod)
     assert pod.wait_exit() == 75, "whatever restarts daemons starts another one"
     pod.start()
@@ -328,15 +328,15 @@ def test_a_program_that_dies_right_after_it_took_the_place_leaves_the_job_to_the
 
 @pytest.mark.soak
 def test_what_would_lose_the_run_is_refused(tmp_path: Path, installed: Installed, living: Living) -> None:
-    trial = installed.file("upgrade.py")
+    trial = installed.file("daemon/upgrade.py")
     trial.write_text(trial.read_text().replace("TRIAL_S = 45.0", "TRIAL_S = 15.0"))
     pod = living()
     launcher = pod.status()["pid"]
 
-    mend = installed.add("journal.py", "\nJournal.rebuild = lambda self: (State(), 0)\n")
+    mend = installed.add("journal/journal.py", "\nJournal.rebuild = lambda self: (State(), 0)\n")
     assert "it would go on with attempt 0, and this run has 1" in refused(pod)
     mend()
-    mend = installed.add("config.py", "\nimport time\ntime.sleep(300)\n")
+    mend = installed.add("config/settings.py", "\nimport time\ntime.sleep(300)\n")
     assert "it gave no answer in 15 s" in refused(pod)
     mend()
     text = pod.run_file.read_text()

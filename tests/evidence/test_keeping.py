@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from supervisor.checkpoints.log_files import LOG_LIMIT, UNPACKED_LIMIT, pack
+from supervisor.checkpoints.log_packing import LOG_LIMIT, UNPACKED_LIMIT, pack
 from supervisor.evidence.keeping import bundles, forget, to_send
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.checkpoints import claims, keeping, lineage, log_files, record_files
+from supervisor.checkpoints import claims, keeping, lineage, log_files, log_packing, record_files
 from supervisor.checkpoints.catalogue import get_run_files, list_steps
 from supervisor.checkpoints.manifest import (
     Latest,
@@ -27,6 +27,7 @@ from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.records import read_latest, read_manifest
 from supervisor.checkpoints.restore import restore
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.records import Learned, PhaseTimes
 from supervisor.effects import run_records
 from supervisor.storage import open_store
@@ -52,10 +53,10 @@ RECORD = run_records.to_bytes(
         JOURNAL,
         Learned({"startup": PhaseTimes(seconds=(1.0, 2.0), count=2, longest_s=2.0, median_s=1.5)}),
         g.Ledger(
-            seconds={g.PRODUCTIVE: 100.0},
+            seconds={k.PRODUCTIVE: 100.0},
             began_wall=NOW - 200,
             wall=NOW - 1,
-            last=g.PRODUCTIVE,
+            last=k.PRODUCTIVE,
             spans=((1, 3, 50.0),),
             starts=((NOW - 200, 0),),
             outages=(g.Outage(1, "engine-gone", NOW - 100, 2, 1, recovered=True),),
@@ -167,8 +168,8 @@ NAMES = (
 )  # fmt: skip
 CONTENTS = (
     MANIFEST.to_bytes(), LATEST.to_bytes(), dumped(LEGACY), LINEAGE, dumped(CLAIM), RECORD, b"", b"{}", b"null",
-    dumped({"format": 1, "steps": [1, 20]}), dumped({"format": 1, "steps": [True, -1]}), log_files.pack("a log\n"),
-    log_files.pack("x" * 3_000_000)[:-9], b"[" * 50_000, b"9" * 5000, b'{"writer": 1e999}',
+    dumped({"format": 1, "steps": [1, 20]}), dumped({"format": 1, "steps": [True, -1]}), log_packing.pack("a log\n"),
+    log_packing.pack("x" * 3_000_000)[:-9], b"[" * 50_000, b"9" * 5000, b'{"writer": 1e999}',
 )  # fmt: skip
 
 LOOKS: dict[str, Callable[[Store], object]] = {

@@ -122,8 +122,8 @@ def test_beside_the_providers_script_the_daemon_leaves_first_and_the_script_afte
 
 
 def test_a_trap_in_a_script_of_ones_own_does_as_well(container: Container) -> None:
-    """The line that docs/operations.md gives, with this container's folder of locks."""
-    page = (ROOT / "docs" / "operations.md").read_text()
+    """The line that docs/containers.md gives, with this container's folder of locks."""
+    page = (ROOT / "docs" / "containers.md").read_text()
     trap = "trap 'kill -TERM $(cat /run/rl-supervisor/onstart-NAME.pid)' TERM"
     assert f"`{trap}`" in page
     trap = trap.replace("/run/rl-supervisor/onstart-NAME.pid", f"{container.box}/locks/onstart-demo.pid")

@@ -20,7 +20,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.facts import Role
-from supervisor.journal.trace import FORMAT, VERSION
+from supervisor.journal.trace_lines import FORMAT, VERSION
 from supervisor.primerl.logs import parse_line
 
 HERE = Path(__file__).parent

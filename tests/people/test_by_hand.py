@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.checkpoints import lineage, log_files
+from supervisor.checkpoints import lineage, log_files, log_packing
 from supervisor.checkpoints.catalogue import list_steps
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
 from supervisor.checkpoints.records import newest_manifest
@@ -136,7 +136,7 @@ def test_the_logs_of_an_attempt_that_many_pods_had_are_all_shown(store: Store, c
     text = "\x01" * (1 << 20)
     pods = [f"{pod:x}" * 16 for pod in range(6)]
     for pod in pods:
-        log_files.put_logs(store, RUN, pod, 1, {"trainer.log": log_files.pack(text)})
+        log_files.put_logs(store, RUN, pod, 1, {"trainer.log": log_packing.pack(text)})
     assert run(store, "logs", "--attempt", "1", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {f"{pod[:8]}/trainer.log": text for pod in pods}
 
@@ -237,7 +237,7 @@ def test_nonsense_ends_in_a_sentence(store: Store, tmp_path: Path, capsys: Told,
         (["--store", "file:///s"], "Name a RUN.toml, or the run in its store"),
         (["--store", "gs://s", "--run-id", "r"], "--store: 'gs://s' is none of b2://bucket[/prefix], s3://"),
         (["--store", "file:///s", "--run-id", "../r"], "--run-id '../r' is no name of a run: "),
-        (["--store", "file:///s", "--run-id", "r", "--region", "x"], "--store: has `endpoint` or `region`, which are"),
+        (["--store", "file:///s", "--run-id", "r", "--region", "x"], "--store: has `endpoint` or `region`, which work"),
         (["run.toml", "--store", "file:///s"], "RUN.toml names the store already: leave --store out, or RUN.toml."),
     ],
 )

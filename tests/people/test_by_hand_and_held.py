@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.base.errors import SupervisorError
 from supervisor.checkpoints import claims
+from supervisor.checkpoints.writers import writer_name
 from supervisor.cli import store_commands
 from supervisor.config.settings import RunFile, load
 from supervisor.effects.transfers import Transfers
@@ -68,7 +69,7 @@ def test_what_another_pod_published_makes_no_step_here_superfluous(
 def test_a_pod_that_died_with_the_run_prunes_by_hand(run_file: RunFile, store: Store) -> None:
     journal = Journal(run_file.state_dir)
     place = pod_identity.place(os.environ, run_file.state_dir)
-    claims.claim(store, RUN, claims.writer_name("pod-a", journal.identity(), "0001", place), 0.0)
+    claims.claim(store, RUN, writer_name("pod-a", journal.identity(), "0001", place), 0.0)
     assert "is safe to delete" in store_commands.prune(run_file, dry_run=True)[1][0], (
         "while a daemon has its journal open"
     )

@@ -94,11 +94,11 @@ def test_what_to_type_next_can_be_pasted(here: Path, capsys: pytest.CaptureFixtu
     (here / "rl.toml").write_text(CONFIG.replace("= Qwen/Qwen3-0.6B", '= "Qwen/Qwen3-0.6B"'))
     _, out, _ = told(capsys, "run.toml")
     assert out.splitlines()[-2:] == [
-        f"Start all the same:      rl-supervisor run run.toml --overrule {GROUPS}",
+        f"Start anyway:            rl-supervisor run run.toml --overrule {GROUPS}",
         f'  or for good:           overrule = ["{GROUPS}"] in [check] of the run file',
     ]
     (here / "rl.toml").write_text(CONFIG.replace("= Qwen/Qwen3-0.6B", '= "Qwen/Qwen3-0.6B"') + "[slurm]\n")
-    assert "Start all the same" not in told(capsys, "run.toml")[1], "the supervisor starts no such run"
+    assert "Start anyway" not in told(capsys, "run.toml")[1], "the supervisor starts no such run"
     (here / "my rl.toml").write_text(CONFIG)
     _, out, _ = told(capsys, "my rl.toml", "--as-of", "2026-01-06")
     assert "rl-supervisor check 'my rl.toml' --as-of 2026-01-06 --fix\n" in out

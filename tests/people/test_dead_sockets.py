@@ -13,7 +13,8 @@ import pytest
 
 from supervisor.api.protocol import Api
 from supervisor.base.errors import ConfigError
-from supervisor.base.unix_socket import Claim, Door, remove_if_dead
+from supervisor.base.socket_paths import remove_if_dead
+from supervisor.base.unix_socket import Claim, Door
 from supervisor.cli import client, ctl
 from tests.people.desk import FakeDesk
 

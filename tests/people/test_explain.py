@@ -158,10 +158,10 @@ def test_an_attached_job_that_ends_leaves_the_run_waiting_for_the_next_one() -> 
     world.survey()
     world.after(60)
     assert world.state.mode == "stopped", world.state.why
-    assert world.state.exit_code is None, "and the daemon stays to watch the next one"
+    assert world.state.ending.code is None, "and the daemon stays to watch the next one"
     world.see(f.AttemptAdopted(2, None, 99))
     world.step(2)
-    assert (world.state.mode, world.state.attempt, world.state.pid) == ("running", 2, 99)
+    assert (world.state.mode, world.state.attempt.number, world.state.attempt.pid) == ("running", 2, 99)
 
 
 def test_a_start_that_was_held_back_does_not_end_the_job_that_was_attached_meanwhile() -> None:
@@ -171,10 +171,10 @@ def test_a_start_that_was_held_back_does_not_end_the_job_that_was_attached_meanw
     world.see(f.DaemonStarted("test", world.settings, "boot"))
     world.survey()
     world.after(2)
-    number = world.state.attempt
+    number = world.state.attempt.number
     world.see(f.AttemptAdopted(number, None, 77))
     world.see(f.Suppressed("Start", number, "the run is only observed."))
-    assert (world.state.mode, world.state.pid) == ("starting", 77)
+    assert (world.state.mode, world.state.attempt.pid) == ("starting", 77)
 
 
 def test_lines_fit_a_terminal(world: World) -> None:
@@ -183,3 +183,23 @@ def test_lines_fit_a_terminal(world: World) -> None:
     lines = text(world).splitlines()
     assert max(map(len, lines)) <= 100
     assert any("then it excuses silence no longer (" in line for line in lines)
+
+
+def test_what_is_left_of_a_start_adds_up_with_what_it_may_take() -> None:
+    """A save or an evaluation before the first step stretches the limit: "may take 60 s (67 s left)" is no sum."""
+    world = World()
+    world.boot()
+    world.job_up()
+    assert world.state.mode == "starting"
+    world.see(f.PhaseSeen("orchestrator", "weight-update", 0))
+    world.t += 5
+    world.see(f.Tick())
+    deadline = explained(world)["deadline"]
+    extra, gone = 3 * SETTINGS.hang_s, world.state.now - world.state.started
+    more = f"known reasons explain {span(extra)} more"
+    assert deadline["sentence"] == f"The first step after a start may take {span(SETTINGS.startup_s)}; {more}."
+    assert deadline["seconds_left"] == pytest.approx(SETTINGS.startup_s + extra - gone, abs=0.2)
+    start = piece(world, "start")
+    assert start["age_s"] == pytest.approx(gone, abs=0.1)
+    assert start["deadline_s"] == pytest.approx(SETTINGS.startup_s + extra, abs=0.1)
+    assert start["would"].startswith(f"{span(SETTINGS.startup_s + extra)} without one alone")

@@ -212,7 +212,7 @@ def test_findings_are_no_failure_of_init(checkout: Path, tmp_path: Path, capsys:
     assert main.main(["init", "-o", str(target), "--from", "uv run rl @ not-there.toml"]) == 0
     said = capsys.readouterr().out
     assert "not-there.toml" in said.partition("says:")[2]
-    assert "The file is written all the same: mend what is named; how, says rl-supervisor check " in said
+    assert "The file is written anyway. See how to mend it: rl-supervisor check " in said
 
 
 @pytest.mark.parametrize(

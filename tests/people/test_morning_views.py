@@ -24,7 +24,7 @@ from supervisor.journal.journal import Journal
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.process import run_lock, shim
 from supervisor.signatures.xids import WHAT_TO_DO
-from supervisor.views import incidents, without_daemon
+from supervisor.views import incidents, status, without_daemon
 from tests.core.world import World
 
 WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
@@ -134,7 +134,41 @@ def test_diagnose_still_names_an_end_from_outside_where_nothing_went_wrong_befor
     recorded(tmp_path, world)
     write_attempt(tmp_path, 1, "Received SIGTERM, terminating all processes...\n")
     main(["diagnose", str(tmp_path)])
-    assert "Root cause: ended-from-outside" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The job was told to stop (ended-from-outside). Nothing in its logs failed before that." in said, said
+    assert "The logs do not say who sent it" in said and "If you stopped it, nothing is wrong" in said, said
+    assert "Root cause" not in said, "a stop is no failure"
+
+
+def test_diagnose_of_a_run_tells_who_stopped_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    world.running_at(12)
+    world.see(f.Command("stop", "alice (pid 7)"))
+    world.after(10)
+    recorded(tmp_path, world)
+    write_attempt(tmp_path, 1, "Received SIGTERM, terminating all processes...\n")
+    main(["diagnose", str(tmp_path)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "attempt 1: The job was stopped on purpose. Nothing in its logs failed before that." in said, said
+    assert "Stop was asked for by alice (pid 7). The run can go on from its last good step." in said, said
+    main(["diagnose", "--json", str(tmp_path)])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["root"]["name"], told["order"]) == ("ended-from-outside", "stop was asked for by alice (pid 7).")
+
+
+@pytest.mark.usefixtures("narrow")
+def test_diagnose_breaks_between_words_on_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "torch.OutOfMemoryError: CUDA out of memory. " + "Tried to allocate 2.00 GiB. " * 5
+    write_attempt(tmp_path, 1, f"Traceback (most recent call last):\n{line}\n")
+    main(["diagnose", str(tmp_path / "attempts/0001/rl.log")])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= max(80, len(str(tmp_path)) + 40), shown
+    assert line.strip() in " ".join(shown.split())
+    monkeypatch.delenv("COLUMNS")
+    main(["diagnose", str(tmp_path / "attempts/0001/rl.log")])
+    assert line.strip() in capsys.readouterr().out, "in a pipe the job's own line stays whole, for grep"
 
 
 def write_attempt(state_dir: Path, number: int, text: str) -> None:
@@ -252,3 +286,92 @@ def test_a_folder_that_no_daemon_ever_wrote_to_or_that_is_damaged_is_no_crash(tm
         db.execute("CREATE TABLE meta (key TEXT)")
     found = without_daemon.look(tmp_path, "r1")
     assert render.unwatched(found, COMMANDS).endswith(f"Start it: {shlex.join(shlex.split(COMMANDS['start']))}")
+
+
+def test_a_run_that_a_person_stopped_names_the_command_that_starts_it_again() -> None:
+    world = World()
+    world.running_at(12)
+    world.see(f.Command("stop", "alice (pid 7)"))
+    world.after(10)
+    assert world.state.mode == "stopped"
+    said = status.headline(world.state)
+    assert said.startswith("Stopped by alice (pid 7); start it again with: supervisorctl start bs4; step 12"), said
+    told = status.explain(world.state)
+    assert told["sentence"] == "Stopped by alice (pid 7); start it again with: supervisorctl start bs4"
+    assert told["evidence"] == [], "no job is there that a signal could be about"
+    world.see(f.DaemonStarted("test", world.settings, "boot"))
+    assert status.headline(world.state).count("supervisorctl start") == 1
+
+
+def test_a_run_that_is_restarted_says_from_where() -> None:
+    world = World()
+    world.running_at(12)
+    world.answer = False
+    world.engine_process_dies()
+    world.after(5)
+    assert world.state.mode == "stopping"
+    assert "; the job is being stopped, and starts again from step 10; step 12" in status.headline(world.state)
+
+
+def test_training_that_is_worth_nothing_stands_at_the_beginning_of_the_headline() -> None:
+    """The note at the block's end was all that said so, below a headline that read as a healthy run's."""
+    world = World()
+    world.running_at(12)
+    for number in (13, 14, 15):
+        world.step(number, loss=float("nan"))
+    assert status.headline(world.state).startswith("The loss is nan for 2 steps"), status.headline(world.state)
+    told = " ".join(" ".join(render.explanation(status.explain(world.state))).split())
+    assert (
+        "Healthy: step 15" in told and "But: The loss is nan for 2 steps" in told and "supervisorctl rollback" in told
+    )
+
+
+def test_a_store_that_takes_nothing_is_told_in_the_headline() -> None:
+    world = World()
+    world.running_at(12)
+    assert "store" not in status.headline(world.state)
+    world.see(f.PublishFailed(10, "the key was refused.", permanent=True))
+    assert status.headline(world.state).endswith("the store takes no step now")
+
+
+def test_a_daemon_that_was_told_to_end_is_no_failure_and_its_last_step_is_told(tmp_path: Path) -> None:
+    world = World()
+    world.running_at(12)
+    world.see(f.Command("shutdown", "SIGTERM"))
+    world.after(30)
+    recorded(tmp_path, world)
+    found = without_daemon.look(tmp_path, "r1")
+    said = render.unwatched({**found, "run": "r1"}, COMMANDS)
+    assert "it was told to end, by SIGTERM, as `systemctl stop` or the end of a pod sends it." in said, said
+    assert said.endswith("Start it: bash /x/onstart.sh practice"), said
+    block = " ".join(" ".join(render.unwatched_block({**found, "sentence": said})).split())
+    assert "progress step 12 of 1000" in block and "; published step 10" in block, block
+    assert "last words" not in block, block
+
+
+def test_a_run_that_a_person_stopped_needs_two_commands_once_its_daemon_has_ended(tmp_path: Path) -> None:
+    """A new daemon keeps it stopped: to start that alone starts no job."""
+    world = World()
+    world.running_at(12)
+    recorded(tmp_path, world)
+    (tmp_path / "witness.json").write_text(json.dumps({"orders": {"wanted": False}}))
+    found = without_daemon.look(tmp_path, "r1")
+    said = render.unwatched({**found, "run": "r1"}, COMMANDS)
+    assert said.endswith(
+        "Start it: bash /x/onstart.sh practice. A person had stopped the run, so then type: supervisorctl start r1"
+    ), said
+
+
+def test_what_helps_stands_once_in_the_view_of_a_run_that_was_given_up(tmp_path: Path) -> None:
+    world = World()
+    world.boot()
+    world.job_up()
+    line = "ValidationError: 1 error for RLConfig"
+    world.see(f.ErrorSeen("launcher", "config-invalid", line, deterministic=True, remedy="Mend the named setting."))
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.see(f.RootSeen(1, 1, "config-invalid", "launcher", line, "Mend the named setting."))
+    world.after(60)
+    recorded(tmp_path, world)
+    found = without_daemon.look(tmp_path, "r1")
+    block = "\n".join(render.unwatched_block({**found, "sentence": render.unwatched(found, COMMANDS)}))
+    assert block.count("Mend the named setting.") == 1, block

@@ -8,16 +8,20 @@ import pytest
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
-from supervisor.core.state import Fence, State
+from supervisor.core.state import Attempt, Fence, Local, Pins, State, Store
 from supervisor.daemon.order_replies import answer
 
 STORED = tuple(f.StoredStep(step, committed=True, size_bytes=10) for step in range(10, 300, 10))
 
 
-def state(**more: Any) -> State:
-    local = (f.LocalStep(310, "complete", "", 10, 0.0), f.LocalStep(320, "writing", "its files change", 5, 0.0))
-    known: dict[str, Any] = {"local": local, "store": STORED, "store_reason": "", "store_t": 5.0, "pinned": (20,)}
-    return State(settings=f.Settings(run_id="r", max_steps=400), **{**known, **more})
+HERE = (f.LocalStep(310, "complete", "", 10, 0.0), f.LocalStep(320, "writing", "its files change", 5, 0.0))
+IN_STORE = Store(steps=STORED, reason="", t=5.0)
+PINS = Pins(steps=(20,))
+
+
+def state(store: Store = IN_STORE, pins: Pins = PINS, **more: Any) -> State:
+    settings = f.Settings(run_id="r", max_steps=400)
+    return State(settings=settings, local=Local(steps=HERE), store=store, pins=pins, **more)
 
 
 @pytest.mark.parametrize("step", [10, 290, 310])
@@ -47,8 +51,8 @@ def test_a_run_does_not_go_back_to_a_step_that_is_nowhere(step: int) -> None:
 
 
 def test_a_damaged_step_is_none_to_go_back_to_and_a_store_that_is_away_is_named() -> None:
-    assert not answer(state(damaged={"290": "one file is missing"}), "rollback", ["290"], "")[0]
-    taken, sentence = answer(state(store=(), store_reason="no connection"), "rollback", ["290"], "")
+    assert not answer(state(replace(IN_STORE, damaged={"290": "one file is missing"})), "rollback", ["290"], "")[0]
+    taken, sentence = answer(state(replace(IN_STORE, steps=(), reason="no connection")), "rollback", ["290"], "")
     assert (taken, sentence) == (False, "Step 290 is not here, and the store cannot be listed (no connection).")
 
 
@@ -73,9 +77,11 @@ def test_a_step_that_never_comes_is_not_pinned(step: int) -> None:
 
 def test_only_what_is_pinned_is_unpinned() -> None:
     assert answer(state(), "unpin", ["20"], "")[0]
-    assert answer(state(pin_wishes={"30": True}), "unpin", ["30"], "")[0]
+    assert answer(state(pins=replace(PINS, wishes={"30": True})), "unpin", ["30"], "")[0]
     assert answer(state(), "unpin", ["40"], "") == (False, "Step 40 is not pinned; pinned: 20.")
-    assert answer(state(pins_reason="the pins cannot be read"), "unpin", ["40"], "")[0], "who knows what is pinned?"
+    assert answer(state(pins=replace(PINS, reason="the pins cannot be read")), "unpin", ["40"], "")[0], (
+        "who knows what is pinned?"
+    )
 
 
 @pytest.mark.parametrize("verb", ["rollback", "pin", "unpin", "restart"])
@@ -97,15 +103,17 @@ def test_of_a_run_that_is_only_observed_nothing_is_rolled_back() -> None:
 
 def test_an_answer_promises_nothing_that_does_not_happen() -> None:
     """A run that is paused starts nothing, one that runs is not started, and one that is stopped is not stopped."""
-    running = state(mode="running", attempt=1)
-    assert answer(running, "start", [], "")[1] == "The job runs already; it is wanted."
-    assert answer(running, "stop", [], "")[1].startswith("The job is being stopped;")
+    running = state(mode="running", attempt=Attempt(number=1))
+    assert answer(running, "start", [], "")[1] == "The job is already running."
+    assert answer(running, "stop", [], "")[1].startswith("The job is being stopped. The run stays stopped")
     stopped = state(mode="stopped")
     assert answer(stopped, "stop", [], "")[1] == "No job runs, and none is started until: supervisorctl start"
     assert answer(stopped, "start", [], "")[1] == "The run will be started from its last good step."
     for now, verb, args in ((stopped, "start", []), (running, "restart", []), (running, "rollback", ["290"])):
-        paused = replace(now, paused=True)
+        paused = replace(now, orders=replace(now.orders, paused=True))
         taken, sentence = answer(paused, verb, args, "")
         assert taken
         assert sentence.endswith("once the supervisor, which is paused, acts again: supervisorctl resume"), sentence
-    assert answer(replace(running, paused=True), "pause", [], "")[1].startswith("Paused already")
+    assert answer(replace(running, orders=replace(running.orders, paused=True)), "pause", [], "")[1].startswith(
+        "Paused already"
+    )

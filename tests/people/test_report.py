@@ -18,6 +18,7 @@ from supervisor.cli import report as page
 from supervisor.cli.main import main
 from supervisor.core import facts as f
 from supervisor.core import goodput as g
+from supervisor.core import time_kinds as k
 from supervisor.core.decide import decide
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.records import Learned
@@ -97,10 +98,10 @@ def a_bad_night(folder: Path) -> Kept:
 
 def another_pod(until: float) -> Ledger:
     return Ledger(
-        {g.PRODUCTIVE: 3000.0, g.STARTUP: 600.0},
+        {k.PRODUCTIVE: 3000.0, k.STARTUP: 600.0},
         began_wall=until - 3600,
         wall=until,
-        last=g.PRODUCTIVE,
+        last=k.PRODUCTIVE,
         floor=g.FROM_SCRATCH,
         steps=15,
         timed=14,
@@ -186,8 +187,8 @@ def test_two_pods_add_up_with_the_gap_between_them(run_file: Path, tmp_path: Pat
     leave(run_file, OTHER, replace(another_pod(began - 600), spans=((1, 15, 3000.0),)))
     report = json.loads(asked(run_file, "--json").stdout)
     assert [pod["journal"] for pod in report["pods"]] == [OTHER, OWN]
-    assert report["categories"][g.INFRASTRUCTURE] == pytest.approx(600)
-    assert report["categories"][g.WASTED] >= 3000, "the second pod began from scratch"
+    assert report["categories"][k.INFRASTRUCTURE] == pytest.approx(600)
+    assert report["categories"][k.WASTED] >= 3000, "the second pod began from scratch"
     assert report["seconds"] == pytest.approx(report["until"] - report["began"])
     text = asked(run_file).stdout
     rows = [line for line in text.splitlines() if line.startswith("  ") and line.rstrip().endswith("%")]
@@ -200,12 +201,12 @@ def test_two_pods_add_up_with_the_gap_between_them(run_file: Path, tmp_path: Pat
 
 def test_a_pod_that_came_back_is_told_with_the_steps_that_it_did_since(run_file: Path, tmp_path: Path) -> None:
     world = a_bad_night(tmp_path)
-    first = world.state.ledger.began_wall
+    first = world.state.books.ledger.began_wall
     assert first is not None
-    back = world.state.ledger.starts[-1][0]
+    back = world.state.books.ledger.starts[-1][0]
     # The other pod had the run from step 4 until this one came back at 5, and had got to 9.
     between = replace(another_pod(back - 1), began_wall=back - 3000, floor=4, starts=((back - 3000, 4),), steps=5)
-    between = replace(between, seconds={g.PRODUCTIVE: 2999.0}, spans=((5, 9, 2999.0),), began_wall=first + 1)
+    between = replace(between, seconds={k.PRODUCTIVE: 2999.0}, spans=((5, 9, 2999.0),), began_wall=first + 1)
     between = replace(between, starts=((back - 10, 4),))
     world.journal.close()
     leave(run_file, OTHER, between)
@@ -309,7 +310,7 @@ def test_status_says_in_a_line_how_much_of_the_time_was_training(tmp_path: Path)
     (line,) = [line for line in lines if line.strip().startswith("time ")]
     found = re.search(r"effective training time (\d\d\.\d) % over 114 min \d+ s \(2 pods\); lost most to (.*)", line)
     assert found, line
-    assert found[2] == "no pod: lost, replaced or set up" or found[2] in g.WORDS.values()
+    assert found[2] == "no pod: lost, replaced or set up" or found[2] in k.WORDS.values()
     world.journal.close()
 
 

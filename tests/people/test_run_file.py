@@ -117,13 +117,13 @@ def test_an_s3_store_takes_an_endpoint_and_a_region_and_no_other_store_does(tmp_
     assert load(path).store.service is None
     for other in ('url = "b2://my-bucket"', 'url = "file:///data"'):
         [sentence] = mistakes(tmp_path, f"{GOOD}[store]\n{other}\n{endpoint}\n")
-        assert sentence.endswith("has `endpoint` or `region`, which are for s3://bucket stores; B2 has `realm`.")
+        assert sentence.endswith("has `endpoint` or `region`, which work only with s3:// stores; B2 has `realm`.")
 
 
 @pytest.mark.parametrize("url", ['url = "s3://my-bucket/runs"', 'url = "file:///store"', ""])
 def test_a_limit_of_the_rate_is_refused_where_nothing_would_heed_it(tmp_path: Path, url: str) -> None:
     [sentence] = mistakes(tmp_path, f"{GOOD}[store]\n{url}\nlimit_mbit = 100\n")
-    assert sentence.endswith("`limit_mbit`, which is for b2://bucket stores; no other transfer can be held back.")
+    assert sentence.endswith("`limit_mbit`, which works only with b2:// stores.")
     path = tmp_path / "b2.toml"
     path.write_text(f'{GOOD}[store]\nurl = "b2://my-bucket/runs"\nlimit_mbit = 100\n')
     assert load(path).store.limit_mbit == 100

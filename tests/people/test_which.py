@@ -17,8 +17,9 @@ import pytest
 from supervisor.api.protocol import Api
 from supervisor.base import homes
 from supervisor.base.errors import UsageError
-from supervisor.cli import ctl, main, which
+from supervisor.cli import ctl, main, read_state, state_folder, which
 from supervisor.cli.client import NotThereError
+from supervisor.config import run_place
 from supervisor.views import incidents
 from tests.evidence.rig import journal_with_an_incident
 from tests.people.desk import FakeDesk
@@ -62,6 +63,11 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
+def read_here(what: str, path: str, query: str) -> str:
+    """In place of the child, which a user who may not read this environment could not start."""
+    return json.dumps(read_state.answer(what, Path(path), json.loads(query)))
+
+
 def as_stranger(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
     """``supervisorctl WORDS`` as a user whom no password file knows: (exit code, all that it said)."""
     said = folder / "said"
@@ -76,6 +82,7 @@ def as_stranger(folder: Path, env: dict[str, str], *words: str) -> tuple[int, st
             os.environ.update({"RL_SUPERVISOR_SOCKET_DIR": str(folder / "sockets"), **env})
             os.chdir("/")
             sys.stdout = sys.stderr = os.fdopen(fd, "w", buffering=1)
+            state_folder.ask_child = read_here
             try:
                 code = ctl.main(list(words))
             except SystemExit as ended:
@@ -156,6 +163,8 @@ def test_a_run_file_in_the_users_own_folder_tells_where_its_state_is(ground: Pat
     both_tell(ground, {"XDG_CONFIG_HOME": str(ground / "config")}, "far")
     both_tell(ground, {"RL_SUPERVISOR_ETC": str(ground / "config/rl-supervisor")}, "far")
     both_tell(ground, {}, str(file))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # as some editors save it
+    assert getattr(run_place.read_place(file), "id", None) == "far"
 
 
 # ---------------------------------------------------------------- by its id

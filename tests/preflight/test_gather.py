@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -335,3 +336,19 @@ def test_odd_values_never_raise(here: Path, text: str) -> None:
     for path in (here / "run.toml", here / "rl.toml"):
         for one in examine(looked(path)):
             assert isinstance(one, Finding) and str(one.where) is not None and one.as_json()
+
+
+def test_a_byte_order_mark_is_an_error_in_prime_rls_file_and_none_in_our_own(here: Path) -> None:
+    """tomllib refuses it, and no editor shows it."""
+    for name in ("rl.toml", "run.toml"):
+        (here / name).write_text("\ufeff" + (here / name).read_text())
+    subject = looked(here / "run.toml")
+    assert found(subject) == [("toml-syntax", 1, "")]
+    (one,) = subject.found
+    assert one.where.file == str(here / "rl.toml")
+    assert "byte order mark" in one.sentence
+    assert one.weight == "error", "exit 1"
+    command = one.sentence.partition("Remove it: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    assert (here / "rl.toml").read_text() == CONFIG
+    assert found(looked(here / "run.toml")) == []

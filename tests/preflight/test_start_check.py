@@ -23,8 +23,8 @@ from supervisor.core.state import Failure, State
 from supervisor.daemon import start_check
 from supervisor.daemon.start_check import StartCheck
 from supervisor.jobs.base import Job
-from supervisor.preflight import asking
 from supervisor.primerl import open_job
+from supervisor.process import ask_program
 from supervisor.process.attempts import attempt_dir, take_snapshot
 
 ERROR = {
@@ -98,7 +98,7 @@ def test_an_error_stops_the_first_start_and_says_its_id_its_place_and_how_to_ove
         start.begin()
     assert str(stopped.value) == (
         "rl-supervisor check finds 1 error. [batch-of-whole-groups] /a/rl.toml line 7: batch_size = 7 is no multiple "
-        "of group_size = 2. Set it to 6 or 8. To start all the same: --overrule batch-of-whole-groups, or [check] "
+        "of group_size = 2. Set it to 6 or 8. To start anyway: --overrule batch-of-whole-groups, or [check] "
         f'overrule = ["batch-of-whole-groups"] in {start.folder}/run.toml.'
     )
 
@@ -121,7 +121,7 @@ def test_of_several_errors_each_has_a_line_of_its_own_and_the_last_names_them(st
     ]
     assert str(stopped.value) == (
         "rl-supervisor check finds 3 errors: batch-of-whole-groups, slurm. Each is said above, and by rl-supervisor "
-        f"check {start.folder}/run.toml. To start all the same: --overrule batch-of-whole-groups --overrule slurm, or "
+        f"check {start.folder}/run.toml. To start anyway: --overrule batch-of-whole-groups --overrule slurm, or "
         f'[check] overrule = ["batch-of-whole-groups", "slurm"] in {start.folder}/run.toml.'
     )
 
@@ -181,7 +181,7 @@ def test_without_room_for_a_temporary_file_the_run_starts(start: Start, monkeypa
 def test_a_child_that_the_kernel_holds_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a dead network volume: SIGKILL does nothing until the volume answers."""
     monkeypatch.setattr(start_check, "LIMIT_S", 0.2)
-    monkeypatch.setattr(asking, "REAP_S", 0.2)
+    monkeypatch.setattr(ask_program, "REAP_S", 0.2)
     monkeypatch.setattr(os, "killpg", lambda pid, number: None)
     start.child("exec sleep 4")
     began = time.monotonic()
@@ -211,14 +211,14 @@ def _trained_with(start: Start, text: str) -> None:
     folder.mkdir(parents=True)
     copies = take_snapshot(folder, [start.config], None)
     copies[start.config].write_text(text)
-    start.state = replace(start.state, snapshot=4, attempt=5)
+    start.state = replace(start.state, attempt=replace(start.state.attempt, snapshot=4, number=5))
 
 
 def test_a_run_that_has_made_steps_with_this_configuration_is_never_stopped(start: Start) -> None:
     start.finds(ERROR)
     _trained_with(start, start.config.read_text())
     start.begin(step=20)
-    assert start.told[0][1].endswith("starts all the same: the run has made steps with this very configuration.")
+    assert start.told[0][1].endswith("starts anyway: the run has made steps with this very configuration.")
 
 
 def test_a_configuration_that_was_changed_since_is_stopped(start: Start) -> None:
@@ -232,7 +232,7 @@ def test_a_configuration_that_was_changed_since_is_stopped(start: Start) -> None
 
 def test_a_restart_after_a_failure_is_never_stopped(start: Start) -> None:
     start.finds(ERROR)
-    start.state = replace(start.state, failures=(Failure("oom", None, None),))
+    start.state = replace(start.state, recovery=replace(start.state.recovery, failures=(Failure("oom", None, None),)))
     start.begin()
     assert start.told[0][1].endswith("this is a restart of the supervisor's own.")
 

@@ -36,7 +36,6 @@ OLDEST = Dialect(
     liveness=False,
     titles=False,
     sigterm=False,
-    uv_children=True,
     first_step=0,
 )
 
@@ -74,7 +73,7 @@ _HISTORY: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("0f236d322", "2026-03-18", "", {"wandb": "none"}),
     ("63331ad8b", "2026-03-30", "v0.5.0", {}),
     ("1692a67d9", "2026-03-31", "", {"logs": "log"}),
-    ("06c54dde7", "2026-04-01", "", {"titles": True, "uv_children": False}),
+    ("06c54dde7", "2026-04-01", "", {"titles": True}),
     ("a12f5d5af", "2026-04-01", "", {"sigterm": True}),
     ("625e05fa6", "2026-04-07", "", {"wandb": "shared-id"}),
     ("a87badd65", "2026-04-29", "", {"liveness": True}),
@@ -149,7 +148,6 @@ def write_checkout(folder: Path, era: Era) -> Path:
         "prl-id": 'os.environ["PRL_RUN_ID"]\n',
     }.get(dialect.wandb, "")
     launcher += "def sigterm_handler\n" if dialect.sigterm else ""
-    launcher += 'inference_cmd = ["uv", "run"]\n' if dialect.uv_children else 'inference_cmd = ["inference"]\n'
     keep = "keep_last: int" if dialect.keep == "keep-last" else "keep: Annotated[\n        x\n    ] = None"
     if dialect.keep_default_one:
         keep = "    keep: Annotated[\n        x\n    ] = 1"

@@ -175,7 +175,7 @@ def test_each_half_needs_gpus_of_its_own(tmp_path: Path, gpus: dict[str, list[in
 def test_a_server_of_somebody_else_and_a_launcher_that_hides_its_entry_point_are_refused(tmp_path: Path) -> None:
     job = own(tmp_path, AUGUST, job={"engine_url": "http://10.0.0.1:8000", "launcher": ["/opt/start.sh"]})
     found = " ".join(job.problems())
-    assert "names a server of somebody else" in found
+    assert "names a server of another program" in found
     assert "[job] launcher ends in '/opt/start.sh'" in found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.checkpoints.claims import FencedError
+from supervisor.checkpoints.writers import FencedError
 from supervisor.core import facts as f
 from supervisor.effects.claiming import Claiming, claim_once
 from supervisor.effects.lanes import Lanes

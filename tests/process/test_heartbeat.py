@@ -207,7 +207,10 @@ def test_a_step_that_waits_for_a_store_silences_it_after_a_while(page: Page) -> 
     desk.world.checkpoint(15)
     changed = time.time()  # the file's time is the machine's
     desk.world.state = replace(
-        desk.world.state, local=tuple(replace(s, changed_wall=changed) for s in desk.world.state.local)
+        desk.world.state,
+        local=replace(
+            desk.world.state.local, steps=tuple(replace(s, changed_wall=changed) for s in desk.world.state.local.steps)
+        ),
     )
     desk.heartbeat.start()
     until(lambda: desk.sentences("heartbeat-stopped"), "it stops")

@@ -12,7 +12,8 @@ import pytest
 
 from supervisor.effects import kept_logs
 from supervisor.effects.kept_logs import begin, keep_earlier
-from supervisor.effects.log_upkeep import Order, do, plan
+from supervisor.effects.log_round import do
+from supervisor.effects.log_upkeep import Order, plan
 from supervisor.jobs.base import LogSource
 from supervisor.journal.attempt_logs import folder_of, last_lines, logs_of, read_index
 

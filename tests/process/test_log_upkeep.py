@@ -16,8 +16,10 @@ import pytest
 from supervisor.api.log_window import last_lines as window
 from supervisor.api.log_window import next_piece
 from supervisor.effects import log_pieces
-from supervisor.effects.log_pieces import MIB, data_bytes, rotate, squeeze
-from supervisor.effects.log_upkeep import LogUpkeep, Order, do, plan
+from supervisor.effects.log_holes import MIB, data_bytes
+from supervisor.effects.log_pieces import rotate, squeeze
+from supervisor.effects.log_round import do
+from supervisor.effects.log_upkeep import LogUpkeep, Order, plan
 from supervisor.jobs.base import LogSource
 from supervisor.journal.attempt_logs import folder_of, last_lines, logs_of
 from supervisor.sensors.follow import Follower

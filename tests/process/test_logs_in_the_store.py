@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from supervisor.checkpoints.log_files import unpack
+from supervisor.checkpoints.log_packing import unpack
 from supervisor.config.settings import load
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.incident_evidence import bundles_dir

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.checkpoints.claims import UNKNOWN, same_pod, writer_name
+from supervisor.checkpoints.writers import UNKNOWN, same_pod, writer_name
 from supervisor.process.pod_identity import FIRST_PIDS, place
 
 STATE = Path("/var/lib/rl-supervisor/bs4")

@@ -107,5 +107,5 @@ def test_a_publish_sends_no_secret_and_tells_of_a_step_that_is_left(tmp_path: Pa
     assert not [name for name, text in files.items() if SECRET in base64.b64decode(text).decode()]
     remark, failed = told
     assert isinstance(remark, f.Remark) and str(tmp_path / "rl.toml") in remark.sentence
-    why = "the store has the very same bytes, and it is quarantined: nan. So nobody resumes at it here, either."
+    why = "the store has the same bytes, and it is quarantined: nan. So no pod resumes at it here, either."
     assert failed == f.PublishFailed(20, why, step_changed=True, left=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from supervisor.core import facts as f
-from supervisor.core.state import Busy, Fence, Leave, OwnEngine, State
+from supervisor.core.state import Attempt, Busy, Fence, Leave, Orders, OwnEngine, State
 from supervisor.daemon import upgrade
 from supervisor.daemon.upgrade import Upgrade, busy_with
 
@@ -37,7 +37,10 @@ TAKING = f.Settings(run_id="r", take_over=True)
         (State(mode="running", leave=Leave(asked=True, why="SIGPWR")), "this pod is about to go"),
         (State(mode="running", leave=Leave(asked=True)), "the daemon is about to end"),
         (State(mode="gave-up"), "the daemon is about to end"),
-        (State(settings=f.Settings(run_id="r", fresh=True), override=True), "what the daemon was started for"),
+        (
+            State(settings=f.Settings(run_id="r", fresh=True), orders=Orders(override=True)),
+            "what the daemon was started for",
+        ),
         (State(settings=f.Settings(run_id="r", fresh=True)), ""),
         (State(settings=TAKING, fence=Fence(asked=True)), "the run that --take-over asked for"),
         (State(settings=TAKING, fence=Fence(asked=True, generation=2)), ""),
@@ -54,7 +57,7 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.run_file: Any = SimpleNamespace(run=SimpleNamespace(id="r"), state_dir=folder)
-        self.state = State(mode="running", attempt=1)
+        self.state = State(mode="running", attempt=Attempt(number=1))
         self.journal: Any = SimpleNamespace(snapshot=lambda state: None, identity=lambda: "abc")
         self.effects: Any = SimpleNamespace(job=None)
         self.facts: list[f.Fact] = []
@@ -107,7 +110,7 @@ class Now:
 
 
 def test_it_comes_at_a_quiet_moment_and_after_the_logs_were_read(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.state = State(mode="starting", attempt=1, busy=Busy(start=1))
+    house.state = State(mode="starting", busy=Busy(start=1), attempt=Attempt(number=1))
     one = trying(house, seen(), monkeypatch)
     assert house.kept == 1
     assert one.ask("another person") == (
@@ -115,7 +118,7 @@ def test_it_comes_at_a_quiet_moment_and_after_the_logs_were_read(house: House, m
         "An upgrade is under way already: supervisorctl events shows what comes of it.",
     )
     assert not one.due(house.state)
-    quiet = State(mode="running", attempt=1)
+    quiet = State(mode="running", attempt=Attempt(number=1))
     assert not one.due(quiet), "lines were read while it waited"
     assert house.kept == 2
     house.work()
@@ -128,7 +131,7 @@ def test_it_comes_at_a_quiet_moment_and_after_the_logs_were_read(house: House, m
 
 def test_what_does_not_become_quiet_is_left_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upgrade, "QUIET_S", -1.0)
-    house.state = State(mode="stopping", attempt=1)
+    house.state = State(mode="stopping", attempt=Attempt(number=1))
     one = trying(house, seen(), monkeypatch)
     assert not one.due(house.state) and not one.going
     event, sentence = house.said()[-1]
@@ -152,7 +155,7 @@ def test_what_changed_while_the_other_one_looked_is_no_difference(
     one = Upgrade(house, Path("run.toml"), {}, {})
 
     def trial() -> dict[str, Any]:
-        house.state = State(mode="running", attempt=2, pid=7)  # it had read attempt 1 by then
+        house.state = State(mode="running", attempt=Attempt(number=2, pid=7))  # it had read attempt 1 by then
         return seen(state_dir=str(house.run_file.state_dir))
 
     monkeypatch.setattr(one, "_trial", trial)

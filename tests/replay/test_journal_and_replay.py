@@ -17,7 +17,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.journal import archive, journal, trace
+from supervisor.journal import archive, journal, trace, trace_lines
 from supervisor.journal.journal import Journal
 from supervisor.journal.replay_trace import Turn, replay
 from tests.core.test_model import Pod
@@ -52,7 +52,7 @@ def eventful() -> World:
     world.publish_works = False
     world.checkpoint(15)
     world.after(30)
-    world.see(f.ComponentExited(world.state.attempt, "launcher", 1))
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
     world.after(10)
     world.job_up()
     world.step(16)
@@ -95,10 +95,10 @@ def test_a_journal_of_the_version_before_is_replayed_too(tmp_path: Path) -> None
     ordered = [t for t in turns if t.differs and sorted(t.recorded or ()) != sorted(map(trace.dump, t.actions))]
     assert turns
     assert not ordered, "sentences stand before the actions there, and nothing else differs"
-    with pytest.raises(trace.TraceError, match="kept no list of incidents"):
+    with pytest.raises(trace_lines.TraceError, match="kept no list of incidents"):
         trace.load(kept.path, 1)
     kept.close()
-    assert Journal(tmp_path).rebuild()[0].attempt == 3, "and taken over by a daemon of this one"
+    assert Journal(tmp_path).rebuild()[0].attempt.number == 3, "and taken over by a daemon of this one"
 
 
 def test_another_decision_than_the_recorded_one_is_shown_and_fails(
@@ -110,7 +110,7 @@ def test_another_decision_than_the_recorded_one_is_shown_and_fails(
     assert "the same as recorded" in capsys.readouterr().out
     kept._db.execute("UPDATE events SET sentence = 'All is well.' WHERE event = 'incident-closed'")
     kept._db.execute("UPDATE chunks SET lines = lines WHERE 0")
-    text = trace.export(kept.path, None, None).replace("vLLM died silently", "vLLM fell asleep")
+    text = trace_lines.export(kept.path, None, None).replace("vLLM died silently", "vLLM fell asleep")
     file = tmp_path / "changed.jsonl"
     file.write_text(text)
     assert main(["replay", str(file)]) == 1
@@ -123,17 +123,17 @@ def test_another_decision_than_the_recorded_one_is_shown_and_fails(
 def test_an_incident_is_exported_with_the_ten_minutes_before_it(tmp_path: Path, small_pieces: None) -> None:
     kept = Journal(tmp_path)
     state = keep(eventful(), kept)
-    first, second = (incident.opened for incident in state.incidents)
+    first, second = (incident.opened for incident in state.incidents.closed)
     for number, opened in ((1, first), (2, second)):
         file = tmp_path / f"incident-{number}.jsonl.gz"
-        told = trace.export(kept.path, number, file)
+        told = trace_lines.export(kept.path, number, file)
         assert "rl-supervisor replay" in told
         turns = turns_of(file)
         assert turns[0].observation.t <= opened - 590 or turns[0].observation.t == 1000.0
         assert turns[-1].observation.t >= opened
         assert not [turn for turn in turns if turn.differs]
         assert len(turns) < len(turns_of(kept.path))
-    with pytest.raises(trace.TraceError, match="keeps no incident 7; it knows 1, 2"):
+    with pytest.raises(trace_lines.TraceError, match="keeps no incident 7; it knows 1, 2"):
         trace.load(kept.path, 7)
 
 
@@ -142,7 +142,7 @@ def test_incidents_outlast_the_day(tmp_path: Path, small_pieces: None, monkeypat
     monkeypatch.setattr(archive, "KEEP_OBSERVATIONS", 200)
     kept = Journal(tmp_path)
     world = eventful()
-    opened = world.state.incidents[0].opened
+    opened = world.state.incidents.closed[0].opened
     for number in range(17, 60):
         world.step(number)
     keep(world, kept)
@@ -207,7 +207,9 @@ class _Full:
 
 def test_a_daemon_that_begins_with_another_attempt_number_is_replayed_from_there(tmp_path: Path) -> None:
     kept = Journal(tmp_path)
-    state = dataclasses.replace(kept.rebuild()[0], attempt=7)  # counted on from the folders of a lost journal
+    begun, _ = kept.rebuild()
+    counted_on = dataclasses.replace(begun.attempt, number=7)  # from the folders of a lost journal
+    state = dataclasses.replace(begun, attempt=counted_on)
     kept.snapshot(state)
     world = World(state=state)
     world.running_at(3)

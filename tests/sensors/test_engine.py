@@ -18,7 +18,7 @@ from supervisor.core.observe import observe
 from supervisor.core.state import State
 from supervisor.jobs.base import Engine
 from supervisor.sensors.engine import EngineSensor
-from supervisor.sensors.http import ask, endpoint
+from supervisor.sensors.engine_answer import ask, endpoint
 from supervisor.sensors.vllm_metrics import EngineCounters, parse
 from tests.sensors.servers import Vllm, raw, vllm
 from tests.sensors.support import FakeClock, until
@@ -347,7 +347,7 @@ def test_garbage_never_holds_the_sensor_up(
     timeout_s = 0.5 if word in ("timeout", "") else 10
     with raw(speak) as url:
         begun = time.monotonic()
-        answer = ask(endpoint(url), "GET", "/health", timeout_s=timeout_s)
+        answer = ask(endpoint(url), "/health", timeout_s=timeout_s)
         assert time.monotonic() - begun < 9
         assert answer.word == word or (not word and answer.word in ("timeout", "bad"))
         assert answer.reason.startswith(reason)
@@ -361,7 +361,7 @@ def test_any_bytes_are_an_answer_of_some_kind(said: bytes) -> None:
         thread = threading.Thread(target=_answer_once, args=(listener, said))
         thread.start()
         port = listener.getsockname()[1]
-        answer = ask(endpoint(f"http://127.0.0.1:{port}"), "GET", "/x", timeout_s=5)
+        answer = ask(endpoint(f"http://127.0.0.1:{port}"), "/x", timeout_s=5)
         thread.join()
     assert answer.word in ("ok", "bad")
     assert bool(answer.reason) == (answer.word != "ok")

@@ -204,13 +204,10 @@ def test_a_page_that_is_down_is_told_once_and_again_when_it_is_back(notices: Not
     trigger = Trigger("url", PageSource(notices.url, None, {}), None)
     notices.status = 500
     (told,) = failures(looks(trigger, 3))
-    assert told == (
-        "Whether this pod is about to go cannot be asked (leaving-url): leaving.url answers with status 500. It is "
-        "tried again."
-    )
+    assert told == ("Cannot read the preemption notice (leaving.url): leaving.url answers with status 500. Will retry.")
     notices.status = 404
     (back,) = looks(trigger, 2)
-    assert isinstance(back, f.Remark) and "can be asked again" in back.sentence
+    assert isinstance(back, f.Remark) and "can be read again" in back.sentence
 
 
 def test_nobody_listens_there() -> None:

@@ -27,6 +27,7 @@ STARTED_IN = {
     "effects/carry_out.py",
     "evidence/collecting.py",  # py-spy and its like, by words
     "process/launch.py",  # the shim, by words
+    "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "effects/log_upkeep.py",
     "effects/root_cause.py",  # our own diagnose, beside the daemon
     "effects/transfers.py",
@@ -35,7 +36,7 @@ STARTED_IN = {
     "process/nanny.py",  # the daemon
     "preflight/eras.py",  # git, by words, when a maintainer writes eras.json anew
     "primerl/probe.py",  # the job's interpreter with fixed code
-    "preflight/asking.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
+    "process/ask_program.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
     "sensors/gpu_survey.py",  # our interpreter with fixed code, to ask NVML beside us
     "sensors/leaving.py",  # [leaving] command, by words
     "process/shim.py",  # the job

@@ -125,17 +125,17 @@ NOT_OURS = (
     f"the {{what}} {{path}} belongs to {STRANGER}, who is neither root nor the one who runs this:"
     " `chown root {path}`."
 )
-OPEN = "everybody can write the folder {above}/open (mode 0777): `chmod go-w {above}/open`."
+OPEN = "all users can write the folder {above}/open (mode 0777): `chmod go-w {above}/open`."
 CASES: dict[Callable[[Path], Path], str] = {
     in_order: "",
-    everybodys: "everybody can write the file {etc}/mine.toml (mode 0646): `chmod go-w {etc}/mine.toml`.",
+    everybodys: "all users can write the file {etc}/mine.toml (mode 0646): `chmod go-w {etc}/mine.toml`.",
     a_groups: "all of group 54399 can write the file {etc}/mine.toml (mode 0660): `chmod g-w {etc}/mine.toml`.",
     roots_group: "",
     a_strangers: NOT_OURS.format(what="file", path="{etc}/mine.toml"),
-    in_everybodys_folder: "everybody can write the folder {etc} (mode 0777): `chmod go-w {etc}`.",
+    in_everybodys_folder: "all users can write the folder {etc} (mode 0777): `chmod go-w {etc}`.",
     in_a_sticky_folder: "",
     in_a_strangers_folder: NOT_OURS.format(what="folder", path="{etc}"),
-    below_everybodys_folder: "everybody can write the folder {above} (mode 0777): `chmod go-w {above}`.",
+    below_everybodys_folder: "all users can write the folder {above} (mode 0777): `chmod go-w {above}`.",
     a_link_to_one_in_order: "",
     a_link_in_everybodys_folder: OPEN,
     a_link_over_everybodys_folder: OPEN,
@@ -169,10 +169,10 @@ def test_the_sentence_says_what_to_do_where_every_file_looks_so_and_one_may_insi
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert str(caught.value) == (
-        f"{path} is not obeyed, since others could change it and so run what they like as root: everybody can write "
+        f"{path} is not obeyed, since others could change it and so run what they like as root: all users can write "
         f"the folder {etc} (mode 0777): `chmod go-w {etc}`. Where a volume shows every file so (a network volume, "
-        f"FUSE), copy it to where only you write: `install -D -m 600 {path} /etc/rl-supervisor/mine.toml`; or, where "
-        "you trust everybody who can write there, set RL_SUPERVISOR_TRUST_FILES=1 in the environment."
+        f"FUSE), copy it to where only you write: `install -D -m 600 {path} /etc/rl-supervisor/mine.toml`; or, if "
+        "you trust all users who can write there, set RL_SUPERVISOR_TRUST_FILES=1 in the environment."
     )
     monkeypatch.setenv("RL_SUPERVISOR_TRUST_FILES", "1")
     assert load(path).run.id == "mine"
@@ -185,7 +185,7 @@ def test_keys_that_others_can_write_are_as_bad_and_so_are_credentials(
     path = etc / "mine.toml"
     (etc / "mine.env").write_text("LD_PRELOAD=/tmp/x.so\n")
     (etc / "mine.env").chmod(0o666)
-    with pytest.raises(ConfigError, match=r"everybody can write the file .*/mine\.env"):
+    with pytest.raises(ConfigError, match=r"all users can write the file .*/mine\.env"):
         load(path)
     (etc / "mine.env").chmod(0o600)
     assert load(path).run.id == "mine"
@@ -194,7 +194,7 @@ def test_keys_that_others_can_write_are_as_bad_and_so_are_credentials(
     (given / "b2_application_key").write_text("K000")
     (given / "b2_application_key").chmod(0o666)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given))
-    with pytest.raises(ConfigError, match=r"everybody can write the file .*/given/b2_application_key"):
+    with pytest.raises(ConfigError, match=r"all users can write the file .*/given/b2_application_key"):
         load(path)
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     assert load(path).run.id == "mine"
@@ -203,7 +203,7 @@ def test_keys_that_others_can_write_are_as_bad_and_so_are_credentials(
     monkeypatch.setattr(secrets, "CREDSTORES", (etc / "none", store))
     (store / "mine.b2_application_key").write_text("K000")
     (store / "mine.b2_application_key").chmod(0o666)
-    with pytest.raises(ConfigError, match=r"everybody can write the file .*/run-credstore/mine\.b2_application_key"):
+    with pytest.raises(ConfigError, match=r"all users can write the file .*/run-credstore/mine\.b2_application_key"):
         load(path)
 
 
@@ -289,7 +289,7 @@ def test_a_job_that_ran_before_this_rule_came_keeps_its_daemon_and_its_file_is_j
     warning = trust.accept(path, state)
     assert warning.startswith(
         f"{path} is obeyed this once, since a job of this run lives that began before files were judged, although "
-        f"others could change it and so run what they like as root: everybody can write the folder {etc} (mode 0777): "
+        f"others could change it and so run what they like as root: all users can write the folder {etc} (mode 0777): "
         f"`chmod go-w {etc}`. A daemon that finds it changed ends with 93. Where a volume"
     )
     assert load(path).run.id == "mine" and trust.accept(path, state) == ""
@@ -368,7 +368,7 @@ def test_each_command_refuses_it(verb: str, etc: Path) -> None:
         [sys.executable, "-m", "supervisor.cli.main", *words], capture_output=True, text=True, timeout=60
     )
     assert told.returncode == (93 if verb == "run" else 1)
-    assert f"everybody can write the file {path}" in told.stdout + told.stderr
+    assert f"all users can write the file {path}" in told.stdout + told.stderr
     assert not list((etc / "root").glob("**/*.toml"))
     assert not list((etc.parent / "state").iterdir())
 

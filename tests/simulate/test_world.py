@@ -11,7 +11,7 @@ import pytest
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode
-from supervisor.core.goodput import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, SAVE, WASTED
+from supervisor.core.time_kinds import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, SAVE, WASTED
 from supervisor.simulator.virtual.baselines import POLICIES
 from supervisor.simulator.virtual.clockwork import Clockwork, Owner
 from supervisor.simulator.virtual.faults import KINDS, with_defaults

@@ -93,7 +93,8 @@ def test_old_versions_that_pile_up_are_told(server: B2Server) -> None:
 
 
 def test_the_pod_that_holds_the_run_is_named(tmp_path: Path) -> None:
-    from supervisor.checkpoints.claims import claim, writer_name
+    from supervisor.checkpoints.claims import claim
+    from supervisor.checkpoints.writers import writer_name
 
     url = (tmp_path / "store").as_uri()
     claim(open_store(url, None, {}), "r7", writer_name("gpu-17", "ab" * 8, "cd" * 4), 0.0)

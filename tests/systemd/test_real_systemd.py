@@ -180,7 +180,7 @@ def test_the_check_before_the_first_start_fails_the_unit_until_a_person_overrule
     assert (demo.show("ExecMainStatus"), demo.show("NRestarts")) == ("93", "0")
     assert "[batch-of-whole-groups]" in demo.show("StatusText")
     [told] = demo.said(f"[batch-of-whole-groups] {config} line ")
-    assert "To start all the same: --overrule batch-of-whole-groups" in told
+    assert "To start anyway: --overrule batch-of-whole-groups" in told
     assert not demo.said("is launched")
 
     demo.box.do("sed", "-i", 's/^at_start = true/&\\noverrule = ["batch-of-whole-groups"]/', file)
@@ -321,8 +321,8 @@ def test_the_commands_of_the_page_work_in_their_order(run: Callable[..., Run], b
     demo = run("my-run")
     for line in box.do("sh", "-c", f"ls -d /etc/rl-supervisor/{demo.name}.*").split():
         box.do("rm", line)
-    page = (CHECKOUT / "docs" / "operations.md").read_text()
-    block = page.partition("## Under systemd")[2].partition("```sh\n")[2].partition("```")[0]
+    page = (CHECKOUT / "docs" / "systemd.md").read_text()
+    block = page.partition("```sh\n")[2].partition("```")[0]
     lines = [line.partition("  #")[0].strip().replace("sudo ", "") for line in block.splitlines()]
     lines = [line for line in lines if "pip install" not in line]  # no network here; tests/units/test_install.py does
     lines = [line for line in lines if not line.startswith("editor ")]  # a person's

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.base import homes, unix_socket
+from supervisor.base import homes, socket_paths, unix_socket
 from supervisor.base.errors import ConfigError
 from supervisor.cli import client, which
 from supervisor.config.settings import RunFile, load
@@ -65,7 +65,7 @@ def test_a_state_that_is_there_stays_the_place_on_a_disk_that_is_now_read_only(
 
 def test_a_folder_that_somebody_else_has_made_there_is_refused(nobody: Path) -> None:
     (nobody / "var/rl-supervisor-54321").mkdir()  # root's, or whoever runs the tests
-    with pytest.raises(ConfigError, match=r"belongs to somebody else: set run\.state_dir"):
+    with pytest.raises(ConfigError, match=r"belongs to another user: set run\.state_dir"):
         _ = run_file(nobody).state_dir
 
 
@@ -88,16 +88,16 @@ def test_the_log_is_in_the_state_folder_where_no_systemd_keeps_one(tmp_path: Pat
 def test_a_runtime_folder_of_somebody_else_is_not_taken(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`sudo -u` and old logins leave an XDG_RUNTIME_DIR that this user may not enter, or that is gone."""
     last = Path(f"/tmp/rl-supervisor-{os.getuid()}")
-    assert unix_socket.socket_dir() == last
+    assert socket_paths.socket_dir() == last
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(nobody / "gone"))
-    assert unix_socket.socket_dir() == last
+    assert socket_paths.socket_dir() == last
     (nobody / "gone").mkdir()
-    assert unix_socket.socket_dir() == nobody / "gone/rl-supervisor"
+    assert socket_paths.socket_dir() == nobody / "gone/rl-supervisor"
 
 
 def test_a_login_finds_the_daemon_that_had_no_runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RL_SUPERVISOR_SOCKET_DIR", raising=False)
-    monkeypatch.setattr(unix_socket, "_temporary_dir", lambda: tmp_path / "tmp")
+    monkeypatch.setattr(socket_paths, "_temporary_dir", lambda: tmp_path / "tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "tmp").mkdir()
     claim = unix_socket.Claim(tmp_path / "tmp" / "mine.sock", unix_socket.Door())

@@ -504,8 +504,8 @@ def test_a_wheel_brings_the_units_along(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_pip_installs_a_checkout_as_the_page_says_and_an_upgrade_is_the_same_again(tmp_path: Path) -> None:
     """Two lines of the page's block, with another folder in the place of /opt/rl-supervisor."""
-    page = (ROOT / "docs" / "operations.md").read_text()
-    block = page.partition("## Under systemd")[2].partition("```sh\n")[2].partition("```")[0]
+    page = (ROOT / "docs" / "systemd.md").read_text()
+    block = page.partition("```sh\n")[2].partition("```")[0]
     lines = [line.partition("  #")[0] for line in block.splitlines()]
     lines = [line for line in lines if "-m venv" in line or "pip install" in line]
     assert len(lines) == 2

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.process import nanny
+from supervisor.process import known_names, nanny
 
 PRELUDE = """
 import os, signal, sys, time
@@ -548,7 +548,7 @@ def left(crib: Crib) -> Iterator[tuple[int, Crib]]:
     first.child.kill()
     first.child.wait(10)
     crib.start(HOLDER, **env)
-    wait_until(lambda: "which nobody would start again" in (crib.folder / "said").read_text(), "the second waits")
+    wait_until(lambda: "has lost the parent that restarts it" in (crib.folder / "said").read_text(), "the second waits")
     yield holder, crib
     with contextlib.suppress(ProcessLookupError):
         os.kill(holder, signal.SIGKILL)
@@ -587,3 +587,7 @@ def test_a_link_in_the_place_of_the_old_part_of_the_log_leads_nowhere(tmp_path: 
     assert done.returncode == 0
     assert victim.read_text() == "a person's key"
     assert log.read_text() == "", "the disk is not filled by it, either"
+
+
+def test_the_daemon_knows_it_and_the_shims_by_the_same_words() -> None:
+    assert (known_names.NANNY, known_names.SHIMS) == (nanny.NANNY, nanny.SHIMS)

@@ -16,7 +16,7 @@ from supervisor.daemon.upgrade import QUIET_S, TRIAL_S
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "units" / "rl-supervisor@.service"
 EXPOSURE = 8.1
-"""What `systemd-analyze security` (252) says of the unit, from 0 (closed) to 10; stated in docs/operations.md."""
+"""What `systemd-analyze security` (252) says of the unit, from 0 (closed) to 10; stated in docs/systemd.md."""
 
 
 class Unit(configparser.RawConfigParser):
@@ -58,7 +58,7 @@ def test_the_unit_is_no_more_exposed_than_the_page_says(tmp_path: Path) -> None:
     if "unrecognized option" in done.stderr:
         pytest.skip("this systemd-analyze is older than systemd 250")
     assert done.returncode == 0, (done.stdout + done.stderr)[-400:]
-    assert f"{EXPOSURE} of 10" in (ROOT / "docs" / "operations.md").read_text()
+    assert f"{EXPOSURE} of 10" in (ROOT / "docs" / "systemd.md").read_text()
 
 
 def test_the_daemons_memory_is_protected_and_its_slice_grants_what_it_asks_for() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from supervisor.checkpoints import log_files, record_files
+from supervisor.checkpoints import log_files, log_packing, record_files
 from supervisor.checkpoints.catalogue import (
     delete_step,
     get_run_files,
@@ -19,22 +19,13 @@ from supervisor.checkpoints.catalogue import (
     put_run_files,
     sweep_run,
 )
-from supervisor.checkpoints.claims import (
-    Fence,
-    FencedError,
-    Standing,
-    beat,
-    claim,
-    look,
-    mark_leaving,
-    release,
-    writer_name,
-)
+from supervisor.checkpoints.claims import Fence, Standing, beat, claim, look, mark_leaving, release
 from supervisor.checkpoints.keeping import read_pins, reading, set_pin, tidy
 from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.restore import restore
+from supervisor.checkpoints.writers import FencedError, writer_name
 from supervisor.storage.base import StoreError
 from tests.checkpoints_store.conftest import quiet
 from tests.vault.machine import Machine, PowerCut
@@ -365,7 +356,7 @@ def after_a_record(pod: Pod) -> None:
 
 
 def put_logs(pod: Pod, text: str) -> None:
-    packed = {"trainer": log_files.pack(text), "orchestrator": log_files.pack("steady")}
+    packed = {"trainer": log_packing.pack(text), "orchestrator": log_packing.pack("steady")}
     log_files.put_logs(pod.open(), RUN, JOURNAL, 1, packed)
 
 

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.checkpoints.catalogue import delete_step, keep_lineage, list_steps, sweep_run
-from supervisor.checkpoints.claims import Fence, FencedError, claim, writer_name
+from supervisor.checkpoints.claims import Fence, claim
 from supervisor.checkpoints.keeping import read_pins, set_pin, tidy
 from supervisor.checkpoints.lineage import Entry, Kind, read
 from supervisor.checkpoints.publish import publish
+from supervisor.checkpoints.writers import FencedError, writer_name
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import quiet

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from supervisor.checkpoints.catalogue import delete_step, keep_lineage, list_steps, sweep_run
-from supervisor.checkpoints.claims import Fence, FencedError, beat, look, mark_leaving, release
+from supervisor.checkpoints.claims import Fence, beat, look, mark_leaving, release
 from supervisor.checkpoints.keeping import tidy
 from supervisor.checkpoints.lineage import Entry, Lineage
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.records import read_latest, settle_pointer
+from supervisor.checkpoints.writers import FencedError
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import quiet

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.core.goodput import INFRASTRUCTURE, PRODUCTIVE, SAVE
+from supervisor.core.time_kinds import INFRASTRUCTURE, PRODUCTIVE, SAVE
 from supervisor.simulator.virtual.baselines import ALL
 from supervisor.simulator.virtual.ledger import Account, Strike, quantile
 from supervisor.simulator.virtual.run import simulate
@@ -50,13 +50,8 @@ class Score:
 
     @property
     def all_detections_s(self) -> list[float]:
-        """Of every kind, ascending. Faults that were never acted upon are in none of them, see ``undetected``."""
+        """Of every kind, ascending. Faults that were never acted upon are in none of them."""
         return sorted(s for times in self.detection_s.values() for s in times)
-
-    @property
-    def undetected(self) -> int:
-        """Faults that needed an act and got none, because the pod was lost first or the time was over."""
-        return sum(self.needing.values()) - len(self.all_detections_s)
 
     def dollars_lost(self, per_hour: float) -> float:
         """The price of all hours that brought no step that stayed."""

@@ -415,7 +415,7 @@ KINDS: dict[str, Kind] = {
         ),
         _kind("trainer-crash", "restart", _trainer_crash, "the trainer ends with a CUDA error; the launcher notices"),
         _kind("orchestrator-crash", "restart", _orchestrator_crash, "the orchestrator ends with an error"),
-        _kind("job-killed", "restart", _launcher_killed, "somebody kills the whole job"),
+        _kind("job-killed", "restart", _launcher_killed, "a person kills the whole job"),
         _kind(
             "nccl-hang",
             "restart",
@@ -446,7 +446,7 @@ KINDS: dict[str, Kind] = {
             "a GPU falls off the bus: the job crashes, and cannot start on this pod any more",
             gpu=(0, "which one, counted from 0, the engines' first"),
         ),
-        _kind("nvml-hang", "nothing", _nvml_hang, "the GPU driver answers nobody", seconds=(600.0, "how long")),
+        _kind("nvml-hang", "nothing", _nvml_hang, "the GPU driver does not answer", seconds=(600.0, "how long")),
         _kind(
             "disk-fills",
             "room",
@@ -465,7 +465,7 @@ KINDS: dict[str, Kind] = {
             after=(2, "steps from it to the crash"),
         ),
         _kind("weights-lost", "nothing", _weights_lost, "the weights become NaN, and with them each later checkpoint"),
-        _kind("store-outage", "nothing", _store_outage, "the store answers nobody", seconds=(2100.0, "how long")),
+        _kind("store-outage", "nothing", _store_outage, "the store does not answer", seconds=(2100.0, "how long")),
         _kind("store-damage", "nothing", _damaged_upload, "the newest step in the store has wrong bytes"),
         _kind(
             "slow-link",
@@ -486,7 +486,7 @@ KINDS: dict[str, Kind] = {
             "host-vanishes",
             "nothing",
             _host_vanishes,
-            "the pod is gone and nobody says so",
+            "the pod is gone without a word",
             unnoticed_s=(300.0, "until the provider notices"),
         ),
         _kind("clock-jump", "nothing", _clock_jump, "the host stands still", seconds=(600.0, "how long")),

@@ -279,7 +279,7 @@ class Given:
             good.pop()
         self._skip_newest = False
         here = self._good_here()
-        if self._stored is None and self.settings.has_store and not here:
+        if self._stored is None and not here:
             self._ask_anew()  # asked again when ``wait_until`` passed: never a silent fresh start
             return []
         if not good:
@@ -309,7 +309,7 @@ class Given:
 
     def _newest_unpublished(self) -> int | None:
         newest = max(self._good_here(), default=None)
-        if newest is None or self._stored is None or not self.settings.has_store:
+        if newest is None or self._stored is None:
             return None
         return newest if newest > max(self._good_there(), default=-1) else None
 

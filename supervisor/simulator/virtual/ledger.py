@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from supervisor.core.goodput import CATEGORIES, OTHER, PRODUCTIVE, WASTED
+from supervisor.core.time_kinds import CATEGORIES, OTHER, PRODUCTIVE, WASTED
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
-from supervisor.core.goodput import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, SAVE
+from supervisor.core.time_kinds import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, SAVE
 from supervisor.simulator.virtual.faults import with_defaults
 from supervisor.simulator.virtual.ledger import Account, Latencies, latencies
 from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.goodput import (
+from supervisor.core.time_kinds import (
     DETECTION,
     INFRASTRUCTURE,
     OTHER,

@@ -44,8 +44,10 @@ def evidence(before: State, observation: f.Observation, cause: str) -> None:
     seen = observe(before, observation)
     seen, _ = react(before, seen, observation.fact)
     if cause == "disk-full":
-        assert seen.disk_free is not None
-        assert seen.disk_free < seen.settings.stop_below_bytes + max((s.size_bytes for s in seen.local), default=0)
+        assert seen.disk.free is not None
+        assert seen.disk.free < seen.settings.stop_below_bytes + max(
+            (s.size_bytes for s in seen.local.steps), default=0
+        )
         return
     verdict = judge(seen)
     assert verdict.act
@@ -55,22 +57,22 @@ def evidence(before: State, observation: f.Observation, cause: str) -> None:
 
 def convicts(state: State, verdict: Verdict) -> bool:
     if verdict.kind in ("exited", "finished"):
-        return state.ended is not None or bool(state.finishes)
+        return state.job.ended is not None or bool(state.job.finishes)
     grace = state.settings.engine_grace_s
     own = state.own
     if verdict.cause == "engine-gone" and own.wanted and not own.alive and not own.asked:
         return True  # it was never launched
-    if any(state.now - gone.t >= grace for gone in state.gone) and not verdict.signals:
+    if any(state.now - gone.t >= grace for gone in state.job.gone) and not verdict.signals:
         return True
     if verdict.cause == "step-overdue":
-        times = state.learned.phases.get("step")
+        times = state.books.learned.phases.get("step")
         few = times is None or times.count < WARM
         hard = state.settings.step_ceiling_s if few or times is None else HARD_LONGEST * times.longest_s
         return state.now - state.progress.t >= min(hard, state.settings.step_ceiling_s)
     if verdict.cause == "startup-overdue":
-        return state.now - state.started >= min(600.0, state.settings.startup_s)
+        return state.now - state.attempt.started >= min(600.0, state.settings.startup_s)
     if verdict.cause == "fresh-start":
-        return state.scratch != "" and (state.progress.step or 0) < (state.resume_step or 0)
+        return state.job.scratch != "" and (state.progress.step or 0) < (state.attempt.resume_step or 0)
     return len({signal.kind for signal in verdict.signals}) >= 2
 
 

@@ -50,7 +50,7 @@ class EnginePod(NewsPod):
                 assert self.engine is None or self.untold, f"{action}, and {self.engine} lives"
                 assert action.engine > self.numbers
                 self.numbers = action.engine
-                assert not self.state.paused
+                assert not self.state.orders.paused
             case a.StopEngine():
                 assert not waiting, f"{action} beside {waiting}"
                 assert 0 < action.engine <= self.numbers, f"{action} was never asked for"
@@ -102,7 +102,7 @@ class EnginePod(NewsPod):
         self.engines.add(number)
 
     def gone(self, number: int) -> f.ProcessGone:
-        return f.ProcessGone(self.state.attempt, "inference", 5000 + number, 9)
+        return f.ProcessGone(self.state.attempt.number, "inference", 5000 + number, 9)
 
     def engine_seen(self) -> None:
         if self.engine is not None and self.job is not None:
@@ -183,7 +183,7 @@ class EnginePod(NewsPod):
             and not self.untold
             and not self.pending()
             and state.live
-            and not state.paused
+            and not state.orders.paused
             and not ending(state)
         )
         if not lonely or isinstance(fact, f.ClockJumped | f.DaemonStarted):

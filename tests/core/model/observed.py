@@ -53,7 +53,7 @@ class ObservedPod(NewsPod):
 
     def see(self, fact: f.Fact) -> None:
         waiting, self.held = self.held, []
-        step, known = self.state.progress.step, len(self.state.would)
+        step, known = self.state.progress.step, len(self.state.observing.would)
         super().see(fact)
         if not self.slow:
             waiting, self.held = [*waiting, *self.held], []
@@ -66,7 +66,7 @@ class ObservedPod(NewsPod):
             assert count <= MOST_AT_ONCE, f"asked for again and again: {back}"
             super().see(back)
         if isinstance(fact, f.StepDone) and self.up and self.state.live and self.state.progress.step != step:
-            assert all(one.outcome for one in self.state.would[:known]), self.state.would
+            assert all(one.outcome for one in self.state.observing.would[:known]), self.state.observing.would
 
     @rule(slow=st.booleans())
     def what_comes_back_takes_its_time(self, slow: bool) -> None:
@@ -84,10 +84,10 @@ class ObservedPod(NewsPod):
     @rule(pause=st.sampled_from([0.0, 600.0]))
     def a_person_starts_and_attaches(self, pause: float) -> None:
         state = self.state
-        if state.live and state.ended is None and state.pid is not None:
+        if state.live and state.job.ended is None and state.attempt.pid is not None:
             return
         self.t += pause
-        number = max([state.attempt, *self.launched]) + 1
+        number = max([state.attempt.number, *self.launched]) + 1
         self.launched.add(number)
         self.job, self.step_now = number, max(self.local, default=0)
         self.see(f.AttemptAdopted(number, None, 100 + number))
@@ -131,7 +131,7 @@ class ObservedPod(NewsPod):
     @invariant()
     def what_is_believed_of_the_job_is_true(self) -> None:
         state = self.state
-        if not self.up or self.held or state.paused:
+        if not self.up or self.held or state.orders.paused:
             return
         if self.job is None:
             assert not state.live, f"{state.mode}, and no job lives: {state.why}"

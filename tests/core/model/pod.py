@@ -140,7 +140,7 @@ class Pod(RuleBasedStateMachine):
             case a.Start():
                 self.judge_start(action)
             case a.Stop():
-                assert action.attempt == self.state.attempt
+                assert action.attempt == self.state.attempt.number
             case a.PruneLocal():
                 safe = [s for s, v in self.store.items() if v not in self.left and s <= (self.pointer or 0)]
                 assert max(safe, default=-1) >= action.step, f"step {action.step} is not safe: {self.store}"
@@ -154,8 +154,8 @@ class Pod(RuleBasedStateMachine):
                 assert action.step in self.state.good_local()
 
     def judge_start(self, start: a.Start) -> None:
-        assert not self.state.paused
-        assert self.state.wanted
+        assert not self.state.orders.paused
+        assert self.state.orders.wanted
         assert not self.shut, "a start after a shutdown"
         assert self.job is None, f"attempt {self.job} still lives"
         assert not any(isinstance(x, a.Stop | a.Restore) for x in self.pending())
@@ -169,7 +169,7 @@ class Pod(RuleBasedStateMachine):
             assert self.local[start.step] not in self.left or start.step == self.asked_step
             self.left.discard(self.local[start.step])
         floor = -1 if start.step is None else start.step
-        if self.asked_fresh or self.asked_step is not None or str(floor) not in self.state.quarantined:
+        if self.asked_fresh or self.asked_step is not None or str(floor) not in self.state.store.quarantined:
             self.left |= {v for s, v in {**self.store}.items() if s > floor}
             self.left |= {v for s, v in self.local.items() if s > floor}
         self.asked_fresh, self.asked_step = False, None
@@ -301,7 +301,7 @@ class Pod(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from([f.ComponentExited, f.AttemptStopped, f.StartFailed, f.AttemptStarted]))
     def news_of_an_older_attempt(self, kind: type[f.Fact]) -> None:
-        old = self.state.attempt - 1
+        old = self.state.attempt.number - 1
         facts: dict[type[f.Fact], f.Fact] = {
             f.ComponentExited: f.ComponentExited(old, "launcher", 1),
             f.AttemptStopped: f.AttemptStopped(old, 1.0, ("trainer",)),
@@ -391,16 +391,18 @@ class Pod(RuleBasedStateMachine):
         self.up, self.shut = True, False
         state = self.state
         adopted, after = None, []
-        if state.attempt and (state.live or state.mode == "stopping" or state.busy.start is not None):
-            if state.attempt in self.launched:
-                adopted = state.attempt
-                if self.job == state.attempt:
-                    after.append(f.AttemptAdopted(state.attempt, state.resume_step, 100 + state.attempt))
+        if state.attempt.number and (state.live or state.mode == "stopping" or state.busy.start is not None):
+            if state.attempt.number in self.launched:
+                adopted = state.attempt.number
+                if self.job == state.attempt.number:
+                    after.append(
+                        f.AttemptAdopted(state.attempt.number, state.attempt.resume_step, 100 + state.attempt.number)
+                    )
                 else:
-                    after.append(f.ComponentExited(state.attempt, "launcher", 1))
+                    after.append(f.ComponentExited(state.attempt.number, "launcher", 1))
             elif state.live and state.busy.start is None:
-                adopted = state.attempt
-                after.append(f.ComponentExited(state.attempt, "launcher", None, None, lost=True))
+                adopted = state.attempt.number
+                after.append(f.ComponentExited(state.attempt.number, "launcher", None, None, lost=True))
         if adopted is None and (fresh or step is not None):
             self.asked_fresh, self.asked_step = fresh, None if fresh else step
         self.settings = replace(self.kind, fresh=fresh, pin_step=None if fresh else step)
@@ -439,13 +441,15 @@ class Pod(RuleBasedStateMachine):
             if self.t % 60 < 20:
                 self.listing()
                 self.catalogue()
-            if self.job is not None and self.job == self.state.attempt and self.state.live:
+            if self.job is not None and self.job == self.state.attempt.number and self.state.live:
                 self.the_job_goes_on()
         assert not self.up or self.settled(), f"stuck in {self.state.mode}: {self.state.why}"
 
     def settled(self) -> bool:
         state = self.state
-        return state.mode == "stopped" or (state.mode == "running" and state.incident is None and not state.gone)
+        return state.mode == "stopped" or (
+            state.mode == "running" and state.incidents.open is None and not state.job.gone
+        )
 
     def all_is_well(self) -> None:
         """What sensors see of a healthy pod."""

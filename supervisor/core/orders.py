@@ -1,0 +1,139 @@
+"""What a person orders, one function a command. Each gives the state after it, and what is asked for and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core import fencing, leaving, pinned_steps
+from supervisor.core.evolve import replace
+from supervisor.core.moves import Actions, enter, forgiven, say, stop, survey, to_go_back, with_all, with_first
+from supervisor.core.state import State
+
+
+def react(before: State, state: State, fact: f.Command) -> tuple[State, Actions]:
+    """Carry out a command, and say by whom it was given."""
+    order = _ORDERS.get(fact.verb)
+    if order is None:
+        return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]
+    words = " ".join((fact.verb, *fact.args))
+    return order(state, fact, say("command", f"{words} was asked for{_by(fact)}."))
+
+
+def _by(fact: f.Command) -> str:
+    return f" by {fact.who}" if fact.who else ""
+
+
+def _pause(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    since = state.orders.paused_t if state.orders.paused else state.now
+    return replace(state, orders=replace(state.orders, paused=True, paused_t=since)), [told]
+
+
+def _resume(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    # What was seen meanwhile stays seen. Only the step gets its time anew: a person may have held it up.
+    progress = replace(state.progress, t=state.now, timed=False)
+    began = state.now if state.mode == "starting" else state.attempt.started
+    return replace(
+        state,
+        progress=progress,
+        orders=replace(state.orders, paused=False),
+        attempt=replace(state.attempt, started=began),
+    ), [told]
+
+
+def _stop(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    by = _by(fact)
+    state = replace(state, orders=replace(state.orders, wanted=False))
+    if state.mode == "stopping" and state.attempt.after_stop == "shutdown":
+        return state, [told]  # the daemon ends, and the next one leaves the run stopped
+    if state.live and state.leave.asked:
+        return with_first(told, stop(state, "shutdown", f"Stopped{by}."))
+    if state.live or state.mode == "stopping":
+        return with_first(told, stop(state, "stop", f"Stopped{by}."))
+    if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
+        state = enter(replace(state, incidents=replace(state.incidents, open=None)), "stopped", f"Stopped{by}.")
+    return state, [told]
+
+
+def _start(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    state = replace(state, orders=replace(state.orders, wanted=True))
+    if state.mode == "stopping" and state.attempt.after_stop == "stop":
+        state = replace(
+            state, attempt=replace(state.attempt, after_stop="restart")
+        )  # the person changed their mind while it was being stopped
+    if state.leave.asked:
+        return state, [told]  # the next daemon starts it
+    state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
+    if state.mode in ("stopped", "gave-up", "unfit", "disk-full"):
+        state = replace(forgiven(state), ending=replace(state.ending, code=None, said=False))
+        return survey(state, [told, *claim], "Started by a person; looking for checkpoints.")
+    return state, [told, *claim]
+
+
+def _restart(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    by = _by(fact)
+    state = replace(
+        state,
+        orders=replace(state.orders, wanted=True, new_config="--new-config" in fact.args, config_changed=()),
+    )
+    if _ending(state):
+        return state, [told]  # the next daemon starts it
+    state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
+    if state.live or state.mode == "stopping":
+        return with_all([told, *claim], stop(state, "restart", f"Restarted{by}."))
+    state = replace(state, ending=replace(state.ending, code=None, said=False))
+    return survey(forgiven(state), [told, *claim], "Restarted by a person; looking for checkpoints.")
+
+
+def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    """Stop, and go on at a lower step: everything above it is another lineage from then on."""
+    by, step = _by(fact), int(fact.args[0])
+    here = sorted(s.step for s in state.local.steps if s.state == "complete")
+    there = sorted(s.step for s in state.store.steps if s.committed and str(s.step) not in state.store.damaged)
+    if step not in here and step not in there:
+        known = f"complete here {_numbers(here)}, stored {_numbers(there)}"
+        return state, [told, say("rollback", f"Step {step} is not to be had: {known}. Nothing was changed.", "error")]
+    if _ending(state):
+        return state, [told, say("rollback", "The daemon is about to end: nothing was changed.", "error")]
+    state = replace(
+        forgiven(state),
+        orders=replace(state.orders, wanted=True),
+        ending=replace(state.ending, code=None, said=False),
+    )
+    state = to_go_back(state, step)
+    state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
+    if state.live or state.mode == "stopping":
+        return with_all([told, *claim], stop(state, "restart", f"Going back to step {step}{by}."))
+    return survey(state, [told, *claim], f"Going back to step {step}{by}; looking for it.")
+
+
+def _shutdown(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    state, marked = leaving.asked(state)
+    return with_all([told, *marked], leaving.end_of_the_run_here(state, f"The daemon is shut down{_by(fact)}."))
+
+
+def _pin(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
+    return with_first(told, pinned_steps.pin(state, fact))
+
+
+def _ending(state: State) -> bool:
+    going = state.mode == "leaving" or (state.mode == "stopping" and state.attempt.after_stop == "shutdown")
+    return going or state.leave.asked
+
+
+def _numbers(steps: list[int]) -> str:
+    return ", ".join(map(str, steps)) or "none"
+
+
+_ORDERS: dict[str, Callable[[State, f.Command, a.Say], tuple[State, Actions]]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "stop": _stop,
+    "start": _start,
+    "restart": _restart,
+    "rollback": _rollback,
+    "shutdown": _shutdown,
+    "pin": _pin,
+    "unpin": _pin,
+}

@@ -1,0 +1,88 @@
+"""A snapshot from before the state had parts: read field by field, and followed to the same decisions.
+
+``data/flat_state.json.gz`` was made by the last code without parts: a state in which every field is filled, and the
+facts around an incident with what was decided on them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.core.codec import CLASSES, decode, encode
+from supervisor.core.decide import decide
+from supervisor.core.facts import Observation
+from supervisor.core.flat_state import PARTS, is_flat, with_parts
+from supervisor.core.state import State
+from supervisor.journal import trace
+from supervisor.journal.replay_trace import replay
+
+GONE = {"setup_reason", "local_t"}  # nothing read them
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Any]:
+    path = Path(__file__).parent / "data" / "flat_state.json.gz"
+    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return found
+
+
+def test_every_old_field_has_its_place(kept: dict[str, Any]) -> None:
+    old = kept["full"]
+    assert len(old) == 127, "126 fields and the name"
+    new = encode(decode(old))
+    assert not is_flat(new)
+    place = {field: (part, name) for part, (_, moved) in PARTS.items() for field, name in moved.items()}
+    for field, value in old.items():
+        if field in GONE or field == "@":
+            continue
+        part, name = place.get(field, ("", field))
+        assert (new[part] if part else new)[name] == value, field
+
+
+def test_every_part_takes_exactly_the_fields_of_its_class() -> None:
+    for part, (name, moved) in PARTS.items():
+        assert type(getattr(State(), part)) is CLASSES[name]
+        assert set(moved.values()) == {field.name for field in fields(CLASSES[name])}, part
+
+
+def test_a_field_that_an_older_snapshot_lacks_takes_its_default(kept: dict[str, Any]) -> None:
+    old = {key: value for key, value in kept["full"].items() if key not in ("barren", "leave", "journal")}
+    state = decode(old)
+    assert (state.recovery.barren, state.leave, state.journal) == (0, State().leave, "")
+    assert state.recovery.restarts == kept["full"]["restarts"]
+
+
+def test_a_state_with_parts_is_read_as_it_is(kept: dict[str, Any]) -> None:
+    state = decode(kept["full"])
+    assert decode(json.loads(json.dumps(encode(state)))) == state
+    assert with_parts(kept["full"]) != encode(state), "nested values are still to be decoded"
+
+
+def test_the_facts_that_follow_lead_to_the_same_decisions(kept: dict[str, Any]) -> None:
+    story = kept["incident"]
+    state = decode(story["state"])
+    for seen, (actions, deadline) in zip(story["observations"], story["decisions"], strict=True):
+        decision = decide(state, Observation(seen["t"], seen["wall"], decode(seen["fact"]), seen["source"]))
+        state = decision.state
+        assert encode(decision.actions) == actions, seen
+        assert decision.deadline == deadline, seen
+    assert any(action["@"] == "Stop" for actions, _ in story["decisions"] for action in actions)
+    assert state == decode(story["after"])
+
+
+def test_a_trace_with_such_a_state_replays_without_a_difference(kept: dict[str, Any], tmp_path: Path) -> None:
+    story = kept["incident"]
+    lines: list[Any] = [{"format": "rl-supervisor-trace", "version": 1, "state": story["state"]}]
+    for seen, (actions, _) in zip(story["observations"], story["decisions"], strict=True):
+        lines += [seen, {"decision": actions}]
+    path = tmp_path / "old.trace"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    turns = list(replay(trace.load(path)))
+    assert len(turns) == len(story["observations"])
+    assert not [turn for turn in turns if turn.differs]
