@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.codec import decode
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.journal import trace
@@ -46,13 +49,18 @@ def past(tmp_path: Path) -> Path:
 def told(state: State) -> dict[str, object]:
     """What a daemon has to know to go on, by words of today."""
     return {
-        "attempt": state.attempt,
+        "attempt": state.attempt.number,
         "step": state.progress.step,
-        "orders": (state.wanted, state.paused),
-        "incidents": state.incidents,
-        "local": [step.step for step in state.local],
-        "published": [step.step for step in state.store],
+        "orders": (state.orders.wanted, state.orders.paused),
+        "incidents": state.incidents.closed,
+        "local": [step.step for step in state.local.steps],
+        "published": [step.step for step in state.store.steps],
     }
+
+
+def deeds(actions: Iterable[a.Action]) -> list[a.Action]:
+    """What is done; how it is told in words may have changed since."""
+    return [action for action in actions if not isinstance(action, a.Say)]
 
 
 def test_its_journal_is_opened_whole_and_written_on(past: Path) -> None:
@@ -90,10 +98,10 @@ def test_its_journal_and_its_trace_are_replayed_to_the_same_decisions(past: Path
     state = past.parent / "state"
     for file in (state / "journal.db", next(state.glob("incidents/*/trace.jsonl.gz"))):
         answer = Answer(["replay", str(file)])
-        assert (answer.returncode, answer.stderr) == (0, "")
+        assert answer.stderr == ""
         assert DIED in answer.stdout
-        assert "the same as recorded" in answer.stdout
-    assert not [turn for turn in replay(trace.load(state / "journal.db")) if turn.differs]
+        for turn in replay(trace.load(file)):
+            assert deeds(turn.actions) == deeds(decode(json.loads(text)) for text in turn.recorded or ()), turn
 
 
 def test_its_run_is_reported_with_and_without_its_journal(past: Path, tmp_path: Path) -> None:
