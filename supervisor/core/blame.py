@@ -22,7 +22,7 @@ CRASHED = (
     *("exit-*", "fatal-error", "python-error", "component-failed", "child-failed", "task-stopped", "aborted"),
     *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch", "packer-stalled"),
     *("batch-empty", "empty-loss-mask", "data-used-up", "weights-not-updated", "lora-not-loaded"),
-    *("token-out-of-range", "ray-worker-died"),
+    *("token-out-of-range", "ray-worker-died", "file-missing"),
 )
 # What comes in healthy hours, too, and says nothing of why a job ended.
 NOISE = (
@@ -41,6 +41,7 @@ ELSEWHERE = (
     *("engine-*", "inference-*", "router-gone", "kv-cache-too-small", "*start-failed"),
     *("ray-*", "cuda-call-failed", "checkpoint-not-written", "dataset-part-missing", "hydra-config-invalid"),
     *("no-gradient", "sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ"),
+    *("arguments-differ", "dataset-broken", "flashinfer-gpu-unfit", "gradients-unused", "instruction-failed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last
 SOON = 5  # steps after the checkpoint: what a bad checkpoint breaks, it breaks by then

@@ -195,7 +195,7 @@ def test_what_is_left_of_a_start_adds_up_with_what_it_may_take() -> None:
     world.t += 5
     world.see(f.Tick())
     deadline = explained(world)["deadline"]
-    extra, gone = 3 * SETTINGS.hang_s, world.state.now - world.state.started
+    extra, gone = 3 * SETTINGS.hang_s, world.state.now - world.state.attempt.started
     more = f"known reasons explain {span(extra)} more"
     assert deadline["sentence"] == f"The first step after a start may take {span(SETTINGS.startup_s)}; {more}."
     assert deadline["seconds_left"] == pytest.approx(SETTINGS.startup_s + extra - gone, abs=0.2)
