@@ -87,7 +87,7 @@ def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_die
     pod.wait_for(lambda: pod.status().get("state") == "stopped", "the daemon waits without a job")
     assert files_of(pod) >= kept, "no file of the job was moved or deleted"
     assert "rl-supervisor attach" in pod.status()["sentence"]
-    pod.practice.set_knobs(faults=[], step_s=0.3)
+    pod.practice.set_knobs(faults=[], step_s=1.0)  # long enough to be attached on a slow machine
     again = by_hand(pod, *pod.practice.resume_flags(4))
     pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the second start")
     answer = pod.wait_for(lambda: (a := pod.by_hand("attach")).returncode == 0 and a, "attach tells the daemon")
