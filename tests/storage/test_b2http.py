@@ -69,14 +69,21 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
         server.close()
 
 
+def read_some(link: socket.socket) -> bytes:
+    """The next bytes. Raises ConnectionError at the end: who reads on there reads nothing, for ever."""
+    if not (data := link.recv(65536)):
+        raise ConnectionResetError("the client has closed the connection")
+    return data
+
+
 def read_request(link: socket.socket, received: list[bytes] | None = None) -> bytes:
     data = b""
     while b"\r\n\r\n" not in data:
-        data += link.recv(65536)
+        data += read_some(link)
     head, _, body = data.partition(b"\r\n\r\n")
     lines = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
     while len(body) < int(lines.get(b"Content-Length", b"0")):
-        body += link.recv(65536)
+        body += read_some(link)
     if received is not None:
         received.append(body)
     return head
