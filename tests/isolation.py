@@ -25,7 +25,16 @@ KEPT = (
     *("PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONHASHSEED", "PYTHONWARNINGS"),
     *("PYTEST_*", "COVERAGE_*", "COV_*", "CI"),
     # By which a person chooses what is tested, and with what.
-    *("FUZZ", "FUZZ_SEED", "POD_EXAMPLES", "PRIME_RL_GIT", "TORCH_PYTHON", "PRACTICE_TORCH_PYTHON", "PIP_AUDIT"),
+    *(
+        "FUZZ",
+        "FUZZ_SEED",
+        "POD_EXAMPLES",
+        "PRIME_RL_GIT",
+        "VERIFIERS_GIT",
+        "TORCH_PYTHON",
+        "PRACTICE_TORCH_PYTHON",
+        "PIP_AUDIT",
+    ),
     *("PRIME_RL_VENVS", "RL_SUPERVISOR_TEST_PRIME_RL", "RL_SUPERVISOR_VLLM_PYTHON"),
     *("SYSTEMD_BOX", "SYSTEMD_BOX_DIR", "IMAGE_TRAINER"),
 )

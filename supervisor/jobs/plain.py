@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,26 +17,19 @@ from supervisor.jobs.base import (
     Component,
     Engine,
     GpuPlan,
-    Grows,
-    GrowthKind,
     JobFacts,
     LogSource,
     StartRequest,
-    StepCheck,
-    StepFile,
-    StopRules,
 )
-from supervisor.jobs.downloads import arriving
-from supervisor.jobs.engine_role import REFUSED, EngineWithJob
 from supervisor.jobs.environment import job_environment, open_files, set_variables
+from supervisor.jobs.folder_job import REFUSED, FolderJob
 from supervisor.jobs.folders import StepFolders, StepPath, either
 
-PATIENCE_S = 60.0
 LONGEST = 4096  # characters of a line that the person's expressions are tried on: their cost is not ours to bound
 SHOWN = 300
 
 
-class PlainJob(EngineWithJob):
+class PlainJob(FolderJob):
     """A plain command. Implements ``supervisor.jobs.base.Job``; it is one component, called ``job``."""
 
     def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
@@ -95,7 +87,7 @@ class PlainJob(EngineWithJob):
         if not self.plain.markers:
             found.append("[job.plain] markers is empty, so half a checkpoint would count as whole: name a file of it.")
         try:
-            self._environment(StartRequest("check", 0, None, {}, "check", Path("/")))
+            self.job_variables(StartRequest("check", 0, None, {}, "check", Path("/")))
         except ConfigError as error:
             found.append(str(error))
         return found
@@ -115,7 +107,7 @@ class PlainJob(EngineWithJob):
         if request.step is not None:
             values |= {"{step}": str(request.step), "{checkpoint}": str(self.folders.folder(request.step))}
         argv = [self._filled(word, values, request.configs) for word in (*words, *self.run.job.args)]
-        return [Component("job", argv, self.folder, self._environment(request), self.run.job.nofile)]
+        return [Component("job", argv, self.folder, self.job_variables(request), self.run.job.nofile)]
 
     def _filled(self, word: str, values: Mapping[str, str], copies: Mapping[Path, Path]) -> str:
         for hole, value in values.items():
@@ -147,15 +139,11 @@ class PlainJob(EngineWithJob):
         wandb = {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
         return {name: value for name, value in wandb.items() if name not in self.run.job.env}
 
-    def _environment(self, request: StartRequest) -> dict[str, str]:
+    def job_variables(self, request: StartRequest) -> dict[str, str]:
+        """What the command gets."""
         job = self.run.job
         own = {**self._wandb(request), **job.env}
         return job_environment(self.environ, job.pass_env, own, self._fixed(request))
-
-    def stop_rules(self) -> StopRules:
-        """SIGTERM, then the end."""
-        patience = PATIENCE_S if self.run.job.stop_grace_s is None else self.run.job.stop_grace_s
-        return StopRules([(signal.SIGTERM, patience)], "SIGTERM asks a command to end")
 
     # ---------------------------------------------------------------- where to look
 
@@ -206,50 +194,10 @@ class PlainJob(EngineWithJob):
             )
         ]
 
-    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
-        """A plain command has no metrics file that we know."""
-        return []
-
     def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:
         """Only an engine says by its title what it is, and it counts only where the person named its address."""
         is_engine = "VLLM::EngineCor" in (title[:15], comm)
         return ("inference", True) if is_engine and self.engine() is not None else None
-
-    # ---------------------------------------------------------------- steps
-
-    def growing(self, what: GrowthKind) -> Grows | None:
-        """Downloads and checkpoints; of rollouts a plain command says nothing."""
-        if what == "download":
-            return Grows(arriving(self._environment(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder))
-        return self.folders.growing() if what == "checkpoint" else None
-
-    def steps(self) -> Sequence[int]:
-        """Every step with a folder."""
-        return self.folders.steps()
-
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
-        """Are all marker files there?"""
-        return self.folders.check_step(step, settled=settled)
-
-    def step_files(self, step: int) -> Sequence[StepFile]:
-        """Everything in the step's folder and in `also`."""
-        return self.folders.step_files(step)
-
-    def step_trees(self, step: int) -> Sequence[Path]:
-        """What prune deletes."""
-        return self.folders.step_trees(step)
-
-    def stale_trees(self, kept: Sequence[int], below: int) -> Sequence[Path]:
-        """Nothing: what else the command writes is its own business."""
-        return []
-
-    def above_trees(self, step: int | None) -> Sequence[Path]:
-        """Folders of later steps."""
-        return self.folders.above_trees(step)
-
-    def place(self, step: int, name: str) -> Path:
-        """Where a stored file goes, relative to ``output_dir``."""
-        return self.folders.place(step, name)
 
 
 def _expression(text: str | None, setting: str) -> re.Pattern[str] | None:

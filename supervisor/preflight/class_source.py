@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 Read = Callable[[str], str]
-"""Text of a file below ``prime_rl``, "" when it is not there."""
+"""Text of a file below ``prime_rl``, or of one of verifiers ("verifiers/v1/task.py"); "" when it is not there."""
 
 DEEPEST = 24
 """How far imports and inheritance are followed."""
@@ -30,7 +30,7 @@ _READS_NONE = "pydantic_config.BaseConfig"
 
 
 class Modules:
-    """The modules of ``prime_rl``, each parsed once."""
+    """The modules of ``prime_rl`` and of verifiers, whose classes stand in its own; each parsed once."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -50,11 +50,10 @@ class Modules:
         return self._known[file]
 
     def named(self, dotted: str) -> Module | None:
-        """The module of a dotted name below ``prime_rl``."""
-        first, _, rest = dotted.partition(".")
-        if first != "prime_rl" or not rest:
+        """The module of a dotted name below ``prime_rl`` or ``verifiers``."""
+        if not dotted.startswith(("prime_rl.", "verifiers.")):
             return None
-        path = rest.replace(".", "/")
+        path = dotted.removeprefix("prime_rl.").replace(".", "/")
         return self.get(f"{path}.py") or self.get(f"{path}/__init__.py")
 
 
@@ -115,7 +114,8 @@ class Module:
     def _absolute(self, statement: ast.ImportFrom) -> str:
         if not statement.level:
             return statement.module or ""
-        parts = ["prime_rl", *self.file.split("/")][: -statement.level]
+        package = [] if self.file.startswith("verifiers/") else ["prime_rl"]
+        parts = [*package, *self.file.split("/")][: -statement.level]
         return ".".join([*parts, *([statement.module] if statement.module else [])])
 
     def parsed_classes(self) -> Iterator[str]:

@@ -1,32 +1,28 @@
 """What prime-rl knew when: its keys and its way to speak on each day of its history, for where none is installed.
 
-``eras.json`` beside this file was read from the history by ``python -m supervisor.preflight.eras --write CLONE``: one
-era begins with each commit on main that changed a key, what it takes, or the way to speak. An opt-in test
-(tests/preflight/test_eras.py) compares the two. Of the source it holds names, kinds and defaults of keys only.
+``docs/eras.py`` writes ``eras.json`` from the history: one era begins with each commit on main that changed a key, what
+it takes, or the way to speak. The classes of verifiers that stand in an environment's table are of the version that
+this commit names. Of the source the file holds names, kinds and defaults of keys only.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
-from functools import cache, lru_cache
-from itertools import pairwise
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from supervisor.preflight.kinds import beyond, fits
-from supervisor.preflight.schema import Bounds, Field, Schema, walk
+from supervisor.preflight.schema import Bounds, Field, Schema
 from supervisor.primerl.dialect import Dialect
 
 DATA = Path(__file__).with_name("eras.json")
 KINDS = ("rl", "sft")
 FIRST, LAST = "ceb60c03f", "559b44772"
 """Commits on main between which it was read."""
-_ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
 _LEAST_EXPLAINED = 0.5
 """A configuration of which no version knows even this part of the keys is none of prime-rl."""
 
@@ -271,138 +267,3 @@ def _elements(facts: Mapping[str, Any]) -> frozenset[str]:
 
 def _bounds(facts: Mapping[str, Any]) -> Bounds:
     return tuple(facts.get("bounds", {}).items())
-
-
-class _History:
-    """What is written to ``eras.json``, era by era."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, Any] = {"eras": [], "variants": []}
-        self.data |= {kind: {} for kind in KINDS} | {f"{kind}-open": [] for kind in KINDS}
-        self._features: dict[str, Any] = {}
-        self._before: object = None
-        self._variants: dict[str, int] = {}
-
-    def add(self, commit: str, day: str, dialect: Dialect, schemas: Mapping[str, Schema]) -> None:
-        """One more commit; nothing is written of one that changed nothing."""
-        facts = {
-            kind: {path: self._facts(field) for path in walk(schema.top) if (field := schema.get(path))}
-            for kind, schema in schemas.items()
-        }
-        now = (dialect, facts, {kind: schema.open for kind, schema in schemas.items()})
-        if now == self._before:
-            return
-        self._before = now
-        features = asdict(dialect)
-        changes = {key: value for key, value in features.items() if self._features.get(key) != value}
-        self._features = features
-        number = len(self.data["eras"])
-        self.data["eras"].append({"commit": commit, "day": day, "dialect": changes})
-        for kind, schema in schemas.items():
-            if schema.open:
-                self.data[f"{kind}-open"].append(number)
-            for path, said in facts[kind].items():
-                spans = self.data[kind].setdefault(path, [])
-                if spans and spans[-1][1] == number - 1 and spans[-1][2] == said:
-                    spans[-1][1] = number
-                else:
-                    spans.append([number, number, said])
-
-    def _facts(self, field: Field) -> dict[str, Any]:
-        facts = {"open": field.open, "required": field.required, "ignores": field.ignores, "tagged": field.tagged}
-        lists = {"choices": list(field.choices)} if field.choices else {}
-        default = {} if field.default is None else {"default": field.default}
-        numbers = {"bounds": dict(field.bounds)} if field.bounds else {}
-        elements = {"elements": " ".join(sorted(field.elements))} if field.elements else {}
-        flags = {key: 1 for key, said in facts.items() if said}
-        tables = {name: self._number(one) for name, one in field.variants.items()}
-        variants = {"variants": tables} if tables else {}
-        usual = {"usual": field.usual} if field.usual else {}
-        return (
-            {"kinds": " ".join(sorted(field.kinds))} | flags | lists | default | numbers | elements | variants | usual
-        )
-
-    def _number(self, field: Field) -> int:
-        """The place of a whole table in the list of those that there were."""
-        told = self._whole(field)
-        known = len(self._variants)
-        number = self._variants.setdefault(json.dumps(told), known)
-        if number == known:
-            self.data["variants"].append(told)
-        return number
-
-    def _whole(self, field: Field) -> dict[str, Any]:
-        below = {name: self._whole(one) for name, one in field.below.items()}
-        return self._facts(field) | ({"below": below} if below else {})
-
-
-def history(clone: Path) -> dict[str, Any]:
-    """The content of ``eras.json``, from a clone of prime-rl. Raises ValueError where a commit is not understood."""
-    from supervisor.preflight.pydantic_source import schema_of
-    from supervisor.primerl.probe import dialect_of
-
-    found = _History()
-    looked: dict[str, str] = {}  # what the commit before was read from: names, and what they held
-    words = ("log", "--first-parent", "--reverse", "--format=%H %cs", f"{FIRST}^..{LAST}", "--", *_ROOTS)
-    for line in _git(clone, *words).splitlines():
-        commit, day = line[: len(FIRST)], line.rpartition(" ")[2]
-        tree = (line.split("\t") for line in _git(clone, "ls-tree", "-r", commit, *_ROOTS).splitlines())
-        held = {path: facts.split()[2] for facts, path in tree}
-
-        def blob(name: str, held: Mapping[str, str] = held) -> str:
-            return next((held[f"{root}/{name}"] for root in _ROOTS if f"{root}/{name}" in held), "")
-
-        if looked and all(blob(name) == before for name, before in looked.items()):
-            continue
-        looked = {}
-
-        def read(name: str, looked: dict[str, str] = looked, blob: Callable[[str], str] = blob) -> str:
-            looked[name] = blob(name)
-            return _text(clone, looked[name]) if looked[name] else ""
-
-        schemas = {kind: schema for kind in KINDS if (schema := schema_of(read, kind)) is not None}
-        if set(schemas) != set(KINDS):
-            raise ValueError(f"{commit}: the configuration is not understood")
-        found.add(commit, day, dialect_of(read, commit), schemas)
-    eras = found.data["eras"]
-    for one, later in reversed(list(pairwise(eras))):  # their days are those of the people who merged them
-        one["day"] = min(one["day"], later["day"])
-    for kind in KINDS:
-        found.data[kind] = dict(sorted(found.data[kind].items(), key=lambda item: item[0].split(".")))
-    return found.data
-
-
-def text_of(data: Mapping[str, Any]) -> str:
-    """``eras.json``: one line for each era and each key, so that a difference can be read."""
-    parts = []
-    for name, value in data.items():
-        if isinstance(value, dict):
-            lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(spans)}" for path, spans in value.items())
-            parts.append(f"{json.dumps(name)}: {{\n{lines}\n}}")
-        elif name in ("eras", "variants"):
-            parts.append(f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(one) for one in value) + "\n]")
-        else:
-            parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-@lru_cache(maxsize=500)
-def _text(clone: Path, blob: str) -> str:
-    return _git(clone, "cat-file", "blob", blob)
-
-
-def _git(clone: Path, *words: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(clone), *words], capture_output=True, check=True, text=True, errors="replace"
-    ).stdout
-
-
-def main() -> None:
-    """Write ``eras.json`` anew."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", type=Path, required=True, metavar="CLONE", help="a clone of prime-rl")
-    DATA.write_text(text_of(history(parser.parse_args().write)), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -25,7 +25,7 @@ from supervisor.config.toml_positions import key_positions
 from supervisor.jobs.base import GpuPlan, Job
 from supervisor.preflight import eras, look, schema
 from supervisor.preflight.finding import Finding, Where
-from supervisor.preflight.installed import text_of
+from supervisor.preflight.installed import packages, text_of
 from supervisor.preflight.models import facts_of
 from supervisor.preflight.site import Site
 from supervisor.preflight.subject import ConfigText, How, Kind, Subject
@@ -367,6 +367,7 @@ def _with_trainer(
     how: How = ""
     others: list[eras.Era] = []
     roots: list[Path] = []
+    keys: schema.Schema | None = None
     if folder is not None:
         where = subject.run_where("job", "dir") if run is not None else Where(str(folder))
         said = f"[job] dir = {folder}" if run is not None else f"--job {folder}"
@@ -379,6 +380,7 @@ def _with_trainer(
             try:
                 dialect = probe(roots or [folder.expanduser().absolute() / "src" / "prime_rl"])
                 how = "installed"
+                keys = schema.read(roots, subject.kind, packages(python).folder_of("verifiers")) if roots else None
             except UnknownDialectError as error:
                 known = "prime-rl-unknown" if roots else "prime-rl-not-found"
                 told = str(error) if roots or run is not None else f"{said}: there is no prime-rl in this folder."
@@ -386,7 +388,6 @@ def _with_trainer(
         else:
             told = f"{said}: there is no such folder, and prime-rl should be in it."
             found.append(Finding("prime-rl-not-found", told, where, remedy))
-    keys = schema.read(roots, subject.kind) if roots and dialect is not None else None
     era: eras.Era | None = None
     if as_of is not None:  # a person's word: it may be the version that will be installed
         *others, era = eras.on(as_of)

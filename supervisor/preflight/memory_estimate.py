@@ -7,7 +7,7 @@ what allocators lose. docs/preflight.md derives each term and compares both ends
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from supervisor.preflight.models import ModelFacts, embedding_parameters
@@ -308,15 +308,3 @@ Fit = Literal["no", "unsure", "yes"]
 def fits(need: Interval, there: float) -> Fit:
     """ "no" when not even the low end fits, "unsure" when the high end does not."""
     return "no" if need.low > there else "unsure" if need.high > there else "yes"
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A GPU that trainer and engine share."""
-
-    trainer: Estimate
-    engine: Estimate = field(default_factory=lambda: Estimate(()))
-
-    @property
-    def total(self) -> Interval:
-        return self.trainer.total + self.engine.total

@@ -39,6 +39,7 @@ _PLAIN: Mapping[str, frozenset[str]] = {
     "str": frozenset({"str"}),
     "int": frozenset({"int"}),
     "float": frozenset({"float"}),
+    "FiniteFloat": frozenset({"float"}),
     "bool": frozenset({"bool"}),
     "Path": frozenset({"str"}),
     "None": frozenset({"none"}),
@@ -48,17 +49,22 @@ _PLAIN: Mapping[str, frozenset[str]] = {
     "Sequence": frozenset({"list"}),
     "List": frozenset({"list"}),
 }
+_KNOWN_PACKAGES = {"typing", "pathlib", "collections", "pydantic"}
 _COMPARISONS = ("gt", "ge", "lt", "le")
 _TABLES = {"dict", "Dict", "Mapping"}
 _HARMLESS = {"warnings", "json", "os", "copy", "re", "pathlib", "typing"}
 """Modules that a validator may call without a key being moved by it."""
-_CHANGES: Mapping[str, frozenset[str]] = {"verifiers.v1.resolve_env_field": frozenset({"env"})}
-"""The only keys that a function of another package changes in the table that it is handed (verifiers, configs/cli)."""
+_NARROWS = {
+    *("resolve_env_field", "resolve_env_config", "narrow_plugin_field", "narrowed_env_annotation"),
+    *("taskset_config_type", "harness_config_type", "judge_config_type"),
+}
+"""Functions of verifiers that put a plugin's own class in the place of a field, which is a ``SerializeAsAny``."""
 
 
-def reader(roots: Sequence[Path]) -> Read:
-    """Reads the classes from package folders ``roots``."""
-    return lambda name: _text(roots, name)
+def reader(roots: Sequence[Path], verifiers: Path | None = None) -> Read:
+    """Reads the classes from package folders ``roots`` of prime-rl, and from that of verifiers where it is known."""
+    beside = [verifiers.parent] if verifiers is not None else []
+    return lambda name: _text(beside if name.startswith("verifiers/") else roots, name)
 
 
 def schema_of(read: Read, kind: str) -> Schema | None:
@@ -148,6 +154,10 @@ class _Reader:
             own = _Facts(statement.value) if _is_field_call(statement.value) else None
             facts.append(own or _Facts(None, statement.value))
         given = [one for one in facts if one.has_default]
+        made = _made(cls.module, statement.value)
+        if field.open and field.below and len(made) == 1:  # a class that inherits from the one that is named
+            usual = self.table(made[0], filled, above)
+            field = replace(field, below={**usual.below, **field.below})
         field = replace(
             field,
             bounds=_together([field.bounds, *(one.bounds for one in facts)]),
@@ -191,9 +201,7 @@ class _Reader:
         if isinstance(found, Alias):
             return self._type(found.module, found.expression, filled, above, depth + 1)
         last = name.rpartition(".")[2]
-        if found is None or (
-            isinstance(found, Foreign) and found.dotted.partition(".")[0] in ("typing", "pathlib", "collections")
-        ):
+        if found is None or (isinstance(found, Foreign) and found.dotted.partition(".")[0] in _KNOWN_PACKAGES):
             if last in _PLAIN:
                 return Field(_PLAIN[last])
             if last in _TABLES:
@@ -224,7 +232,10 @@ class _Reader:
             facts = [_Facts(one) for one in _field_calls(node)]
             tagged = field.tagged or any(one.tagged for one in facts)
             return replace(field, bounds=_together([field.bounds, *(one.bounds for one in facts)]), tagged=tagged)
-        if name in ("SerializeAsAny", "Required", "NotRequired", "Final"):
+        if name == "SerializeAsAny":  # a class that inherits from this one may come, with keys of its own
+            field = read(inner[0])
+            return replace(field, open=True) if "table" in field.kinds else field
+        if name in ("Required", "NotRequired", "Final"):
             return read(inner[0])
         if name == "Optional":
             return _either([read(inner[0]), Field(_PLAIN["None"])])
@@ -329,13 +340,15 @@ def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
     return found if len(found) > 1 else {}
 
 
+def _made(module: Module, value: ast.expr | None) -> list[Class]:
+    """The classes that a default is made of: `= AdamWConfig()`, `Field(default_factory=AdamWConfig)`."""
+    names = {dotted_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value else set()
+    return [found for name in sorted(names) if name and isinstance(found := module.find(name), Class)]
+
+
 def _usual(module: Module, value: ast.expr | None, variants: Mapping[str, Field]) -> str:
-    """The `type` of the class that a default is made of: `= AdamWConfig()`, `Field(default_factory=AdamWConfig)`."""
-    names = (
-        {dotted_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value and variants else set()
-    )
-    made = [found for name in sorted(names) if name and isinstance(found := module.find(name), Class)]
-    types = {text for one in made for text in one.literals("type") if text in variants}
+    """The `type` of the class that a default is made of."""
+    types = {text for one in _made(module, value) for text in one.literals("type") if text in variants}
     return types.pop() if len(types) == 1 else ""
 
 
@@ -436,7 +449,8 @@ class _Before:
             elif isinstance(one, ast.Delete | ast.DictComp):
                 self.moves = True
             elif isinstance(one, ast.ImportFrom):
-                self.unknown |= (one.module or "").partition(".")[0] not in _HARMLESS
+                harmless = (one.module or "").partition(".")[0] in _HARMLESS
+                self.unknown |= not harmless and not {name.name for name in one.names} <= _NARROWS
             elif isinstance(one, ast.Import):
                 self.unknown |= any(name.name.partition(".")[0] not in _HARMLESS for name in one.names)
             elif isinstance(one, ast.Call):
@@ -446,13 +460,13 @@ class _Before:
         name = dotted_name(call.func)
         if name.rpartition(".")[2] in ("pop", "popitem", "clear"):
             self.moves = True
+        if name.rpartition(".")[2] in _NARROWS:
+            return
         found = module.find(name) if name else None
         if not call.keywords and all(dotted_name(one) == "cls" for one in call.args):
             return  # it is not handed the keys
         if isinstance(found, Function):
             self._read(found.module, found.node, seen)
-        elif isinstance(found, Foreign) and found.dotted in _CHANGES:
-            self.fields |= _CHANGES[found.dotted]
         elif re.fullmatch(r"cls\.\w+", name) or (
             isinstance(found, Foreign) and found.dotted.partition(".")[0] not in _HARMLESS
         ):

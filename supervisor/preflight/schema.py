@@ -94,11 +94,14 @@ def walk(fields: Mapping[str, Field], above: str = "") -> Iterator[str]:
         yield from walk(one.below, path)
 
 
-def read(roots: Sequence[Path], kind: str) -> Schema | None:
-    """The schema of the prime-rl in ``roots`` ("rl" or "sft"); None where its source is not understood."""
+def read(roots: Sequence[Path], kind: str, verifiers: Path | None = None) -> Schema | None:
+    """The schema of the prime-rl in ``roots`` ("rl" or "sft"); None where its source is not understood.
+
+    ``verifiers``: the package folder of the verifiers beside it. Without it, what verifiers refuses is not known.
+    """
     from supervisor.preflight.pydantic_source import reader, schema_of
 
-    return schema_of(reader(roots), kind)
+    return schema_of(reader(roots, verifiers), kind)
 
 
 def strangers(tree: Mapping[str, object], schema: Schema) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,12 @@ from supervisor.jobs.base import (
     Component,
     Engine,
     GpuPlan,
-    Grows,
-    GrowthKind,
     JobFacts,
     LogSource,
     StartRequest,
-    StepCheck,
-    StepFile,
-    StopRules,
 )
-from supervisor.jobs.downloads import arriving
-from supervisor.jobs.engine_role import REFUSED, EngineWithJob
 from supervisor.jobs.environment import job_environment, open_files, set_variables
+from supervisor.jobs.folder_job import REFUSED, FolderJob
 from supervisor.jobs.folders import StepFolders, StepPath
 from supervisor.primerl import command, logs, processes
 from supervisor.primerl import configs as files
@@ -42,7 +35,6 @@ from supervisor.primerl import configs as files
 WRAPPER = Path(__file__).with_name("vf_train.py")
 DEFAULT_PORT = 8000  # vllm_server_port in verifiers_rl/rl/trainer/config.py
 DEFAULT_STEPS = 500  # max_steps there
-PATIENCE_S = 60.0
 
 # transformers' Trainer writes weights, then optimizer.pt (or DeepSpeed's global_stepN), the random state, and
 # trainer_state.json last (Trainer._save_checkpoint).
@@ -55,7 +47,7 @@ _REWARD = re.compile(r"'reward': '?(-?[\d.]+(?:e[+-]?\d+)?)'?[,}]")
 _FINISHED = re.compile(r"\{'train_runtime': ")
 
 
-class VerifiersJob(EngineWithJob):
+class VerifiersJob(FolderJob):
     """vf-vllm and vf-train. Implements ``supervisor.jobs.base.Job``."""
 
     def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
@@ -134,7 +126,7 @@ class VerifiersJob(EngineWithJob):
         ):
             found.append("[gpus] needs both `inference` and `trainer` here, or neither.")
         try:
-            self._environment(StartRequest("check", 0, None, {}, "check", Path("/")), ())
+            self.job_variables(StartRequest("check", 0, None, {}, "check", Path("/")))
         except ConfigError as error:
             found.append(str(error))
         return found
@@ -162,11 +154,11 @@ class VerifiersJob(EngineWithJob):
                 "inference",
                 self._engine_words(),
                 self.folder,
-                self._environment(request, plan.inference),
+                self.job_variables(request, plan.inference),
                 self.run.job.nofile,
                 [] if self.run.job.engine_url else [self._port()],
             ),
-            Component("trainer", trainer, self.folder, self._environment(request, plan.trainer), self.run.job.nofile),
+            Component("trainer", trainer, self.folder, self.job_variables(request, plan.trainer), self.run.job.nofile),
         ]
 
     def _decided(self) -> dict[str, tuple[Any, str]]:
@@ -212,7 +204,8 @@ class VerifiersJob(EngineWithJob):
             words += ["--data-parallel-size", str(gpus // parallel if isinstance(parallel, int) and parallel else gpus)]
         return words
 
-    def _environment(self, request: StartRequest, gpus: Sequence[str]) -> dict[str, str]:
+    def job_variables(self, request: StartRequest, gpus: Sequence[str] = ()) -> dict[str, str]:
+        """What one of the two processes gets."""
         job = self.run.job
         fixed = self._fixed(request)
         if gpus:
@@ -229,11 +222,6 @@ class VerifiersJob(EngineWithJob):
             "WANDB_RUN_ID": request.wandb_id,
             "WANDB_RESUME": "allow",
         }
-
-    def stop_rules(self) -> StopRules:
-        """Two plain processes: SIGTERM."""
-        patience = PATIENCE_S if self.run.job.stop_grace_s is None else self.run.job.stop_grace_s
-        return StopRules([(signal.SIGTERM, patience)], "vf-vllm and vf-train both end on SIGTERM")
 
     # ---------------------------------------------------------------- where to look
 
@@ -283,48 +271,6 @@ class VerifiersJob(EngineWithJob):
                 return [PhaseSeen("trainer", "weight-update", None, text[: logs.SHOWN])]
         return [fact for fact in logs.parse_line(role, line) if isinstance(fact, ErrorSeen)]
 
-    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
-        """It writes no metrics file."""
-        return []
-
     def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:
         """vf-vllm, its engine core, and the trainer."""
         return processes.classify(title, comm)
-
-    # ---------------------------------------------------------------- steps
-
-    def growing(self, what: GrowthKind) -> Grows | None:
-        """Downloads and checkpoints; rollouts are not written to disk."""
-        if what == "download":
-            return Grows(
-                arriving(self._environment(StartRequest("look", 0, None, {}, "look", Path("/")), ()), self.folder)
-            )
-        return self.folders.growing() if what == "checkpoint" else None
-
-    def steps(self) -> Sequence[int]:
-        """Every checkpoint-N."""
-        return self.folders.steps()
-
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
-        """Has it the optimizer, and trainer_state.json, which is written last?"""
-        return self.folders.check_step(step, settled=settled)
-
-    def step_files(self, step: int) -> Sequence[StepFile]:
-        """The whole folder."""
-        return self.folders.step_files(step)
-
-    def step_trees(self, step: int) -> Sequence[Path]:
-        """The folder."""
-        return self.folders.step_trees(step)
-
-    def stale_trees(self, kept: Sequence[int], below: int) -> Sequence[Path]:
-        """Nothing else is written by step."""
-        return []
-
-    def above_trees(self, step: int | None) -> Sequence[Path]:
-        """Later checkpoints."""
-        return self.folders.above_trees(step)
-
-    def place(self, step: int, name: str) -> Path:
-        """Where a stored file goes."""
-        return self.folders.place(step, name)

@@ -13,7 +13,7 @@ from supervisor.preflight import eras
 from supervisor.preflight.schema import walk
 from tests.primerl.eras import ERAS
 
-CLONE = os.environ.get("PRIME_RL_GIT", "")
+CLONE, VERIFIERS = os.environ.get("PRIME_RL_GIT", ""), os.environ.get("VERIFIERS_GIT", "")
 
 
 def test_the_eras_are_in_the_order_of_time_and_speak_as_their_commits_did() -> None:
@@ -148,6 +148,8 @@ def test_what_every_version_refuses() -> None:
 
 
 @pytest.mark.optin
-@pytest.mark.skipif(not CLONE, reason="PRIME_RL_GIT names no clone of PrimeIntellect-ai/prime-rl")
-def test_the_data_is_what_the_history_gives() -> None:
-    assert eras.DATA.read_text(encoding="utf-8") == eras.text_of(eras.history(Path(CLONE)))
+@pytest.mark.skipif(not (CLONE and VERIFIERS), reason="PRIME_RL_GIT and VERIFIERS_GIT do not name clones of both")
+def test_the_data_is_what_the_two_histories_give() -> None:
+    from docs.eras import history, text_of
+
+    assert eras.DATA.read_text(encoding="utf-8") == text_of(history(Path(CLONE), Path(VERIFIERS)))

@@ -131,8 +131,8 @@ def check(folder: Path, launch: Launch) -> list[Finding]:
 @pytest.fixture(autouse=True)
 def _one_reading_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty configurations of one commit have one schema, and reading it is most of the time."""
-    kept = cache(lambda roots, kind: read(roots, kind))
-    monkeypatch.setattr(schema, "read", lambda roots, kind: kept(tuple(roots), kind))
+    kept = cache(lambda roots, kind, verifiers: read(roots, kind, verifiers))
+    monkeypatch.setattr(schema, "read", lambda roots, kind, verifiers: kept(tuple(roots), kind, verifiers))
 
 
 @pytest.mark.parametrize("commit", ERAS)

@@ -34,7 +34,6 @@ STARTED_IN = {
     "process/transient.py",  # systemd-run, systemctl
     "install/installing.py",  # systemctl
     "process/nanny.py",  # the daemon
-    "preflight/eras.py",  # git, by words, when a maintainer writes eras.json anew
     "primerl/probe.py",  # the job's interpreter with fixed code
     "process/ask_program.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
     "sensors/gpu_survey.py",  # our interpreter with fixed code, to ask NVML beside us
