@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping, MutableMapping
 from typing import Protocol
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+TURN_S = 1.0  # how long READY, RELOADING and STOPPING wait for room: who is never told READY ends the service
 
 
 class Notifier(Protocol):
-    """What the daemon tells its service manager. No method raises or blocks."""
+    """What the daemon tells its service manager. No method raises; none waits for longer than ``TURN_S``."""
 
     watchdog_s: float | None
     """systemd wants a ping at least this often, in seconds; None when it does not watch."""
@@ -51,7 +53,11 @@ class NoManager:
 
 
 class Systemd:
-    """Datagrams to ``$NOTIFY_SOCKET``. A message that cannot be sent is lost: nobody waits for a manager."""
+    """Datagrams to ``$NOTIFY_SOCKET``.
+
+    Its queue holds ten (net.unix.max_dgram_qlen). A ping or a sentence that finds no room is lost: another follows.
+    A beginning or an end is said once, and waits.
+    """
 
     def __init__(
         self, address: str, watchdog_s: float | None = None, variables: Mapping[str, str] | None = None
@@ -60,16 +66,17 @@ class Systemd:
         self.variables: Mapping[str, str] = dict(variables or {})
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        wait = struct.pack("@ll", int(TURN_S), int(TURN_S % 1 * 1e6))  # a timeval
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
 
     def ready(self, status: str = "") -> None:
         self._send("READY=1", status)
 
     def status(self, sentence: str) -> None:
-        self._send("", sentence)
+        self._send("", sentence, socket.MSG_DONTWAIT)
 
     def ping(self) -> None:
-        self._send("WATCHDOG=1", "")
+        self._send("WATCHDOG=1", "", socket.MSG_DONTWAIT)
 
     def reloading(self, status: str = "") -> None:
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
@@ -78,11 +85,11 @@ class Systemd:
     def stopping(self, status: str = "") -> None:
         self._send("STOPPING=1", status)
 
-    def _send(self, words: str, status: str) -> None:
+    def _send(self, words: str, status: str, flags: int = 0) -> None:
         one_line = " ".join(status.split())
         message = "\n".join(part for part in (words, f"STATUS={one_line}" if one_line else "") if part)
         try:
-            self._socket.sendto(message.encode("utf-8", "replace"), self._address)
+            self._socket.sendto(message.encode("utf-8", "replace"), flags, self._address)
         except OSError:
             return
 

@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -91,6 +92,33 @@ def test_systemd_is_told_and_children_cannot_speak_for_the_daemon(tmp_path: Path
     assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", got[3])
     assert got[4] == "STOPPING=1"
     notifier.ping()  # the manager is gone: nobody minds
+
+
+def test_a_beginning_waits_for_room_where_a_ping_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "TURN_S", 60.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
+        notifier = systemd.notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        room = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
+        for _ in range(room + 10):
+            notifier.ping()
+        sender = threading.Thread(target=notifier.ready)
+        sender.start()
+        got = [manager.recv(1000).decode() for _ in range(room + 1)]
+        sender.join()
+    assert got == ["WATCHDOG=1"] * room + ["READY=1"]
+
+
+def test_who_never_reads_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "TURN_S", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        notifier = systemd.notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        for _ in range(1000):
+            notifier.ping()
+        notifier.ready()
+        notifier.stopping()
 
 
 @pytest.mark.parametrize(
