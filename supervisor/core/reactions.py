@@ -67,13 +67,8 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
 def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, Actions]:
     settings = fact.settings
     told = say("daemon", f"rl-supervisor {fact.version} watches run {settings.run_id}.")
-    state, claim = fencing.begin(state)
-    looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
-    over = before.mode == "leaving" and before.attempt.after_stop == "finish"
-    if (over or before.mode in ("publishing", "finishing")) and not asked:
-        return finish(state, [told, *claim])
     if before.mode == "finished" and not raised and not asked:
         missing = unsaved(before)
         sentence = (
@@ -82,6 +77,11 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         return with_first(
             told, end(replace(state, ending=replace(state.ending, said=False)), "finished", EXIT_OK, sentence)
         )
+    state, claim = fencing.begin(state)
+    looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
+    over = before.mode == "leaving" and before.attempt.after_stop == "finish"
+    if (over or before.mode in ("publishing", "finishing")) and not asked:
+        return finish(state, [told, *claim])
     state = replace(
         state,
         ending=Ending(),

@@ -56,6 +56,23 @@ def test_a_daemon_that_is_started_again_after_that_end_still_says_so() -> None:
     assert "Raise max_steps" in world.said("finished")[-1]
 
 
+def test_a_daemon_that_is_started_on_a_finished_run_asks_for_nothing_and_ends_at_once() -> None:
+    world = World(replace(PLAIN, fencing=True))
+    world.boot()
+    world.see(f.Claimed(1))
+    world.job_up()
+    world.step(1)
+    world.checkpoint(1)
+    world.see(f.ComponentExited(world.state.attempt.number, "job", 0))
+    world.after(10)
+    assert world.asked(a.Exit)
+    world.actions.clear()
+    world.boot()
+    world.after(2)
+    assert world.said("finished") and world.asked(a.Exit)
+    assert not world.asked(a.Claim), "nothing is done here that would need the run"
+
+
 def test_an_end_whose_last_step_is_published_says_no_more_than_before() -> None:
     assert end(ends_after(12, every=3)) == "The run is finished: step 12, 3 min 20 s, reward 0.4."
 
