@@ -41,6 +41,8 @@ KEPT = (
 """Variables that tests may see, patterns as of a shell. A list of those to hide would never be whole."""
 OUTSIDE: Mapping[str, str] = dict(os.environ)
 """The environment as pytest was given it, for tests by choice that have to leave the machine (a proxy)."""
+SYSTEMD = transient.BOOTED
+"""Where the machine's own systemd is seen, for tests by choice that ask it."""
 
 
 def hide_the_machine() -> Path:

@@ -12,9 +12,8 @@ import pytest
 from supervisor.base.errors import ConfigError
 from supervisor.process import survivors, transient
 from supervisor.process.launch import Launched, choose, launch, shim_argv
+from tests.isolation import SYSTEMD
 from tests.process.conftest import BLUNT, Attempt, kill, wait_for
-
-booted = transient.why_not() == ""
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,6 @@ def test_unit_names_hold_only_what_units_may_hold() -> None:
     assert "/" not in odd and " " not in odd
 
 
-@pytest.mark.skipif(booted, reason="systemd is this machine's init")
 def test_without_systemd_auto_forks_and_systemd_is_refused_with_a_sentence() -> None:
     assert choose("auto") == "fork"
     with pytest.raises(ConfigError, match=r'supervision.shim = "systemd" cannot work here: .*; set it to "auto"'):
@@ -88,9 +86,10 @@ def test_without_systemd_auto_forks_and_systemd_is_refused_with_a_sentence() -> 
 
 
 @pytest.fixture
-def service(attempt: Attempt) -> Attempt:
-    if not booted:
-        pytest.skip(f"no transient service can be started here: {transient.why_not()}")
+def service(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    monkeypatch.setattr(transient, "BOOTED", SYSTEMD)
+    if reason := transient.why_not():
+        pytest.skip(f"no transient service can be started here: {reason}")
     return attempt
 
 

@@ -30,7 +30,8 @@ practice = make_practice(Path("/srv") / name, "v0.6", **knobs)
 tables = {
     "run": {"id": name},
     "job": {"dir": str(practice.home), "config": str(practice.config), "checkpoint_interval": 5},
-    "store": {"url": f"file:///srv/{name}/store"},
+    # No firmware or provider names this container: its own claim from before a boot is watched, for a third of this.
+    "store": {"url": f"file:///srv/{name}/store", "take_over_after": 30},
     "disk": {"stop_below_mb": 0},
     "deadlines": {"startup": 60, "step_floor": 5, "step_ceiling": 60, "memory_fell": 1, "hang": 5, "engine_grace": 1},
     "recovery": {"backoff": 0.2, "backoff_cap": 2},
