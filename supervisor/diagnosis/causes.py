@@ -46,13 +46,15 @@ _OF_USERS: Final = frozenset({
     "config-file-missing", "openai-key-missing", "file-missing",
 })  # fmt: skip
 ENDED: Final = "ended-from-outside"
+_FROM_OUTSIDE: Final = (ENDED, "pod-evicted", "preempted", "time-limit-reached")
 _UNKNOWN: Final = "An exception that rl-supervisor does not know ended it."
 _LAST_ERROR: Final = "The log ends with this error, which rl-supervisor does not know."
 _WAITING: Final = ("Inference server was not reached", "Inference server is not ready")
-_TELLING: Final = (ENDED, "connection-error", "connection-refused")
+_TELLING: Final = (*_FROM_OUTSIDE, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
 PART_ENDED: Final = "component-failed"
 _BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
+_BY_KEYBOARD = re.compile(r"KeyboardInterrupt|interrupt signal|SIGINT|(?:got signal:|Received) 2\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
@@ -137,6 +139,8 @@ class _Kind:
     @property
     def mild(self) -> bool:
         signature = self.event.signature
+        if all(_after_the_end(log, event) for log, event in self.events):
+            return True
         if signature and signature.mild:
             return not any(event.fatal for _, event in self.events)
         return all(event.weak for _, event in self.events)
@@ -180,6 +184,11 @@ def diagnose(
     return found
 
 
+def _after_the_end(log: Log, event: Event) -> bool:
+    """Did a thread end by it after its program had said that it was done?"""
+    return event.in_thread and any(place.line < event.first.line for _, place in log.finishes)
+
+
 def _natural(text: str) -> list[object]:
     return ["".join(char for char in text if not char.isdigit()), int("".join(c for c in text if c.isdigit()) or 0)]
 
@@ -213,10 +222,10 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     ends = [kind for kind in in_time if not kind.mild and kind.link == "end"]
     ended = bool(hard or ends)
     # A part of it failed, and nothing but errors that a healthy run has, too, says why.
-    broken = not hard and any(kind.name != ENDED for kind in ends)
+    broken = not hard and any(kind.name not in _FROM_OUTSIDE for kind in ends)
     # What failed says only that something did.
     noticed = bool(hard) and all("*" in kind.after for kind in hard)
-    finish = _finish(logs, bool(hard))
+    finish = _finish(logs, hard)
     told.survived = [_cause(kind, logs) for kind in _kinds(over)]
     if finish is not None:
         told.outcome, told.finish = "finished", finish
@@ -238,6 +247,8 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     )
     if not candidates:
         candidates = _last_errors(logs)
+        # Others give up where an environment server has ended.
+        candidates = [kind for kind in in_time if candidates and _ended_an_environment(kind)] or candidates
     if not candidates:
         return told
     told.outcome = "failed"
@@ -318,7 +329,9 @@ def _where(event: Event) -> tuple[str, str]:
 
 
 def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
-    return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, logs))
+    # A scheduler's last word has no time of its own, so that of the line before it: other logs go on from there.
+    others = logs if event.name not in _FROM_OUTSIDE else ()
+    return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, others))
 
 
 def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
@@ -366,13 +379,19 @@ def _last_step(logs: Iterable[Log]) -> int | None:
     return max(numbers, default=None)
 
 
-def _finish(logs: Sequence[Log], failed: bool) -> Place | None:
+def _finish(logs: Sequence[Log], failed: Sequence[_Kind]) -> Place | None:
     """Where the run said that it is done.
 
     The launcher alone is not believed where its parts failed (prime-rl be0e3d131), nor the orchestrator, which is done
-    before the trainer.
+    before the trainer. What a job does after it, its last save, may fail.
     """
-    told = {role: place for log in logs for role, place in log.finishes}
+    events = [(log, event) for kind in failed for log, event in kind.events]
+    told = {
+        role: place
+        for log in logs
+        for role, place in log.finishes
+        if role != "job" or not any(one is log and event.last.line > place.line for one, event in events)
+    }
     wanted: tuple[Role, ...] = ("trainer", "job") if failed else ("launcher", "trainer", "job")
     return next((told[role] for role in wanted if role in told), None)
 
@@ -414,6 +433,13 @@ def _ended_with(kind: _Kind, stop: tuple[Log, Event] | None, noticed: Iterable[_
     )
 
 
+def _ended_an_environment(kind: _Kind) -> bool:
+    """Was it the exception after which an environment server did nothing more?"""
+    return any(
+        event.role == "env" and event.raised is not None and event.lives < LAST_WORDS for _, event in kind.events
+    )
+
+
 def _launchers_stop(kinds: Iterable[_Kind]) -> tuple[Log, Event] | None:
     """Where the launcher first said that one of its parts ended: from then on it ends the others."""
     return next((kind.events[0] for kind in kinds if kind.name == PART_ENDED), None)
@@ -426,6 +452,8 @@ def _while_ended(kind: _Kind, stop: tuple[Log, Event] | None) -> bool:
     (stop_log, said), t = stop, stop[0].at(stop[1].first)
     if kind.name == ENDED:  # such a line has no time of its own; nobody but the launcher sends others a signal then
         return all(event.role not in ("launcher", failed_part(said.text)) for _, event in kind.events)
+    if any(event.role == failed_part(said.text) for _, event in kind.events):
+        return False  # of the part that failed; its clock may go wrong
     if t is not None and kind.first_t is not None:
         return kind.first_t > t + APART_S
     return all(log is stop_log and event.first.line > said.first.line for log, event in kind.events)
@@ -486,7 +514,7 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
     while True:
         t = root.first_t
         # What is known to cause this very error goes before it, also if it came much earlier.
-        causes = [
+        found = [
             kind
             for kind in kinds
             if kind.name not in passed
@@ -494,8 +522,11 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             and _ORDER[kind.link] <= _ORDER[root.link]
             and (_ORDER[kind.link] < _ORDER[root.link] or kind.name in root.after)
             and not _was_ended(root, kind)
-            and (t is None or kind.first_t is None or kind.first_t <= t + SLACK_S)
         ]
+        causes = [kind for kind in found if t is None or kind.first_t is None or kind.first_t <= t + SLACK_S]
+        if not causes and "*" in root.after and root.link != "end":
+            # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
+            causes = [kind for kind in found if kind.event.signature is not None]
         if not causes:
             return root
         root = min(causes, key=_weight)
@@ -504,7 +535,7 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
 
 def _was_ended(kind: _Kind, before: _Kind) -> bool:
     """Was the job ended from outside before that? Where no times are told, the order in one log says it."""
-    if kind.name != ENDED:
+    if kind.name not in _FROM_OUTSIDE:
         return False
     if kind.first_t is None and before.first_t is None:
         one, other = kind.event.first, before.event.first
@@ -532,9 +563,9 @@ def _in_time(causes: list[Cause]) -> list[Cause]:
 
 
 def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
-    event = kind.event
-    signature = event.signature
     pairs = kind.events
+    event = next((event for _, event in pairs if event.fatal), kind.event)
+    signature = event.signature
     last = max(pairs, key=lambda pair: (pair[0].at(pair[1].last) or 0.0, pair[1].last.line))[1].last
     roles = tuple(dict.fromkeys(str(event.role or ("kernel" if log.kernel else "unknown")) for log, event in pairs))
     raised = next((one.raised for _, one in pairs if one.raised and one.raised.place), event.raised)
@@ -560,6 +591,8 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
         while began.cause is not None:
             began = began.cause
         cause.began = began.text[:200] if began is not raised else ""
+    if kind.name == ENDED:
+        cause.sentence = _who_stopped_it(event.text for _, event in pairs) or cause.sentence
     if kind.name == PART_ENDED and (part := failed_part(event.text)) is not None:
         cause.sentence = f"{who(part)} died: the launcher saw its exit code, and ended all others."
     if code := seen_in(event.text):
@@ -571,6 +604,13 @@ def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
     if event.resuming is not None:
         cause.notes.append(f"It came while step {event.resuming} was being resumed, before any new step.")
     return cause
+
+
+def _who_stopped_it(texts: Iterable[str]) -> str:
+    """By which signal, where it was that of a keyboard."""
+    if any(_BY_KEYBOARD.search(text) for text in texts):
+        return "SIGINT told the job to stop: a person pressed Ctrl-C, or a program sent what Ctrl-C sends."
+    return ""
 
 
 def _where_to_look(raised: Raised | None) -> str:

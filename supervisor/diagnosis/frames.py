@@ -10,6 +10,7 @@ MOST_LINES: Final = 400  # of one traceback; what goes on for longer is none
 MOST_OPEN: Final = 64  # processes that write one at the same time
 
 IGNORED: Final = "Exception ignored "  # in a destructor, mostly while the program ends
+IN_THREAD: Final = "Exception in thread "  # which ends; its process goes on (Python's threading.excepthook)
 _BEGIN = "Traceback (most recent call last)"
 # Ray puts this in its place where a worker raised: the frames follow.
 _REMOTE = re.compile(r".{0,120}ray::[\w.<>]{1,160}\(\) \(pid=\d")
@@ -77,6 +78,7 @@ class Raised:
     last: Frame | None
     own: Frame | None
     cause: Raised | None = None
+    in_thread: bool = False  # it ended a thread, and not the process
 
     @property
     def text(self) -> str:
@@ -137,6 +139,7 @@ class _Open:
     own: dict[int, Frame] = field(default_factory=dict)
     source: str | None = None  # the line of code of the last frame; None: it comes next
     ignored: bool = False  # Python says that it goes on
+    in_thread: bool = False
 
 
 class Tracebacks:
@@ -147,6 +150,7 @@ class Tracebacks:
         self._last: dict[str, Raised] = {}
         self._chains: set[str] = set()  # those that said that the next one goes on from the last
         self._ignoring: set[str] = set()  # those that said that the next one is ignored
+        self._in_thread: set[str] = set()  # those that said that the next one ends a thread
 
     def __contains__(self, key: str) -> bool:
         return key in self._open
@@ -173,8 +177,10 @@ class Tracebacks:
             cause = self._last.get(key) if key in self._chains else None
             self._chains.discard(key)
             if len(self._open) < MOST_OPEN or key in self._open:
-                self._open[key] = _Open(number, cause, end=number, ignored=key in self._ignoring)
+                ignored, in_thread = key in self._ignoring, key in self._in_thread
+                self._open[key] = _Open(number, cause, end=number, ignored=ignored, in_thread=in_thread)
             self._ignoring.discard(key)
+            self._in_thread.discard(key)
             return None
         now = self._open.get(key)
         if self._open and number - (oldest := next(iter(self._open.items())))[1].end > MOST_LINES:
@@ -191,6 +197,8 @@ class Tracebacks:
                 self._chains.add(key)
             elif text.startswith(IGNORED):
                 self._ignoring.add(key)
+            elif text.startswith(IN_THREAD):
+                self._in_thread.add(key)
             return None
         now.lines += 1
         if now.lines > MOST_LINES:
@@ -215,7 +223,7 @@ class Tracebacks:
         message = (found["message"] or "").strip()
         if not message and found["type"] == "AssertionError" and (now.source or "").startswith("assert "):
             message = now.source or ""  # a bare assertion says in its code alone what is wrong
-        raised = Raised(found["type"], message, now.line, number, now.last, mine, now.cause)
+        raised = Raised(found["type"], message, now.line, number, now.last, mine, now.cause, now.in_thread)
         if len(self._last) >= MOST_OPEN:
             self._last.clear()
         self._last[key] = raised

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, Final
 
-from supervisor.diagnosis.frames import IGNORED
+from supervisor.diagnosis.frames import IGNORED, IN_THREAD
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import reach
 from supervisor.signatures.words import finder
@@ -55,6 +55,7 @@ _WANTED: Final = (
     "startup complete",
     r"\[shutdown\] ",
     "Shutting down FastAPI",
+    "'train_runtime':",
 )
 
 
@@ -71,6 +72,7 @@ def gate() -> Any:
         "Root Cause",
         "above exception",
         IGNORED,
+        IN_THREAD,
     }
     return finder(words, *_ERRORS, *_WANTED)
 

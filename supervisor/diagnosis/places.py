@@ -33,10 +33,11 @@ _SKIPPED: Final = frozenset({
 })  # fmt: skip
 _LOG = re.compile(
     r"(?:.{0,200}\.(?:log|stdout|stderr|out|err)(?:\.\d{1,4})?(?:\.\d{4}-\d{1,20})?|stdout|stderr|dmesg|syslog|"
-    r"messages|kern\.log|nohup\.out|(?:kernel|dmesg|log|logs|output|[\w.-]{0,80}log)\.txt)(?:\.gz)?",
+    r"messages|kern\.log|nohup\.out|[\w.-]{0,80}(?:log|dmesg|kern|journal|output|std|console|terminal|event|describe|kubectl|slurm)[\w.-]{0,40}\.txt)"
+    r"(?:\.gz)?",
     re.I,
 )
-_KERNEL = re.compile(r"(?:kernel|kern|dmesg|syslog|messages)\b", re.I)
+_KERNEL = re.compile(r"(?:kernel|kern|dmesg|syslog|messages|(?:[\w-]{1,40}[.-])?journal(?:ctl)?)(?:\b|-k\b)", re.I)
 _OF_ROLES: Final[tuple[tuple[re.Pattern[str], Role], ...]] = (
     (re.compile(r"(?:^|[/._-])envs?(?:[/._-]|$)|env_server|envserver", re.I), "env"),
     (re.compile(r"inference|vllm|engine|router", re.I), "inference"),

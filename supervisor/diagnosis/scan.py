@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 from supervisor.base.escapes import plain_bytes
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
-from supervisor.diagnosis.frames import Raised, Tracebacks, bare, is_exception, nearer
+from supervisor.diagnosis.frames import IGNORED, Raised, Tracebacks, bare, is_exception, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
@@ -66,6 +66,7 @@ LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
+_JOB_DONE: Final = "{'train_runtime':"  # transformers' Trainer: what comes then is its last save
 # What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
 _TOLD_TO_END = re.compile(
     r"\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received signal)|"
@@ -354,9 +355,11 @@ class _Scan:
         end = self._number
         for place in range(len(tail), max(0, self._zero - before), -1):
             line, number = parse(tail[place - 1]), before + place
-            if line.level is not None:
+            if line.level is not None or line.text.startswith(IGNORED):
                 return
             if (raised := bare(line.text.strip(), number)) is not None:
+                if place > 1 and parse(tail[place - 2]).text.startswith(IGNORED):
+                    return
                 if self._are_last_words(number):
                     self._number, self._growing = number, []
                     self._raised(line, raised)
@@ -383,12 +386,13 @@ class _Scan:
             if before + place in judged:
                 return None
             is_error = line.level in logged
+            if (is_error or line.level in (None, "ERROR")) and bare(text, 0) is not None:
+                if place == 1 or not parse(tail[place - 2]).text.startswith(IGNORED):
+                    found = line, before + place
+                break
             if line.level not in (None, "WARNING", "WARN") and not is_error:
                 if not _GOODBYE.match(text):
                     break
-            elif (is_error or line.level is None) and bare(text, 0) is not None:
-                found = line, before + place
-                break
             elif text and (is_error or (line.level is None and _PLAIN_ERROR.match(text))):
                 found = line, before + place
             elif line.level is None and not (_LAST_WORDS.match(line.text) or is_exception(text)) and not found:
@@ -529,6 +533,8 @@ class _Scan:
             self.log.complaint = message[:SHOWN], self._place()
         elif line.level is None and _PLAIN_STEP.match(message):
             self._step("job", self._steps_of_job().count + 1)
+        elif line.level is None and message.startswith(_JOB_DONE):
+            self.log.finishes.append(("job", self._place()))
 
     def _look_back(self) -> None:
         """Something failed, and nothing told why: an exception just above whose traceback is not there may."""
@@ -634,6 +640,7 @@ class _Scan:
         for one in self.log.events[-8:] if raised.cause is not None else ():
             if one.latest is raised.cause and one is not event:
                 one.became = event
+        event.in_thread = raised.in_thread and (event.in_thread or event.latest is None)
         event.latest = raised
         if line.level is None:
             event.unlogged = self._number

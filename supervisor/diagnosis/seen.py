@@ -54,6 +54,7 @@ class Event:
     fatal: bool = False  # its process wrote nothing after the exception but last words
     unlogged: int = 0  # the line where it last was an exception that no logger wrote, as one is that ends a program
     latest: Raised | None = None  # the last exception that was counted
+    in_thread: bool = False  # each of them ended a thread, and not its process
     became: Event | None = None  # the exception that was made of it
     anew: tuple[Place, str, int] | None = None  # the first after the last step in between, and how many were before it
 

@@ -1,0 +1,95 @@
+"""Failures that were labelled by people who had not seen ``diagnose`` (corpus/README.md): each names its root still."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from supervisor.diagnosis.causes import Diagnosis, diagnose
+from supervisor.diagnosis.places import opened, sources
+from supervisor.diagnosis.scan import scan
+
+CORPUS: Final = Path(__file__).parent / "corpus"
+NO_LINE_END: Final = "<no line end>"
+FLOORS: Final = {"third": (60, 53)}
+"""Roots and remedies of the failures."""
+
+
+@dataclass
+class Case:
+    """One run: the label that was written first, and its logs by their paths."""
+
+    name: str
+    label: dict[str, Any]
+    logs: dict[str, list[str]] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> Path:
+        for name, lines in self.logs.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            whole = "\n".join((*lines, "")) if lines[-1:] != [NO_LINE_END] else "\n".join(lines[:-1])
+            path.write_text(whole.replace("␛", "\x1b").replace("␍", "\r"), newline="")
+        return folder
+
+
+def cases_of(corpus: str) -> list[Case]:
+    found: list[Case] = []
+    for line in (CORPUS / corpus / "cases.log").read_text().split("\n")[:-1]:
+        if line.startswith("=== "):
+            name, label = line[4:].split(" ", 1)
+            found.append(Case(f"{corpus}-{name}", json.loads(label)))
+        elif line.startswith("--- "):
+            lines = found[-1].logs[line[4:]] = []
+        else:
+            lines.append(line)
+    return found
+
+
+def diagnosed(folder: Path) -> Diagnosis:
+    logs = []
+    for source in sources(folder):
+        with opened(source, None) as stream:  # type: ignore[arg-type]  # it has files of its own
+            logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
+    return diagnose(logs)[-1]
+
+
+def names_the_root(case: Case, told: Diagnosis) -> bool:
+    """The first thing that a person reads has one of the label's words, and says nothing that the label calls wrong."""
+    if told.root is None:
+        return False
+    said = f"{told.root.name} {told.root.sentence}"
+    whole = " ".join((said, told.root.text, *told.root.more, *told.root.notes))
+    right = any(re.search(word, whole, re.IGNORECASE) for word in case.label["root_words"])
+    return right and not any(re.search(word, said, re.IGNORECASE) for word in case.label["wrong"])
+
+
+def gives_the_remedy(case: Case, told: Diagnosis) -> bool:
+    return told.root is not None and any(
+        re.search(word, told.root.remedy, re.IGNORECASE) for word in case.label["remedy_words"]
+    )
+
+
+CASES: Final = [case for corpus in FLOORS for case in cases_of(corpus)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_its_root_stays_named_or_it_stays_healthy(case: Case, tmp_path: Path) -> None:
+    told = diagnosed(case.write(tmp_path))
+    if case.label.get("healthy"):
+        assert told.root is None, told.root
+    else:
+        assert names_the_root(case, told), (case.label["root"], told.root)
+
+
+@pytest.mark.parametrize("corpus", FLOORS)
+def test_the_score(corpus: str, tmp_path: Path) -> None:
+    failures = [case for case in CASES if case.name.startswith(corpus) and not case.label.get("healthy")]
+    told = [(case, diagnosed(case.write(tmp_path / case.name))) for case in failures]
+    roots, remedies = FLOORS[corpus]
+    assert sum(names_the_root(*one) for one in told) >= roots
+    assert sum(gives_the_remedy(*one) for one in told) >= remedies
