@@ -173,9 +173,9 @@ def diagnose(
     if not attempts:
         attempts = dict.fromkeys(log.attempt for log in logs)
     found = []
-    for attempt in sorted(attempts, key=_natural):
+    for attempt in sorted(attempts, key=_natural_order):
         mine = [log for log in logs if log.attempt == attempt or (log.kernel and log.attempt not in attempts)]
-        told = _judge(attempt, mine)
+        told = _judge_attempt(attempt, mine)
         told.seen = seen.get(attempt, "")
         if told.seen and told.root is not None and told.root.name == ENDED:
             told.root = None  # the supervisor ended it, for what it had seen
@@ -189,33 +189,33 @@ def _after_the_end(log: Log, event: Event) -> bool:
     return event.in_thread and any(place.line < event.first.line for _, place in log.finishes)
 
 
-def _natural(text: str) -> list[object]:
+def _natural_order(text: str) -> list[object]:
     return ["".join(char for char in text if not char.isdigit()), int("".join(c for c in text if c.isdigit()) or 0)]
 
 
-def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
-    _align(logs)
+def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
+    _align_clocks(logs)
     told = Diagnosis(attempt, "unclear", logs=list(logs), step=_last_step(logs))
     present: list[tuple[Log, Event]] = []
     over: list[tuple[Log, Event]] = []
     stops = [event.text.lower() for log in logs for event in log.events if event.name == PART_ENDED]
     for log in logs:
         for event in log.events:
-            if event.start < log.starts or _ignored(event) or (log.kernel and _of_others(log, event, logs)):
+            if event.start < log.starts or _is_ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
             if event.closing:
                 continue  # an engine that is ended loses its own parts
-            if _usual(log, event, logs):
+            if _is_usual(log, event, logs):
                 event.weak = True
             else:
                 event.anew = None
-            survived = _survived(log, event, logs) and not _ended_its_server(log, event, stops)
+            survived = _is_survived(log, event, logs) and not _ended_its_server(log, event, stops)
             (over if survived else present).append((log, event))
-    lived_with = {_where(event) for _, event in over if event.signature is None}
+    lived_with = {_place_of(event) for _, event in over if event.signature is None}
     for log, event in present:
-        if event.signature is None and _where(event) in lived_with and log.lines - event.last.line > LAST_LINES:
+        if event.signature is None and _place_of(event) in lived_with and log.lines - event.last.line > LAST_LINES:
             event.weak = True
-    kinds = _kinds(present)
+    kinds = _group_by_name(present)
     stop = _launchers_stop(kinds)
     in_time = [kind for kind in kinds if not _while_ended(kind, stop)]
     hard = [kind for kind in in_time if not kind.mild and kind.link != "end"]
@@ -225,11 +225,11 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     broken = not hard and any(kind.name not in _FROM_OUTSIDE for kind in ends)
     # What failed says only that something did.
     noticed = bool(hard) and all("*" in kind.after for kind in hard)
-    finish = _finish(logs, hard)
-    told.survived = [_cause(kind, logs) for kind in _kinds(over)]
+    finish = _find_finish(logs, hard)
+    told.survived = [_cause_of(kind, logs) for kind in _group_by_name(over)]
     if finish is not None:
         told.outcome, told.finish = "finished", finish
-        told.survived = _in_time([*told.survived, *(_cause(kind, logs) for kind in kinds)])
+        told.survived = _in_time([*told.survived, *(_cause_of(kind, logs) for kind in kinds)])
         return told
     mild = [
         kind
@@ -243,7 +243,7 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     ]
     candidates = [*hard, *mild, *ends]
     told.survived = _in_time(
-        [*told.survived, *(_cause(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
+        [*told.survived, *(_cause_of(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
     )
     if not candidates:
         candidates = _last_errors(logs)
@@ -252,29 +252,29 @@ def _judge(attempt: str, logs: list[Log]) -> Diagnosis:
     if not candidates:
         return told
     told.outcome = "failed"
-    root = _root(candidates, [*in_time, *candidates])
+    root = _find_root(candidates, [*in_time, *candidates])
     rest = [
         kind
         for kind in kinds
         if kind is not root and (kind in candidates or ended) and (kind not in in_time or _not_before(kind, root))
     ]
     earlier = [kind for kind in candidates if kind is not root and kind not in rest]
-    told.root = _cause(root, logs)
+    told.root = _cause_of(root, logs)
     if root.event.anew is not None:
         since = told.root.first
         told.root.first, told.root.text, before = root.event.anew
         told.root.more, told.root.count = (), told.root.count - before
         told.root.notes.append(f"It had come {before} times before, since {since.shown or since}, and the run went on.")
-    told.cascade = [_cause(kind, logs) for kind in sorted(rest, key=_by_time)]
-    told.survived = _in_time([*told.survived, *(_cause(kind, logs) for kind in earlier)])
-    _explain(told, root, logs)
+    told.cascade = [_cause_of(kind, logs) for kind in sorted(rest, key=_by_time)]
+    told.survived = _in_time([*told.survived, *(_cause_of(kind, logs) for kind in earlier)])
+    _add_notes(told, root, logs)
     return told
 
 
 # ---------------------------------------------------------------- what is still so
 
 
-def _align(logs: Iterable[Log]) -> None:
+def _align_clocks(logs: Iterable[Log]) -> None:
     """Times without a day are put beside those that have one: an attempt's logs begin within hours of each other."""
     timed = [log for log in logs if log.first_t is not None]
     whole = [log for log in timed if log.dated and not log.kernel] or [log for log in timed if log.dated]
@@ -295,13 +295,13 @@ def _last_errors(logs: Sequence[Log]) -> list[_Kind]:
         for log in logs
         if log.final is not None
         and (log.last_t is None or max(ends) - (log.last_t + log.shift) <= SLACK_S)
-        and not _ignored(log.final)
-        and not _survived(log, log.final, logs)
+        and not _is_ignored(log.final)
+        and not _is_survived(log, log.final, logs)
     ]
-    return _kinds(found)
+    return _group_by_name(found)
 
 
-def _ignored(event: Event) -> bool:
+def _is_ignored(event: Event) -> bool:
     if event.raised is not None and _made_up(event.raised.last):
         return True
     return event.signature is None and event.name.rpartition(".")[2] in _IGNORED
@@ -323,12 +323,12 @@ def _made_up(frame: Frame | None) -> bool:
     return frame is not None and frame.path in ("<string>", "<stdin>", "<python>", "<code>")
 
 
-def _where(event: Event) -> tuple[str, str]:
+def _place_of(event: Event) -> tuple[str, str]:
     """An exception and the line that raised it."""
     return event.name, str(event.raised and (event.raised.place or event.raised.last))
 
 
-def _survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+def _is_survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
     # A scheduler's last word has no time of its own, so that of the line before it: other logs go on from there.
     others = logs if event.name not in _FROM_OUTSIDE else ()
     return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, others))
@@ -344,7 +344,7 @@ def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
     return last and any(f"env server {name} failed" in text for text in stops)
 
 
-def _usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+def _is_usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
     """Did it come again and again between steps? Then the run lives with it, though the last one is not over yet."""
     of_first, of_last = (_steps_after(log, place, logs) for place in (event.first, event.last))
     return any(
@@ -362,12 +362,12 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
     return found + [
         (steps.after_time(t, other.shift), SURVIVED[role] + 1)
         for other in logs
-        if other is not log and other.first_t is not None and _overlap(log, other)
+        if other is not log and other.first_t is not None and _do_overlap(log, other)
         for role, steps in other.steps.items()
     ]
 
 
-def _overlap(log: Log, other: Log) -> bool:
+def _do_overlap(log: Log, other: Log) -> bool:
     """Were both written at the same time? Else their clocks differ, or they are of two runs."""
     if log.last_t is None or other.first_t is None:
         return True
@@ -379,7 +379,7 @@ def _last_step(logs: Iterable[Log]) -> int | None:
     return max(numbers, default=None)
 
 
-def _finish(logs: Sequence[Log], failed: Sequence[_Kind]) -> Place | None:
+def _find_finish(logs: Sequence[Log], failed: Sequence[_Kind]) -> Place | None:
     """Where the run said that it is done.
 
     The launcher alone is not believed where its parts failed (prime-rl be0e3d131), nor the orchestrator, which is done
@@ -405,7 +405,7 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
         for steps in log.steps.values()
         if steps.times and log.first_t is not None
     ]
-    if _loading(kind, logs):
+    if _is_loading(kind, logs):
         return False
     if kind.link == "end" or sum(event.beside for _, event in kind.events) > SELDOM * kind.count + 50:
         return False
@@ -459,14 +459,14 @@ def _while_ended(kind: _Kind, stop: tuple[Log, Event] | None) -> bool:
     return all(log is stop_log and event.first.line > said.first.line for log, event in kind.events)
 
 
-def _loading(kind: _Kind, logs: Sequence[Log]) -> bool:
+def _is_loading(kind: _Kind, logs: Sequence[Log]) -> bool:
     """Does the orchestrator wait for an engine that is being started? A first download takes its time."""
     if not kind.event.text.startswith(_WAITING) or kind.first_t is None or kind.last_t is None:
         return False
-    return kind.last_t - max(kind.first_t, _heard(logs) or kind.first_t) < GAP_S
+    return kind.last_t - max(kind.first_t, _last_heard_t(logs) or kind.first_t) < GAP_S
 
 
-def _heard(logs: Sequence[Log]) -> float | None:
+def _last_heard_t(logs: Sequence[Log]) -> float | None:
     """When an engine's own log was last written to."""
     times = [log.last_t + log.shift for log in logs if log.role == "inference" and log.last_t is not None]
     return max(times, default=None)
@@ -475,7 +475,7 @@ def _heard(logs: Sequence[Log]) -> float | None:
 # ---------------------------------------------------------------- the root
 
 
-def _kinds(events: Iterable[tuple[Log, Event]]) -> list[_Kind]:
+def _group_by_name(events: Iterable[tuple[Log, Event]]) -> list[_Kind]:
     found: dict[str, list[tuple[Log, Event]]] = {}
     for log, event in events:
         code = seen_in(event.text)
@@ -485,11 +485,13 @@ def _kinds(events: Iterable[tuple[Log, Event]]) -> list[_Kind]:
     for pairs in found.values():
         # The launcher shows other logs' lines: where those are there, its own copies count for nothing.
         real = [pair for pair in pairs if not pair[0].merged or (pair[1].signature and pair[1].signature.link == "end")]
-        kinds.append(_Kind(sorted(real or pairs, key=lambda pair: _key(pair[0].at(pair[1].first), pair[1].first.line))))
+        kinds.append(
+            _Kind(sorted(real or pairs, key=lambda pair: _sort_key(pair[0].at(pair[1].first), pair[1].first.line)))
+        )
     return sorted(kinds, key=_by_time)
 
 
-def _key(t: float | None, line: int) -> tuple[bool, float, int]:
+def _sort_key(t: float | None, line: int) -> tuple[bool, float, int]:
     return t is None, t or 0.0, line
 
 
@@ -498,7 +500,7 @@ def _by_time(kind: _Kind) -> tuple[object, ...]:
     return t is None, t or 0.0, _ORDER[kind.link], kind.event.first.line
 
 
-def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
+def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
     failing = [kind for kind in candidates if not kind.mild and kind.link != "end"]
     others = [kind for kind in candidates if kind not in failing]
     times = [kind.first_t for kind in failing if kind.first_t is not None]
@@ -506,10 +508,10 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
     first = min(failing, key=_by_time, default=None)
     if first is not None and any(_was_ended(kind, first) for kind in others):
         # What fails while a job is being ended is no cause of it; what had kept it from moving before may be.
-        root = min((kind for kind in others if kind.mild or _was_ended(kind, first)), key=_weight)
+        root = min((kind for kind in others if kind.mild or _was_ended(kind, first)), key=_rank_of)
     else:
         near = [kind for kind in failing if begun is None or kind.first_t is None or kind.first_t <= begun + SLACK_S]
-        root = min(near or others, key=_weight)
+        root = min(near or others, key=_rank_of)
     passed = {root.name}
     while True:
         t = root.first_t
@@ -524,12 +526,12 @@ def _root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             and not _was_ended(root, kind)
         ]
         causes = [kind for kind in found if t is None or kind.first_t is None or kind.first_t <= t + SLACK_S]
-        if not causes and "*" in root.after and root.link != "end":
+        if not causes and "*" in root.after and root.link != "end" and not root.mild:
             # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
             causes = [kind for kind in found if kind.event.signature is not None]
         if not causes:
             return root
-        root = min(causes, key=_weight)
+        root = min(causes, key=_rank_of)
         passed.add(root.name)
 
 
@@ -543,7 +545,7 @@ def _was_ended(kind: _Kind, before: _Kind) -> bool:
     return kind.first_t is not None and before.first_t is not None and kind.first_t < before.first_t
 
 
-def _weight(kind: _Kind) -> tuple[object, ...]:
+def _rank_of(kind: _Kind) -> tuple[object, ...]:
     unknown = kind.event.signature is None
     t = kind.first_t
     return _ORDER[kind.link], kind.mild, unknown, t is None, t or 0.0, _RANK.get(kind.name, 0), kind.event.first.line
@@ -562,7 +564,7 @@ def _in_time(causes: list[Cause]) -> list[Cause]:
     return sorted(causes, key=lambda one: (one.first.t is None, one.first.t or 0.0, one.first.line))
 
 
-def _cause(kind: _Kind, logs: Sequence[Log]) -> Cause:
+def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
     pairs = kind.events
     event = next((event for _, event in pairs if event.fatal), kind.event)
     signature = event.signature
@@ -631,7 +633,7 @@ def _is_of_users(name: str) -> bool:
     return name in _OF_USERS
 
 
-def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
+def _add_notes(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
     """What the logs tell of the root beside its own line."""
     assert told.root is not None  # noqa: S101 - for the type checker
     half = told.root.name == CALLED_UNKNOWN and any(log.half_line and log.name == told.root.last.file for log in logs)
@@ -661,7 +663,7 @@ def _explain(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:
         told.root.notes.append(f"It was said by {ranks_in_words(sorted(root.event.ranks)).lower()}.")
     silent = root.name in ("connection-error", "connection-refused")
     engines = [log for log in logs if log.role == "inference" and not log.merged]
-    heard = _heard(engines)
+    heard = _last_heard_t(engines)
     late = heard is not None and root.last_t is not None and root.last_t - heard >= SLACK_S
     if silent and late and not any(event for log in engines for event in log.events):
         last = engines[-1]

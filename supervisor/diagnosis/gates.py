@@ -89,7 +89,7 @@ def steps(block: bytes, at: int, end: int) -> list[tuple[int, re.Match[bytes]]]:
 
 
 @cache
-def _near() -> int:
+def _longest_reach() -> int:
     return BEFORE + reach(SIGNATURES.signatures)
 
 
@@ -98,7 +98,7 @@ def end_of(raw: bytes) -> int:
 
     All of it counts where it is no plain text: progress bars hide where a message begins, JSON holds more.
     """
-    near = _near()
+    near = _longest_reach()
     if len(raw) <= near or not raw.isascii() or b"\r" in raw or b'{"' in raw[:BEFORE]:
         return len(raw)
     return near

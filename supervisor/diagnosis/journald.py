@@ -33,7 +33,7 @@ class Exported:
     def read(self, size: int) -> bytes:
         """About so many bytes; none at the end. Raises what reading the file does."""
         made = b""
-        while len(made) < size and (entry := self._entry()):
+        while len(made) < size and (entry := self._read_entry()):
             made += entry
         return made
 
@@ -42,20 +42,20 @@ class Exported:
     def close(self) -> None:
         self._file.close()
 
-    def _entry(self) -> bytes:
+    def _read_entry(self) -> bytes:
         first = self._file.readline(LONGEST)
         text = first.removeprefix(b"data: ").lstrip(b"\x1e")
         if text.rstrip() == b"{":
-            return self._pretty(first)
+            return self._read_pretty_json(first)
         if text.startswith(b"{"):
             try:
                 record = json.loads(text)
             except (ValueError, RecursionError):
                 return first
-            return _lines(record) + b"\n" if isinstance(record, dict) else first
-        return self._fields(first) if first else b""
+            return _lines_of_record(record) + b"\n" if isinstance(record, dict) else first
+        return self._fields_of_json(first) if first else b""
 
-    def _pretty(self, first: bytes) -> bytes:
+    def _read_pretty_json(self, first: bytes) -> bytes:
         lines = [first]
         while len(lines) < MOST_FIELDS and (line := self._file.readline(LONGEST)):
             lines.append(line)
@@ -63,12 +63,12 @@ class Exported:
                 break
         whole = b"".join(lines)
         try:
-            said = _lines(json.loads(whole.lstrip(b"\x1e")))
+            said = _lines_of_record(json.loads(whole.lstrip(b"\x1e")))
         except (ValueError, RecursionError):
             return whole
         return said + b"\n" * max(1, len(lines) - said.count(b"\n"))
 
-    def _fields(self, line: bytes) -> bytes:
+    def _fields_of_json(self, line: bytes) -> bytes:
         record: dict[str, Any] = {}
         ends = 0
         cut = False
@@ -88,17 +88,17 @@ class Exported:
                 ends += head.count(b"\n") + value.count(b"\n") + self._file.read(1).count(b"\n")
             record.setdefault(name.decode(errors="replace"), value)
             line = self._file.readline(LONGEST)
-        said = _lines(record)
+        said = _lines_of_record(record)
         return said if cut else said + b"\n" * max(1, ends - said.count(b"\n"))
 
 
-def _lines(record: dict[str, Any]) -> bytes:
-    message = _bytes(record.get("MESSAGE"))
-    who = _bytes(record.get("SYSLOG_IDENTIFIER") or record.get("_COMM")).replace(b" ", b"_") or b"unknown"
-    pid = _bytes(record.get("_PID") or record.get("SYSLOG_PID"))
-    host = _bytes(record.get("_HOSTNAME")) or b"localhost"
+def _lines_of_record(record: dict[str, Any]) -> bytes:
+    message = _field_as_bytes(record.get("MESSAGE"))
+    who = _field_as_bytes(record.get("SYSLOG_IDENTIFIER") or record.get("_COMM")).replace(b" ", b"_") or b"unknown"
+    pid = _field_as_bytes(record.get("_PID") or record.get("SYSLOG_PID"))
+    host = _field_as_bytes(record.get("_HOSTNAME")) or b"localhost"
     try:
-        at = datetime.fromtimestamp(int(_bytes(record.get("__REALTIME_TIMESTAMP"))) / 1e6).astimezone()
+        at = datetime.fromtimestamp(int(_field_as_bytes(record.get("__REALTIME_TIMESTAMP"))) / 1e6).astimezone()
         head = at.strftime("%Y-%m-%dT%H:%M:%S%z ").encode()
     except (ValueError, OverflowError, OSError):
         head = b""
@@ -106,12 +106,12 @@ def _lines(record: dict[str, Any]) -> bytes:
     return b"\n".join(head + line for line in message.split(b"\n"))
 
 
-def _bytes(value: object) -> bytes:
+def _field_as_bytes(value: object) -> bytes:
     """A field as it was: a text, bytes, a list of bytes as numbers, or several values, of which the first counts."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, list):
         if all(isinstance(one, int) and 0 <= one < 256 for one in value):
             return bytes(value)
-        return _bytes(value[0])
+        return _field_as_bytes(value[0])
     return value.encode(errors="replace") if isinstance(value, str) else b""

@@ -124,14 +124,14 @@ def parse(raw: bytes) -> Line:
     text = plain(raw[:LONGEST].decode(errors="replace")).lstrip("\ufffd").rstrip()
     stamp: Stamp | None = None
     if found := _HEADS[0].match(text):  # most lines of a run
-        return Line(found["level"], found["text"], _stamp(found))
+        return Line(found["level"], found["text"], _parse_stamp(found))
     if " across cluster]" in text:
         text = _REPEATED.sub("", text)
     for outer in _OUTER:
         if found := outer.match(text):
-            stamp = _stamp(found) or stamp
+            stamp = _parse_stamp(found) or stamp
             text = text[found.end() :]
-    if text.startswith("{") and (line := _json(text, stamp)) is not None:
+    if text.startswith("{") and (line := _read_json(text, stamp)) is not None:
         return line
     if "[" in text[:560] and (bar := _PROGRESS.match(text)) and bar.end() < len(text):
         text = text[bar.end() :]
@@ -153,11 +153,11 @@ def parse(raw: bytes) -> Line:
             text = text[found.end() :]
         if found := _GLOG.match(text):
             # Its head stays: what is known of such lines was written down with it.
-            level, stamp = _LETTERS[found["letter"]], _stamp(found) or stamp
+            level, stamp = _LETTERS[found["letter"]], _parse_stamp(found) or stamp
             break
         for head in _HEADS:
             if found := head.match(text):
-                level, stamp = _LETTERS.get(found["level"], found["level"]), _stamp(found) or stamp
+                level, stamp = _LETTERS.get(found["level"], found["level"]), _parse_stamp(found) or stamp
                 text = found["text"]
                 if head is _HEADS[1]:
                     role = role or "inference"
@@ -185,7 +185,7 @@ def _of_engine(who: str) -> bool:
     return who.startswith(("APIServer", "EngineCore", "ApiServer", "Worker_", "VllmWorker", "DPCoordinator"))
 
 
-def _json(text: str, stamp: Stamp | None) -> Line | None:
+def _read_json(text: str, stamp: Stamp | None) -> Line | None:
     """A line of prime-rl's JSON mode, or docker's own file format around another line."""
     try:
         record: Any = json.loads(text)
@@ -195,22 +195,22 @@ def _json(text: str, stamp: Stamp | None) -> Line | None:
         return None
     if isinstance(record.get("log"), str) and "stream" in record:
         inner = parse(record["log"].encode())
-        return inner if inner.stamp else Line(**{**vars(inner), "stamp": _iso(record.get("time")) or stamp})
+        return inner if inner.stamp else Line(**{**vars(inner), "stamp": _parse_iso_time(record.get("time")) or stamp})
     level = record.get("level") or record.get("levelname") or record.get("severity")
     message = record.get("message", record.get("msg", record.get("event")))
     if not isinstance(level, str) or not isinstance(message, str):
         return None
     exception = record.get("exception", record.get("exc_info", ""))
-    when = _iso(record.get("timestamp", record.get("time", record.get("ts")))) or stamp
+    when = _parse_iso_time(record.get("timestamp", record.get("time", record.get("ts")))) or stamp
     return Line(level.upper(), plain(message), when, exception=exception if isinstance(exception, str) else "")
 
 
-def _iso(value: object) -> Stamp | None:
+def _parse_iso_time(value: object) -> Stamp | None:
     found = re.match(rf"{_DATE}[T ]{_CLOCK}", value) if isinstance(value, str) else None
-    return _stamp(found) if found else None
+    return _parse_stamp(found) if found else None
 
 
-def _stamp(found: re.Match[str]) -> Stamp | None:
+def _parse_stamp(found: re.Match[str]) -> Stamp | None:
     groups = found.groupdict()
     if not groups.get("hour"):
         return None

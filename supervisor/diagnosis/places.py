@@ -112,18 +112,20 @@ def sources(path: Path) -> Sources:
             role, kernel = named(f"{path.parent.name}/{path.name}")
         return Sources([Source(str(path), (path,), role, kernel=kernel)])
     if (path / BUNDLE).is_file():
-        return Sources(_bundle(path), {"": _reason(path / BUNDLE)})
+        return Sources(_logs_of_bundle(path), {"": _reason_of_bundle(path / BUNDLE)})
     attempt = path if path.parent.name == "attempts" and path.name.isdigit() else None
     if attempt is not None or (path / "attempts").is_dir():
-        ours = _ours(path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None)
+        ours = _logs_of_own_attempts(
+            path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None
+        )
         if ours:
             state_dir = path if attempt is None else path.parent.parent
             orders = {f"attempt {number}": told for number, told in incidents.ending_orders(state_dir).items()}
-            return Sources(ours, _seen(state_dir), orders)
-    return _walked(path)
+            return Sources(ours, _reasons_by_attempt(state_dir), orders)
+    return _logs_below(path)
 
 
-def _ours(state_dir: Path, only: int | None) -> list[Source]:
+def _logs_of_own_attempts(state_dir: Path, only: int | None) -> list[Source]:
     """The logs of our own attempts, wherever they lie by now."""
     numbers = attempt_logs.attempts(state_dir) if only is None else [only]
     found = []
@@ -132,12 +134,12 @@ def _ours(state_dir: Path, only: int | None) -> list[Source]:
             role: Role | None = log.role if log.role in _ROLES else None  # type: ignore[assignment]
             if log.name.endswith(".jsonl"):
                 continue
-            name = _shown(log.pieces[-1], state_dir)
+            name = _relative_name(log.pieces[-1], state_dir)
             found.append(Source(name, log.pieces, role, f"attempt {number}"))
     return found
 
 
-def _seen(state_dir: Path) -> dict[str, str]:
+def _reasons_by_attempt(state_dir: Path) -> dict[str, str]:
     """What went wrong in each attempt, by the journal; nothing of those that were ended from outside."""
     try:
         told = incidents.told(state_dir)
@@ -149,7 +151,7 @@ def _seen(state_dir: Path) -> dict[str, str]:
 _ROLES: Final = frozenset({"launcher", "trainer", "orchestrator", "inference", "env", "job"})
 
 
-def _bundle(folder: Path) -> list[Source]:
+def _logs_of_bundle(folder: Path) -> list[Source]:
     """What an incident's evidence holds of logs: their ends, and the kernel's messages."""
     found = []
     for file in sorted(folder.iterdir()):
@@ -161,7 +163,7 @@ def _bundle(folder: Path) -> list[Source]:
     return found
 
 
-def _reason(bundle: Path) -> str:
+def _reason_of_bundle(bundle: Path) -> str:
     try:
         said = json.loads(bundle.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -170,15 +172,15 @@ def _reason(bundle: Path) -> str:
     return reason if isinstance(reason, str) else ""
 
 
-def _walked(root: Path) -> Sources:
+def _logs_below(root: Path) -> Sources:
     found: list[tuple[float, Source]] = []  # and when it was last written
     odd: dict[str, str] = {}  # what is passed over, and why
     seen: set[tuple[int, int]] = set()
 
-    def closed(error: OSError) -> None:
-        odd[_shown(Path(error.filename), root)] = error.strerror or "it cannot be opened"
+    def note_closed_folder(error: OSError) -> None:
+        odd[_relative_name(Path(error.filename), root)] = error.strerror or "it cannot be opened"
 
-    for folder, folders, files in os.walk(root, onerror=closed):
+    for folder, folders, files in os.walk(root, onerror=note_closed_folder):
         here = Path(folder)
         depth = len(here.relative_to(root).parts)
         folders[:] = sorted(one for one in folders if one not in _SKIPPED and depth < DEEPEST)
@@ -195,7 +197,7 @@ def _walked(root: Path) -> Sources:
                         one.kernel,
                     ),
                 )
-                for one in _bundle(here)
+                for one in _logs_of_bundle(here)
             ]
             folders[:] = []
             continue
@@ -206,10 +208,10 @@ def _walked(root: Path) -> Sources:
             try:
                 look = path.stat()
             except OSError as error:
-                odd[_shown(path, root)] = error.strerror or "it cannot be looked at"
+                odd[_relative_name(path, root)] = error.strerror or "it cannot be looked at"
                 continue
             if not stat.S_ISREG(look.st_mode):
-                odd[_shown(path, root)] = "a pipe" if stat.S_ISFIFO(look.st_mode) else "no plain file"
+                odd[_relative_name(path, root)] = "a pipe" if stat.S_ISFIFO(look.st_mode) else "no plain file"
                 continue
             if (look.st_dev, look.st_ino) in seen or look.st_size == 0:
                 continue
@@ -220,11 +222,11 @@ def _walked(root: Path) -> Sources:
             attempt = next(
                 (group for match in [_ATTEMPT.search(whole)] if match for group in match.groups() if group), ""
             )
-            found.append((look.st_mtime, Source(_shown(path, root), (path,), role, attempt, kernel)))
-    return _newest(found, root, odd)
+            found.append((look.st_mtime, Source(_relative_name(path, root), (path,), role, attempt, kernel)))
+    return _keep_newest(found, root, odd)
 
 
-def _newest(found: list[tuple[float, Source]], root: Path, odd: Mapping[str, str]) -> Sources:
+def _keep_newest(found: list[tuple[float, Source]], root: Path, odd: Mapping[str, str]) -> Sources:
     older = len(found) - MOST_FILES
     if older > 0:
         kept = {id(one) for _, one in sorted(found, key=lambda pair: pair[0])[older:]}
@@ -254,7 +256,7 @@ def named(name: str) -> tuple[Role | None, bool]:
     return None, False
 
 
-def _shown(path: Path, root: Path) -> str:
+def _relative_name(path: Path, root: Path) -> str:
     try:
         return path.relative_to(root).as_posix()
     except ValueError:
@@ -265,7 +267,7 @@ def _shown(path: Path, root: Path) -> str:
 def opened(source: Source, stdin: BinaryIO) -> Iterator[BinaryIO]:
     """Its bytes, unpacked, piece after piece. Raises OSError, also of what is no text (here or in ``read``)."""
     if not source.pieces:
-        yield _unpacked(stdin) if isinstance(stdin, BufferedReader) else stdin  # type: ignore[misc]  # as below
+        yield _unpack(stdin) if isinstance(stdin, BufferedReader) else stdin  # type: ignore[misc]  # as below
         return
     pieces = _Pieces(source.pieces)
     try:
@@ -286,7 +288,7 @@ class _Pieces:
             if self._file is None:
                 if not self._left:
                     return b""
-                self._file = _open(self._left.pop(0))
+                self._file = _open_file(self._left.pop(0))
             data = self._file.read1(size)  # what could be unpacked before a damaged place
             if data:
                 return data
@@ -298,16 +300,16 @@ class _Pieces:
             self._file = None
 
 
-def _open(path: Path) -> _Stream:
+def _open_file(path: Path) -> _Stream:
     file = path.open("rb")
     try:
-        return _unpacked(file)
+        return _unpack(file)
     except OSError:
         file.close()
         raise
 
 
-def _unpacked(file: BufferedReader) -> _Stream:
+def _unpack(file: BufferedReader) -> _Stream:
     start = file.peek()[:4096]  # seeks nothing: it may be a pipe
     if start.startswith(b"\x1f\x8b"):
         packed = gzip.GzipFile(fileobj=file)

@@ -76,9 +76,9 @@ class Ranks:
             self.named.add(int(found[1]))
         if found := _TORCHRUN.search(text[:600]):
             self.exits.setdefault(int(found[2]), int(found[1]))
-        self._torchrun(text)
+        self._feed_torchrun_summary(text)
 
-    def _torchrun(self, text: str) -> None:
+    def _feed_torchrun_summary(self, text: str) -> None:
         if _FIRST in text[:200]:
             self._summary, self._rank = 12, None
             return
@@ -114,14 +114,13 @@ class Ranks:
         """The ranks that the others waited for, and a sentence on how that is known; "" where nothing is told."""
         if self.first is not None and self.first[1] not in _STOPPED:
             rank, code = self.first
-            return [
-                rank
-            ], f"Rank {rank} was the first to fail, with {_code(code)} (torchrun); the others only followed."
+            how = _exit_code_in_words(code)
+            return [rank], f"Rank {rank} was the first to fail, with {how} (torchrun); the others only followed."
         died = sorted(rank for rank, code in self.exits.items() if code not in (*_STOPPED, 0))
         if died and len(died) < max(len(self.seen), 2):
             which = ranks_in_words(died)
-            codes = _code(self.exits[died[0]])
-            return died, f"{which} ended first, with {codes}; the others waited for {_them(died)}."
+            codes = _exit_code_in_words(self.exits[died[0]])
+            return died, f"{which} ended first, with {codes}; the others waited for {_ranks_as_object(died)}."
         if not self.timed_out:
             return [], ""
         silent = sorted(self.seen - set(self.timed_out))
@@ -131,7 +130,7 @@ class Ranks:
         if silent:
             return silent, (
                 f"{waited}; {ranks_in_words(silent, small=True)} did not time out there: the others waited for "
-                f"{_them(silent)}."
+                f"{_ranks_as_object(silent)}."
             )
         for group, numbers in sorted(self.enqueued.items()):
             least, most = min(numbers.values()), max(numbers.values())
@@ -139,27 +138,27 @@ class Ranks:
             if least < most and len(behind) < len(numbers):
                 return behind, (
                     f"{ranks_in_words(behind)} had started {least} operations of group {group} and the others {most}: "
-                    f"the others waited for {_them(behind)}."
+                    f"the others waited for {_ranks_as_object(behind)}."
                 )
         if len(operations) > 1:
             least_number = operations[0][0]
             behind = sorted(rank for rank, (number, _) in self.timed_out.items() if number == least_number)
             if len(behind) < len(self.timed_out):
                 return behind, f"{ranks_in_words(behind)} stood at operation {least_number}, behind the others."
-        unheard = self._unheard()
+        unheard = self._silent_ranks()
         if unheard and len(unheard) < len(self.timed_out):
             return unheard, (
                 f"{waited}; nothing of {ranks_in_words(unheard, small=True)} is in these logs: if none is missing, "
-                f"the others waited for {_them(unheard)}."
+                f"the others waited for {_ranks_as_object(unheard)}."
             )
         if len(self.timed_out) == 1 or unheard:
-            return [], f"{waited}. The other ranks' logs would say whom {_they(self.timed_out)} waited for."
+            return [], f"{waited}. The other ranks' logs would say whom {_ranks_as_subject(self.timed_out)} waited for."
         return [], (
             f"All {len(self.timed_out)} ranks{'' if self.world else ' in these logs'} timed out in the same operation "
             f"({kind} number {number}): rather the link between them, or a GPU, than one rank's program."
         )
 
-    def _unheard(self) -> list[int]:
+    def _silent_ranks(self) -> list[int]:
         """Ranks that there must be, and that say nothing."""
         return sorted(set(range(min(self.world or max(self.seen) + 1, MOST))) - self.seen)
 
@@ -175,14 +174,14 @@ def ranks_in_words(ranks: list[int], *, small: bool = False) -> str:
     return words[0].lower() + words[1:] if small else words
 
 
-def _them(ranks: Sized) -> str:
+def _ranks_as_object(ranks: Sized) -> str:
     return "it" if len(ranks) == 1 else "them"
 
 
-def _they(ranks: Sized) -> str:
+def _ranks_as_subject(ranks: Sized) -> str:
     return "it" if len(ranks) == 1 else "they"
 
 
-def _code(code: int) -> str:
+def _exit_code_in_words(code: int) -> str:
     signals = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -6: "SIGABRT", -15: "SIGTERM", -4: "SIGILL", -8: "SIGFPE"}
     return f"{signals[code]} (exit code {code})" if code in signals else f"exit code {code}"

@@ -134,7 +134,7 @@ def _is_cut(raised: Raised | None, number: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _known(roles: tuple[Role, ...], message: str, frame: str) -> Signature | None:
+def _match_roles(roles: tuple[Role, ...], message: str, frame: str) -> Signature | None:
     """The first signature that a message has in any of these roles. A storm says one thing many times: it is kept."""
     for role in roles:
         found = SIGNATURES.match(role, message, diagnosing=True, frame=frame)
@@ -143,7 +143,7 @@ def _known(roles: tuple[Role, ...], message: str, frame: str) -> Signature | Non
     return None
 
 
-def _begun(block: bytes) -> list[bytes]:
+def _first_bytes(block: bytes) -> list[bytes]:
     return block.split(b"\n", BEGUN + 1)[1 : BEGUN + 1]
 
 
@@ -164,7 +164,7 @@ def _line_at(block: bytes, start: int, end: int) -> bytes:
     return block[start : found if found >= 0 else end]
 
 
-def _few(steps: list[tuple[int, re.Match[bytes]]]) -> list[tuple[int, re.Match[bytes]]]:
+def _sample_steps(steps: list[tuple[int, re.Match[bytes]]]) -> list[tuple[int, re.Match[bytes]]]:
     """Of very many some of all and the last: what is asked of steps is whether a handful came after something."""
     if len(steps) <= MOST_STEPS:
         return steps
@@ -181,9 +181,9 @@ class _Scan:
         self._before: Sequence[bytes] = ()  # the last lines before the block that is being read
         self._text = b""  # that block
         self._end_at = 0  # where in it the present line ends
-        self._begin(name, role, 0)
+        self._begin_log(name, role, 0)
 
-    def _begin(self, name: str, role: Role | None, line: int) -> None:
+    def _begin_log(self, name: str, role: Role | None, line: int) -> None:
         merged = role in (None, "launcher")
         self.log = Log(name, role, self._attempt, merged, kernel=self._kernel)
         self.log.before = line
@@ -211,23 +211,23 @@ class _Scan:
         around: re.Pattern[bytes] | None = None
         for block in blocks(stream, lambda: self.log, progress):
             if self._number == 0:
-                around = wrapper(_begun(block))
+                around = wrapper(_first_bytes(block))
                 self._guess_role(block)
             if around is not None:
                 block = re.sub(rb"\n(?:%b)" % around.pattern, b"\n", block)
             if self._stamp is None:
-                self._look_at_times(_begun(block))
+                self._look_at_times(_first_bytes(block))
             self._before = self._last_lines()[1]
             self._text, self._end_at = block, 0
-            self._block(block)
+            self._read_block(block)
             self._end_at = len(block)
             self._note_time(self._ordinary)
-        self._end()
+        self._end_log()
         return [log for log in self._done if log.lines]
 
     # ------------------------------------------------------------ a block: what is looked at, and what is passed over
 
-    def _block(self, block: bytes) -> None:
+    def _read_block(self, block: bytes) -> None:
         """``block`` begins with a line end: each line is known by the one before it."""
         search, other = gates.gate().search, gates.OTHER_LINE.search
         at, size = 0, len(block)
@@ -264,14 +264,14 @@ class _Scan:
             return
         for part in raw.split(b"\r") if b"\r" in raw else (raw,):
             if part:
-                self._line(part)
+                self._read_line(part)
 
     def _is_ordinary(self, raw: bytes) -> None:
         self._lives += 1
         self._ordinary = raw
         self._growing = []
         if self._stalled is not None and (found := gates.WORKS.match(raw)):
-            self._works(int(found[1] or found[2] or 0))
+            self._note_engine_works(int(found[1] or found[2] or 0))
 
     def _pass_over(self, block: bytes, at: int, end: int) -> None:
         """Lines without any word, from one line end to another one."""
@@ -280,36 +280,36 @@ class _Scan:
             self._lives += len(gates.ORDINARY_LINE.findall(block, at, end))
         if self._stalled is not None:
             for found in gates.WORKS_LINE.finditer(block, at, end):
-                self._works(int(found[1] or found[2] or 0))
+                self._note_engine_works(int(found[1] or found[2] or 0))
         if self._growing:
             self._growing = []  # all of them are ordinary, then
         counted, looked_at = at, 0
-        for place, found in _few(list(gates.steps(block, at, end))):
+        for place, found in _sample_steps(list(gates.steps(block, at, end))):
             start = block.rfind(b"\n", at, found.start()) + 1
             self._number += block.count(b"\n", counted, start)
             counted = start
             raw = _line_at(block, start, end)
             passed, looked_at = place - looked_at - 1, place
             if gates.ORDINARY.match(raw):
-                self._line(raw)
+                self._read_line(raw)
             elif not found[0].startswith(b"Step"):
                 self._steps_of_job().count += max(0, passed)
-                self._line(raw.rpartition(b"\r")[2] or raw)
+                self._read_line(raw.rpartition(b"\r")[2] or raw)
         self._number = number + block.count(b"\n", at, end)
         self._ordinary = _last_ordinary(block, at, end) or self._ordinary
 
-    def _end(self) -> None:
+    def _end_log(self) -> None:
         log = self.log
         log.lines = self._number - self._zero
         if self._ordinary:
             line = parse(self._ordinary)
-            self._note(line)
+            self._note_time_of(line)
             log.last_ordinary = line.text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
         log.cut = self._tracebacks.unfinished(self._number - log.half_line)
         if not (log.events or log.cut or self._serves):
             self._look_at_last_words()
-        log.final = self._final()
+        log.final = self._find_final_error()
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -362,11 +362,11 @@ class _Scan:
                     return
                 if self._are_last_words(number):
                     self._number, self._growing = number, []
-                    self._raised(line, raised)
+                    self._add_exception(line, raised)
                     self._number = end
                 return
 
-    def _final(self) -> Event | None:
+    def _find_final_error(self) -> Event | None:
         """The error with which the log ends, whatever it is: only words of an end stand behind it.
 
         It counts where nothing else explains the end. Of several in a row the last exception is it, else the first.
@@ -460,12 +460,12 @@ class _Scan:
     def _look_at_times(self, parts: Sequence[bytes]) -> None:
         for raw in parts:
             if (line := parse(raw)).stamp is not None:
-                self._note(line)
+                self._note_time_of(line)
                 return
 
     def _note_time(self, raw: bytes) -> None:
         if raw and raw is not self._noted:
-            self._note(parse(raw))
+            self._note_time_of(parse(raw))
             self._noted = raw
 
     def _line_before(self) -> bytes:
@@ -476,7 +476,7 @@ class _Scan:
         before = self._text[self._text.rfind(b"\n", 0, max(0, end)) + 1 : max(0, end)]
         return before if before and parse(before).stamp is not None else b""
 
-    def _note(self, line: Line) -> None:
+    def _note_time_of(self, line: Line) -> None:
         if line.stamp is None:
             return
         self._stamp = line
@@ -490,51 +490,51 @@ class _Scan:
 
     # ------------------------------------------------------------ one line
 
-    def _works(self, engine: int) -> None:
+    def _note_engine_works(self, engine: int) -> None:
         """An engine that was said to stand still goes on."""
         if self._stalled is not None and self._stalled[1] == engine:
             self._stalled[0].over, self._stalled = True, None
 
-    def _line(self, raw: bytes) -> None:
+    def _read_line(self, raw: bytes) -> None:
         line = parse(raw)
         text = line.text
         if text.startswith("==> ") and text.endswith(" <=="):
-            self._section(text[4:-4].strip())
+            self._begin_section(text[4:-4].strip())
             return
         if line.stamp is None:
             self._note_time(self._line_before() or self._ordinary)  # of the last line that had one
-        self._note(line)
+        self._note_time_of(line)
         self.log.ranks.see(line.rank)
         if line.level in ("INFO", "DEBUG", "SUCCESS", "TRACE"):
-            self._progress(line)
+            self._read_progress(line)
             return
         message = text.strip()
         in_traceback = line.key in self._tracebacks
         raised = self._tracebacks.feed(line.key, self._number, text)
         if raised is not None:
-            self._raised(line, raised)
+            self._add_exception(line, raised)
             return
         for one in line.exception.splitlines():
             if (raised := self._tracebacks.feed("json", self._number, one)) is not None:
-                self._raised(line, raised)
-        self._grow(line, message)
+                self._add_exception(line, raised)
+        self._grow_event(line, message)
         if not message or (in_traceback and text[:1] in " \t\u2502|>"):
             return  # a line of a program, not what it says
         self.log.ranks.feed(message)
         if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
             return
-        if (signature := self._match(line, message)) is not None:
+        if (signature := self._match_signature(line, message)) is not None:
             if "*" in signature.after and not self.log.events:
                 self._look_back()
-            event = self._seen(signature, line, message)
+            event = self._add_event(signature, line, message)
             if line.level is None and is_exception(message):
                 event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
-            self.log.complaint = message[:SHOWN], self._place()
+            self.log.complaint = message[:SHOWN], self._place_now()
         elif line.level is None and _PLAIN_STEP.match(message):
-            self._step("job", self._steps_of_job().count + 1)
+            self._add_step("job", self._steps_of_job().count + 1)
         elif line.level is None and message.startswith(_JOB_DONE):
-            self.log.finishes.append(("job", self._place()))
+            self.log.finishes.append(("job", self._place_now()))
 
     def _look_back(self) -> None:
         """Something failed, and nothing told why: an exception just above whose traceback is not there may."""
@@ -546,28 +546,28 @@ class _Scan:
                 return
             message = line.text.strip()
             if (raised := bare(message, before + place)) is not None:
-                signature = self._match(line, message)
+                signature = self._match_signature(line, message)
                 if signature is None or not signature.mild:
                     self._number = before + place
-                    self._raised(line, raised)
+                    self._add_exception(line, raised)
                     self._number, self._growing = number, []
                 return
 
-    def _section(self, name: str) -> None:
+    def _begin_section(self, name: str) -> None:
         """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
         role, kernel = named(name)
         number = self._number
         self._number -= 1
         self._end_at = self._text.rfind(b"\n", 0, self._end_at)
-        self._end()
+        self._end_log()
         self._number = number
         self._kernel = kernel
         before = self.log
-        self._begin(f"{self._whole} ({name})", role, number)
+        self._begin_log(f"{self._whole} ({name})", role, number)
         if not before.lines:  # it began with the name: what was read is this log's
             self.log.bytes, self.log.half_line = before.bytes, before.half_line
 
-    def _progress(self, line: Line) -> None:
+    def _read_progress(self, line: Line) -> None:
         message = line.text.strip()
         role = self._role_of(line)
         if role in (None, "launcher", "inference") and _STARTS["inference"].match(message):
@@ -587,17 +587,17 @@ class _Scan:
             facts = parse_line(one, told)
             for fact in facts:
                 if isinstance(fact, StepDone):
-                    self._step(fact.role, fact.step)
+                    self._add_step(fact.role, fact.step)
                 elif isinstance(fact, FinishSeen):
-                    self.log.finishes.append((fact.role, self._place()))
+                    self.log.finishes.append((fact.role, self._place_now()))
                 elif isinstance(fact, PhaseSeen) and message.startswith("Resuming"):
                     self._resuming = fact.step
                 elif isinstance(fact, FreshStartSeen):
                     self._resuming = None
             if facts:
                 return
-        if (signature := self._match(line, message)) is not None and signature.quiet:
-            event = self._seen(signature, line, message)
+        if (signature := self._match_signature(line, message)) is not None and signature.quiet:
+            event = self._add_event(signature, line, message)
             if signature.name == "engine-stalled":
                 of_engine = gates.CORE.match(line.key.encode())
                 self._stalled = event, int(of_engine[1] or 0) if of_engine else 0
@@ -606,8 +606,8 @@ class _Scan:
         """Of a trainer of another kind: they are counted."""
         return self.log.steps.get("job", Steps())
 
-    def _step(self, role: Role, number: int) -> None:
-        self.log.steps.setdefault(role, Steps()).add(self._place(), number)
+    def _add_step(self, role: Role, number: int) -> None:
+        self.log.steps.setdefault(role, Steps()).add(self._place_now(), number)
         self._resuming = None
 
     # ------------------------------------------------------------ errors
@@ -616,7 +616,7 @@ class _Scan:
         role = self.log.role
         return line.role or role if role in (None, "launcher") else role
 
-    def _match(self, line: Line, message: str, frame: str = "") -> Signature | None:
+    def _match_signature(self, line: Line, message: str, frame: str = "") -> Signature | None:
         role = self._role_of(line)
         if self.log.kernel:
             roles: tuple[Role, ...] = ("job",)
@@ -626,12 +626,12 @@ class _Scan:
             roles = (role,)
         else:
             roles = (role, "job")
-        return _known(roles, message[:MATCHED], frame)
+        return _match_roles(roles, message[:MATCHED], frame)
 
-    def _raised(self, line: Line, raised: Raised) -> None:
+    def _add_exception(self, line: Line, raised: Raised) -> None:
         frame = raised.last.path if raised.last else ""
-        signature = self._match(line, raised.text, frame)
-        event = self._seen(signature, line, raised.text, raised.type if signature is None else "")
+        signature = self._match_signature(line, raised.text, frame)
+        event = self._add_event(signature, line, raised.text, raised.type if signature is None else "")
         place = raised.place
         if event.raised is None or (event.raised.place is None and place is not None):
             event.raised = raised
@@ -650,13 +650,13 @@ class _Scan:
                 if one.raised is before:
                     one.raised = replace(before, own=raised.own)
 
-    def _seen(self, signature: Signature | None, line: Line, message: str, name: str = "") -> Event:
+    def _add_event(self, signature: Signature | None, line: Line, message: str, name: str = "") -> Event:
         key = signature.name if signature else name
         code = seen_in(message)
         if code is not None:
             key = f"{key} {code[0]}"
         role = self._role_of(line)
-        place = self._place()
+        place = self._place_now()
         old = self._open.get((key, role))
         again = old is not None and not self._is_new_story(old, place)
         if not again and len(self.log.events) >= MOST_EVENTS:
@@ -693,7 +693,7 @@ class _Scan:
             return True
         return place.t is not None and old.last.t is not None and place.t - old.last.t > GAP_S
 
-    def _grow(self, line: Line, message: str) -> None:
+    def _grow_event(self, line: Line, message: str) -> None:
         """The lines after an error's own: what a configuration error is about stands there."""
         left = []
         for event, key in self._growing:
@@ -709,5 +709,5 @@ class _Scan:
                 left.append((event, key))
         self._growing = left
 
-    def _place(self) -> Place:
+    def _place_now(self) -> Place:
         return Place(self.log.name, self._number, self._t, self._shown)

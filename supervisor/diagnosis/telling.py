@@ -28,16 +28,16 @@ def text(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str
     """
     lines: list[str] = []
     *earlier, last = found
-    lines += _one(last)
+    lines += _tell_attempt(last)
     told = [one for one in earlier if one.root is not None or one.seen or one.outcome == "finished"]
     if told:
         lines += ["", "Earlier attempts:"]
-        lines += [_short(one) for one in told[-MOST_OTHERS:]]
-    lines += ["", _read(logs)]
+        lines += [_tell_briefly(one) for one in told[-MOST_OTHERS:]]
+    lines += ["", _tell_what_was_read(logs)]
     lines += [f"Not all of {log.name} could be read: {log.trouble}." for log in logs if log.trouble]
     if last.root is not None and last.root.name != CALLED_UNKNOWN:
         lines += [f"{log.name} was cut inside its last error: {log.cut}." for log in logs if log.cut]
-    return "\n".join(part for line in [*lines, *left_out] for part in _folded(line, columns))
+    return "\n".join(part for line in [*lines, *left_out] for part in _fold_line(line, columns))
 
 
 class _Sentence(str):
@@ -46,7 +46,7 @@ class _Sentence(str):
     __slots__ = ()
 
 
-def _folded(line: str, columns: int) -> list[str]:
+def _fold_line(line: str, columns: int) -> list[str]:
     """A line as it is shown, broken between words; ``columns``: 0 for a file or a pipe."""
     width = min(WIDTH, columns or WIDTH) if isinstance(line, _Sentence) or columns else len(line)
     if len(line) <= width or not line.strip():
@@ -61,50 +61,50 @@ def _folded(line: str, columns: int) -> list[str]:
 
 def headline(root: Cause) -> str:
     """What went wrong, in one line, with the job's own."""
-    return f"{root.name}: {_cut(root.text)}"
+    return f"{root.name}: {_cut_text(root.text)}"
 
 
-def _one(told: Diagnosis) -> list[str]:
+def _tell_attempt(told: Diagnosis) -> list[str]:
     where = f"{told.attempt}: " if told.attempt else ""
     step = f" after step {told.step}" if told.step is not None else ""
     if told.outcome == "finished":
         lines = [f"{where}The run finished{step} ({told.finish}). Nothing needs to be done."]
-        return lines + _others("On the way it met, and survived:", told.survived)
+        return lines + _tell_others("On the way it met, and survived:", told.survived)
     cut = next((log for log in told.logs if log.cut), None)
     if cut is not None and (told.root is None or told.root.name == CALLED_UNKNOWN):
         lines = [f"{where}{cut.name} was cut inside its last error{step}, and the line that names it is not there."]
-        lines += _wrapped(f"{cut.cut[0].upper()}{cut.cut[1:]}. Get the rest of the log, and ask again.", "  ")
-        lines += _wrapped(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
-        return lines + _others("On the way it met, and survived:", told.survived)
+        lines += _wrap_text(f"{cut.cut[0].upper()}{cut.cut[1:]}. Get the rest of the log, and ask again.", "  ")
+        lines += _wrap_text(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
+        return lines + _tell_others("On the way it met, and survived:", told.survived)
     if told.root is None:
         lines = [f"{where}Nothing here says {'why it failed' if told.seen else 'that anything failed'}{step}."]
-        lines += _wrapped(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
-        lines += _wrapped(_no_reason(told), "  ")
-        return lines + _others("On the way it met, and survived:", told.survived)
+        lines += _wrap_text(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
+        lines += _wrap_text(_no_reason(told), "  ")
+        return lines + _tell_others("On the way it met, and survived:", told.survived)
     if told.root.name == ENDED:
-        return _ended(told, told.root, where, step)
+        return _tell_end(told, told.root, where, step)
     root = told.root
-    name = f"{_called(root)} (unknown)" if root.name == CALLED_UNKNOWN else root.name
+    name = f"{_name_with_code(root)} (unknown)" if root.name == CALLED_UNKNOWN else root.name
     lines = [f"{where}Root cause{step}: {name}"]
-    lines += _wrapped(root.sentence, "  ")
-    lines += ["", *_line(root, "  ")]
+    lines += _wrap_text(root.sentence, "  ")
+    lines += ["", *_tell_cause(root, "  ")]
     lines += [f"  raised at: {root.own}"] if root.own else []
     lines += [f"  it began as: {root.began}"] if root.began else []
     for note in root.notes:
-        lines += _wrapped(note, "  ")
-    lines += ["", *_wrapped(f"Remedy: {root.remedy}", "  "), f"  {KINDS[root.kind if told.named else 'unknown']}"]
-    lines += _wrapped(f"Source: {root.source}", "  ") if root.source else []
+        lines += _wrap_text(note, "  ")
+    lines += ["", *_wrap_text(f"Remedy: {root.remedy}", "  "), f"  {KINDS[root.kind if told.named else 'unknown']}"]
+    lines += _wrap_text(f"Source: {root.source}", "  ") if root.source else []
     if told.cascade:
         lines += ["", "What came with it or followed:"]
         for number, one in enumerate(told.cascade[:12], 1):
-            lines.append(f"  {number}. {_told(one)}")
+            lines.append(f"  {number}. {_cause_and_place(one)}")
             lines += [f"     raised at: {one.own}"] if one.own else []
         if len(told.cascade) > 12:
             lines.append(f"  and {len(told.cascade) - 12} more (--json lists them)")
-    return lines + _others("Seen before, and survived:", told.survived)
+    return lines + _tell_others("Seen before, and survived:", told.survived)
 
 
-def _ended(told: Diagnosis, root: Cause, where: str, step: str) -> list[str]:
+def _tell_end(told: Diagnosis, root: Cause, where: str, step: str) -> list[str]:
     """The job was told to stop, which is no failure."""
     others = [one for one in told.survived if one.name != ENDED]
     failed = "" if told.cascade else " Nothing in its logs failed before that."
@@ -112,23 +112,23 @@ def _ended(told: Diagnosis, root: Cause, where: str, step: str) -> list[str]:
         order = told.order[0].upper() + told.order[1:]
         return [
             f"{where}The job was stopped on purpose{step}.{failed}",
-            *_wrapped(f"{order} The run can go on from its last good step.", "  "),
-            *_others("On the way it met, and survived:", others),
+            *_wrap_text(f"{order} The run can go on from its last good step.", "  "),
+            *_tell_others("On the way it met, and survived:", others),
         ]
-    lines = [f"{where}The job was told to stop{step} ({root.name}).{failed}", *_wrapped(root.sentence, "  ")]
-    lines += ["", *_line(root, "  "), *(part for note in root.notes for part in _wrapped(note, "  "))]
-    lines += ["", *_wrapped(f"Next: {root.remedy}", "  ")]
+    lines = [f"{where}The job was told to stop{step} ({root.name}).{failed}", *_wrap_text(root.sentence, "  ")]
+    lines += ["", *_tell_cause(root, "  "), *(part for note in root.notes for part in _wrap_text(note, "  "))]
+    lines += ["", *_wrap_text(f"Next: {root.remedy}", "  ")]
     if told.cascade:
         lines += ["", "What came with it or followed:"]
-        lines += [f"  {number}. {_told(one)}" for number, one in enumerate(told.cascade[:MOST_OTHERS], 1)]
-    return lines + _others("On the way it met, and survived:", others)
+        lines += [f"  {number}. {_cause_and_place(one)}" for number, one in enumerate(told.cascade[:MOST_OTHERS], 1)]
+    return lines + _tell_others("On the way it met, and survived:", others)
 
 
-def _others(title: str, causes: Sequence[Cause]) -> list[str]:
+def _tell_others(title: str, causes: Sequence[Cause]) -> list[str]:
     if not causes:
         return []
     more = len(causes) - MOST_OTHERS
-    lines = ["", title, *(f"  - {_told(one)}" for one in causes[:MOST_OTHERS])]
+    lines = ["", title, *(f"  - {_cause_and_place(one)}" for one in causes[:MOST_OTHERS])]
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
@@ -137,7 +137,7 @@ def _no_reason(told: Diagnosis) -> str:
     complaints = [(log, *log.complaint) for log in told.logs if log.complaint is not None]
     if complaints:
         _, message, place = max(complaints, key=lambda one: log_time(one[0], one[2]))
-        return f"The last line at the level of an error is none of the known ones: {_cut(message)!r} ({place})."
+        return f"The last line at the level of an error is none of the known ones: {_cut_text(message)!r} ({place})."
     if last is None:
         return "No line in it is of a format that is known here; errors were looked for all the same."
     at = f" at {last.last_shown}" if last.last_shown else ""
@@ -155,33 +155,33 @@ def log_time(log: Log, place: Place) -> float:
     return log.at(place) or 0.0
 
 
-def _line(cause: Cause, indent: str) -> list[str]:
+def _tell_cause(cause: Cause, indent: str) -> list[str]:
     at = f"  {cause.first.shown}" if cause.first.shown else ""
-    lines = [f"{indent}{cause.first}{at}", f"{indent}  {_cut(cause.text)}"]
-    return lines + [f"{indent}  {_cut(one)}" for one in cause.more]
+    lines = [f"{indent}{cause.first}{at}", f"{indent}  {_cut_text(cause.text)}"]
+    return lines + [f"{indent}  {_cut_text(one)}" for one in cause.more]
 
 
-def _called(cause: Cause) -> str:
+def _name_with_code(cause: Cause) -> str:
     return cause.text.partition(":")[0] if is_exception(cause.text) else "an error"
 
 
-def _told(cause: Cause) -> str:
+def _cause_and_place(cause: Cause) -> str:
     times = (
-        f"{cause.count} times, {cause.first} to {_end(cause.first, cause.last)}"
+        f"{cause.count} times, {cause.first} to {_range_in_words(cause.first, cause.last)}"
         if cause.count > 1
         else str(cause.first)
     )
     at = f", {cause.first.shown}" if cause.first.shown else ""
-    name = _called(cause) if cause.name == CALLED_UNKNOWN else cause.name
-    sentence = f"({_cut(cause.text, 120)})" if cause.name == CALLED_UNKNOWN else cause.sentence
+    name = _name_with_code(cause) if cause.name == CALLED_UNKNOWN else cause.name
+    sentence = f"({_cut_text(cause.text, 120)})" if cause.name == CALLED_UNKNOWN else cause.sentence
     return f"{name}: {sentence} [{times}{at}]"
 
 
-def _end(first: Place, last: Place) -> str:
+def _range_in_words(first: Place, last: Place) -> str:
     return f":{last.line}" if last.file == first.file else str(last)
 
 
-def _short(told: Diagnosis) -> str:
+def _tell_briefly(told: Diagnosis) -> str:
     name = told.attempt or "the one before"
     if told.root is None and told.seen and told.outcome != "finished":
         return f"  - {name}: its logs name no cause. What was seen from outside: {told.seen}"
@@ -192,17 +192,17 @@ def _short(told: Diagnosis) -> str:
     return f"  - {name}: {told.root.name}. {told.root.sentence} [{told.root.first}]"
 
 
-def _read(logs: Sequence[Log]) -> str:
+def _tell_what_was_read(logs: Sequence[Log]) -> str:
     count = len({log.name.partition(" (")[0] for log in logs})
     lines, read = sum(log.lines for log in logs), sum(log.bytes for log in logs)
     return f"Read: {count} log{'s' if count != 1 else ''}, {lines} line{'s' if lines != 1 else ''}, {size(read)}."
 
 
-def _cut(text_: str, most: int = SHOWN) -> str:
+def _cut_text(text_: str, most: int = SHOWN) -> str:
     return text_ if len(text_) <= most else f"{text_[: most - 3]}..."
 
 
-def _wrapped(text_: str, indent: str) -> list[str]:
+def _wrap_text(text_: str, indent: str) -> list[str]:
     return [_Sentence(indent + text_)]
 
 
@@ -211,7 +211,7 @@ def _wrapped(text_: str, indent: str) -> list[str]:
 
 def as_json(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[str] = ()) -> dict[str, Any]:
     """All of it. The last attempt's stands at the top, too."""
-    attempts = [_diagnosis(one) for one in found]
+    attempts = [_diagnosis_as_json(one) for one in found]
     return {
         **attempts[-1],
         "attempts": attempts,
@@ -230,25 +230,25 @@ def as_json(found: Sequence[Diagnosis], logs: Sequence[Log], left_out: Sequence[
     }
 
 
-def _diagnosis(told: Diagnosis) -> dict[str, Any]:
+def _diagnosis_as_json(told: Diagnosis) -> dict[str, Any]:
     return {
         "attempt": told.attempt or None,
         "outcome": told.outcome,
         "named": told.named,
         "step": told.step,
-        "root": _cause(told.root) if told.root else None,
+        "root": _cause_as_json(told.root) if told.root else None,
         "seen": told.seen or None,
         "order": told.order or None,
-        "cascade": _causes(told.cascade),
-        "survived": _causes(told.survived),
+        "cascade": _causes_as_json(told.cascade),
+        "survived": _causes_as_json(told.survived),
     }
 
 
-def _causes(causes: Iterable[Cause]) -> list[dict[str, Any]]:
-    return [_cause(one) for one in causes]
+def _causes_as_json(causes: Iterable[Cause]) -> list[dict[str, Any]]:
+    return [_cause_as_json(one) for one in causes]
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
+def _cause_as_json(cause: Cause) -> dict[str, Any]:
     return {
         "name": cause.name,
         "sentence": cause.sentence,
@@ -257,8 +257,8 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "source": cause.source,
         "text": cause.text,
         "more": list(cause.more),
-        "first": _place(cause.first),
-        "last": _place(cause.last),
+        "first": _place_as_json(cause.first),
+        "last": _place_as_json(cause.last),
         "count": cause.count,
         "roles": list(cause.roles),
         "own_frame": str(cause.own) if cause.own else None,
@@ -267,5 +267,5 @@ def _cause(cause: Cause) -> dict[str, Any]:
     }
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place_as_json(place: Place) -> dict[str, Any]:
     return {"file": place.file, "line": place.line, "time": place.shown or None}

@@ -145,7 +145,7 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
     kind = table.get("kind")
     if kind not in ("deterministic", "transient"):
         raise SignatureError(f'{where} has kind {kind!r}: say "deterministic" or "transient".')
-    roles = _texts(table.get("roles", []), f"{where}: roles")
+    roles = _parse_texts(table.get("roles", []), f"{where}: roles")
     if strange := sorted(set(roles) - _ROLES):
         raise SignatureError(f"{where} names the roles {', '.join(strange)}: use some of {', '.join(sorted(_ROLES))}.")
     texts = {key: table.get(key) for key in _TEXTS}
@@ -154,7 +154,7 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
             raise SignatureError(f"{where} has no {key}: write one, people will read it.")
         if key != "source" and not text.endswith("."):
             raise SignatureError(f"{where}: its {key} does not end with a full stop: {text!r}.")
-    examples = _examples(table.get("examples", []), f"{where}: examples")
+    examples = _parse_examples(table.get("examples", []), f"{where}: examples")
     if not examples:
         raise SignatureError(f"{where} has no example: give a line that it matches, as it was seen.")
     link, frame = table.get("link", "cause"), table.get("frame", "")
@@ -168,10 +168,10 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
         raise SignatureError(
             f'{where}: frame is a text, only is "diagnose", mild and quiet are true, or they are left out.'
         )
-    patterns = _texts(table.get("pattern", []), f"{where}: pattern")
+    patterns = _parse_texts(table.get("pattern", []), f"{where}: pattern")
     return Signature(
         name,
-        _compiled(patterns, where),
+        _compile_patterns(patterns, where),
         _words_of_all(patterns, where),
         frozenset(roles),  # type: ignore[arg-type]  # checked against the roles above
         str(texts["sentence"]),
@@ -179,10 +179,10 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
         "deterministic" if kind == "deterministic" else "transient",
         str(texts["source"]),
         examples,
-        _examples(table.get("others", []), f"{where}: others"),
+        _parse_examples(table.get("others", []), f"{where}: others"),
         link,  # type: ignore[arg-type]  # a link, checked above
-        frozenset(_texts(table.get("after", []), f"{where}: after")),
-        frozenset(_texts(table.get("before", []), f"{where}: before")),
+        frozenset(_parse_texts(table.get("after", []), f"{where}: after")),
+        frozenset(_parse_texts(table.get("before", []), f"{where}: before")),
         "mild" in table,
         "quiet" in table,
         "only" in table,
@@ -190,7 +190,7 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
     )
 
 
-def _compiled(patterns: Sequence[str], where: str) -> re.Pattern[str]:
+def _compile_patterns(patterns: Sequence[str], where: str) -> re.Pattern[str]:
     if not patterns:
         raise SignatureError(f"{where} has no pattern: give the beginning of its line.")
     try:
@@ -221,16 +221,16 @@ def _words_of_all(patterns: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _texts(value: object, where: str) -> list[str]:
+def _parse_texts(value: object, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise SignatureError(f"{where} is no list of texts: write it as [ '...', '...' ].")
     return value
 
 
-def _examples(value: object, where: str) -> tuple[Example, ...]:
+def _parse_examples(value: object, where: str) -> tuple[Example, ...]:
     found: list[Example] = []
     for pair in value if isinstance(value, list) else [None]:
-        texts = _texts(pair, where)
+        texts = _parse_texts(pair, where)
         if len(texts) != 2 or texts[0] not in _ROLES:
             raise SignatureError(f'{where} holds {pair!r}: write each as ["role", "line"].')
         found.append((texts[0], texts[1]))  # type: ignore[arg-type]  # a role, checked above

@@ -26,22 +26,22 @@ def words_of(pattern: str) -> tuple[str, ...]:
     Of all that must stand there, those of which the shortest is longest: a run of plain letters, or a group with a
     word in each of its choices. Raises re.error.
     """
-    parsed = _parsed(pattern)
-    found = () if parsed.state.flags & re.IGNORECASE else _words(parsed)
+    parsed = _parse_pattern(pattern)
+    found = () if parsed.state.flags & re.IGNORECASE else _best_words(parsed)
     return tuple(word for word in found if not any(other != word and other in word for other in found))
 
 
 @cache
 def reach_of(pattern: str) -> int:
     """No match is longer than so many characters. Raises re.error."""
-    return int(_parsed(pattern).getwidth()[1])
+    return int(_parse_pattern(pattern).getwidth()[1])
 
 
 def is_bounded(pattern: str) -> bool:
     """Does it repeat nothing without a limit? Raises re.error."""
     return not any(
         str(kind) in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and value[1] == _parser.MAXREPEAT
-        for kind, value in _items(_parsed(pattern))
+        for kind, value in _walk_parts(_parse_pattern(pattern))
     )
 
 
@@ -50,14 +50,14 @@ def finder(words: Iterable[str], *expressions: str) -> Any:
 
     RE2 reads hundreds of megabytes a second, however many there are.
     """
-    return re2.compile("|".join([_any_of(words), *expressions]).encode("latin-1"), _options())
+    return re2.compile("|".join([_any_of(words), *expressions]).encode("latin-1"), _finder_options())
 
 
 class Choices:
     """Which of many lists of words a line has one of, told in one pass over it. Safe in any thread."""
 
     def __init__(self, choices: Sequence[Sequence[str]]) -> None:
-        self._set = re2.Set.SearchSet(_options())
+        self._set = re2.Set.SearchSet(_finder_options())
         for words in choices:
             self._set.Add(_any_of(words).encode("latin-1"))
         self._set.Compile()
@@ -67,7 +67,7 @@ class Choices:
         return sorted(self._set.Match(line.encode(errors="replace")) or ())
 
 
-def _options() -> Any:
+def _finder_options() -> Any:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
@@ -80,35 +80,35 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _parsed(pattern: str) -> Any:
+def _parse_pattern(pattern: str) -> Any:
     return _parser.parse(pattern)
 
 
-def _items(parsed: Any) -> Iterable[tuple[Any, Any]]:
+def _walk_parts(parsed: Any) -> Iterable[tuple[Any, Any]]:
     """Every part of a parsed expression, those inside of others included."""
     for kind, value in parsed:
         yield kind, value
         for part in value if isinstance(value, tuple | list) else [value]:
             for inner in part if isinstance(part, list) else [part]:
                 if isinstance(inner, _parser.SubPattern):
-                    yield from _items(inner)
+                    yield from _walk_parts(inner)
 
 
-def _words(parsed: Any) -> tuple[str, ...]:
+def _best_words(parsed: Any) -> tuple[str, ...]:
     """The best of the runs of parts whose texts are all known, and of the parts that hold words of their own."""
     best: tuple[str, ...] = ()
     run: tuple[str, ...] = ("",)
     for item in [*parsed, None]:
-        texts = _texts(item) if item else ()
+        texts = _texts_of_part(item) if item else ()
         if texts and len(run) * len(texts) <= MOST_TEXTS:
             run = tuple(dict.fromkeys(before + text for before in run for text in texts))
             continue
-        best = max(best, run, _inside(item) if item else (), key=_least)
+        best = max(best, run, _words_inside(item) if item else (), key=_shortest_word)
         run = texts or ("",)
-    return best if _least(best) else ()
+    return best if _shortest_word(best) else ()
 
 
-def _texts(item: tuple[Any, Any]) -> tuple[str, ...]:
+def _texts_of_part(item: tuple[Any, Any]) -> tuple[str, ...]:
     """All texts that a part matches, where they are few and plain; none where that cannot be told."""
     name, value = str(item[0]), item[1]
     if name == "LITERAL":
@@ -132,7 +132,7 @@ def _texts(item: tuple[Any, Any]) -> tuple[str, ...]:
 def _texts_of_all(parts: Any) -> tuple[str, ...]:
     run: tuple[str, ...] = ("",)
     for item in parts:
-        run = tuple(dict.fromkeys(before + text for before in run for text in _texts(item)))
+        run = tuple(dict.fromkeys(before + text for before in run for text in _texts_of_part(item)))
         if not 0 < len(run) <= MOST_TEXTS:
             return ()
     return run
@@ -143,20 +143,20 @@ def _texts_of_any(choices: Sequence[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for texts in found for text in texts)) if all(found) else ()
 
 
-def _inside(item: tuple[Any, Any]) -> tuple[str, ...]:
+def _words_inside(item: tuple[Any, Any]) -> tuple[str, ...]:
     """Words of a part of which not all texts are known."""
     name, value = str(item[0]), item[1]
     if name == "SUBPATTERN" and not value[1] & re.IGNORECASE:
-        return _words(value[3])
+        return _best_words(value[3])
     if name == "ATOMIC_GROUP":
-        return _words(value)
+        return _best_words(value)
     if name.endswith("_REPEAT") and value[0] > 0:
-        return _words(value[2])
+        return _best_words(value[2])
     if name == "BRANCH":
-        choices = [_words(choice) for choice in value[1]]
+        choices = [_best_words(choice) for choice in value[1]]
         return tuple(dict.fromkeys(word for words in choices for word in words)) if all(choices) else ()
     return ()
 
 
-def _least(words: tuple[str, ...]) -> int:
+def _shortest_word(words: tuple[str, ...]) -> int:
     return min((len(word.removesuffix(END)) for word in words), default=0)
