@@ -18,7 +18,7 @@ STOPPING = "stopping"  # the phase in which it ends its parts
 ENDS_WITHIN_S = 600.0  # how long the launcher may take to end its tree
 WENT_ON_S = 120.0  # a step done so long after its line shows that it ended nothing: its output shows other logs' lines
 # "Error: Train env server gsm8k failed with exit code -9": only the name of an environment is free.
-_FAILED = re.compile(r"(?i)(?:error: )?(.{1,160}?) failed with exit code (-?\d{1,4})")
+_FAILED = re.compile(r"(?i)(?:error: |process )?(.{1,160}?) (?:failed|exited) with (?:exit )?code (-?\d{1,4})")
 _KILLED = (-9, -15, 137, 143)
 _PARTS: tuple[tuple[str, Role], ...] = (
     ("env server", "env"),  # first: what an environment is called says nothing

@@ -8,7 +8,7 @@ before a failed part, that before what followed, and that before the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, get_args
@@ -45,6 +45,7 @@ _OF_USERS: Final = frozenset({
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
     "config-file-missing", "openai-key-missing", "file-missing",
 })  # fmt: skip
+NO_SAMPLES: Final = "batch-empty"
 ENDED: Final = "ended-from-outside"
 _FROM_OUTSIDE: Final = (ENDED, "pod-evicted", "preempted", "time-limit-reached")
 _UNKNOWN: Final = "An exception that rl-supervisor does not know ended it."
@@ -530,9 +531,37 @@ def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
             causes = [kind for kind in found if kind.event.signature is not None]
         if not causes:
+            causes = _behind_it(root, kinds, passed)
+        if not causes:
             return root
         root = min(causes, key=_rank_of)
         passed.add(root.name)
+
+
+def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> list[_Kind]:
+    """What else explains it: each rollout's own error where none was left, a known warning where it is not known."""
+    others = [kind for kind in kinds if kind.name not in passed]
+    if root.name == NO_SAMPLES:
+        failed = [
+            kind
+            for kind in others
+            if kind.count > 1 and any(event.role == "env" and event.raised is not None for _, event in kind.events)
+        ]
+        return sorted(failed, key=lambda kind: -kind.count)[:1]
+    if root.event.signature is not None:
+        return []
+    return [
+        kind
+        for kind in others
+        if kind.event.signature is not None
+        and kind.link == "cause"
+        and not kind.event.signature.mild
+        and any(
+            log is mine and event.last.line < begun.first.line and not any(one.count for one in log.steps.values())
+            for log, event in kind.events
+            for mine, begun in root.events
+        )
+    ]
 
 
 def _was_ended(kind: _Kind, before: _Kind) -> bool:

@@ -56,6 +56,8 @@ _WANTED: Final = (
     r"\[shutdown\] ",
     "Shutting down FastAPI",
     "'train_runtime':",
+    "Training completed",
+    "Results saved to ",
 )
 
 

@@ -38,6 +38,9 @@ _LOG = re.compile(
     re.I,
 )
 _KERNEL = re.compile(r"(?:kernel|kern|dmesg|syslog|messages|(?:[\w-]{1,40}[.-])?journal(?:ctl)?)(?:\b|-k\b)", re.I)
+_OF_THE_CLUSTER = re.compile(
+    r"(?:kubectl|k8s)?[-_.]?(?:get[-_.]?)?(?:describe|events?)\b|(?:kubectl|k8s)[-_.](?:get|describe|event)", re.I
+)
 _OF_ROLES: Final[tuple[tuple[re.Pattern[str], Role], ...]] = (
     (re.compile(r"(?:^|[/._-])envs?(?:[/._-]|$)|env_server|envserver", re.I), "env"),
     (re.compile(r"inference|vllm|engine|router", re.I), "inference"),
@@ -249,6 +252,8 @@ def named(name: str) -> tuple[Role | None, bool]:
     last = name.rpartition("/")[2]
     if _KERNEL.match(last):
         return None, True
+    if _OF_THE_CLUSTER.match(last):
+        return None, False
     for text in (last, name):
         for pattern, role in _OF_ROLES:
             if pattern.search(text):

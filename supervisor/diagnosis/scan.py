@@ -66,7 +66,8 @@ LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
-_JOB_DONE: Final = "{'train_runtime':"  # transformers' Trainer: what comes then is its last save
+# The last word of transformers' Trainer, before its last save, of torchtitan, and of an evaluation of verifiers.
+_JOB_DONE = re.compile(r"\{'train_runtime':|(?:.{1,60} - )?(?:Training completed$|Results saved to )")
 # What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
 _TOLD_TO_END = re.compile(
     r"\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received signal)|"
@@ -197,6 +198,7 @@ class _Scan:
         self._ordinary: bytes = b""
         self._noted: bytes = b""  # the ordinary line whose time was last looked at
         self._tracebacks = Tracebacks()
+        self._ignored: str | None = None  # the process that said that Python ignores what comes next
         self._open: dict[tuple[str, Role | None], Event] = {}
         self._growing: list[tuple[Event, str]] = []
         self._stalled: tuple[Event, int] | None = None  # and which of several engines
@@ -509,6 +511,9 @@ class _Scan:
             self._read_progress(line)
             return
         message = text.strip()
+        ignored, self._ignored = self._ignored, line.key if message.startswith(IGNORED) else None
+        if ignored == line.key and is_exception(message):
+            return  # without a traceback
         in_traceback = line.key in self._tracebacks
         raised = self._tracebacks.feed(line.key, self._number, text)
         if raised is not None:
@@ -533,7 +538,7 @@ class _Scan:
             self.log.complaint = message[:SHOWN], self._place_now()
         elif line.level is None and _PLAIN_STEP.match(message):
             self._add_step("job", self._steps_of_job().count + 1)
-        elif line.level is None and message.startswith(_JOB_DONE):
+        elif line.level is None and _JOB_DONE.match(message):
             self.log.finishes.append(("job", self._place_now()))
 
     def _look_back(self) -> None:
@@ -581,6 +586,8 @@ class _Scan:
                 self.log.complaint = None
                 self.log.ranks.size(message)
                 self._open.clear()
+        if _JOB_DONE.match(message):
+            self.log.finishes.append(("job", self._place_now()))
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
         every: tuple[Role, ...] = ("trainer", "orchestrator", "launcher")
         for one in every if role is None or role == "launcher" else (role,):
