@@ -49,7 +49,7 @@ class Case:
 
 def cases_of(corpus: str) -> list[Case]:
     found: list[Case] = []
-    for line in (CORPUS / corpus / "cases.log").read_text().split("\n")[:-1]:
+    for line in (CORPUS / corpus / "cases.log").read_bytes().decode().split("\n")[:-1]:
         if line.startswith("=== "):
             name, label = line[4:].split(" ", 1)
             found.append(Case(f"{corpus}-{name}", json.loads(label)))
