@@ -16,6 +16,7 @@ from supervisor.core.choose import Choice, choose
 from supervisor.core.evolve import replace
 from supervisor.core.records import Happened
 from supervisor.core.state import NOT_SINCE, Fence, State
+from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
@@ -199,21 +200,15 @@ def _swept(state: State, fact: f.Swept) -> State:
 def _lineage_kept(state: State, fact: f.LineageKept) -> State:
     kept, left = state.lineage.unwritten[: fact.count], state.lineage.unwritten[fact.count :]
     latest = fact.pointer if fact.pointer is not None else state.store.latest
-    busy = replace(state.busy, lineage=None)
     return replace(
         state,
-        busy=busy,
         lineage=replace(state.lineage, known=(*state.lineage.known, *kept), unwritten=left),
         store=replace(state.store, latest=latest),
     )
 
 
 def _lineage_failed(state: State, fact: f.LineageFailed) -> State:
-    return replace(
-        state,
-        busy=replace(state.busy, lineage=None),
-        lineage=replace(state.lineage, after=state.now + LINEAGE_AGAIN_S),
-    )
+    return replace(state, lineage=replace(state.lineage, after=state.now + LINEAGE_AGAIN_S))
 
 
 TOLD = (f.Claimed, f.ClaimHeld, f.ClaimFailed, f.Fenced, f.Swept, f.LineageKept, f.LineageFailed)
@@ -296,8 +291,7 @@ def keep_lineage(state: State, watch: Watch) -> tuple[State, Actions]:
         return state, []  # which steps the run leaves is decided where it is acted upon
     if state.store.reason or not watch.over(state.lineage.after, 0.0):
         return state, []
-    busy = replace(state.busy, lineage=len(state.lineage.unwritten))
-    return replace(state, busy=busy), [a.KeepLineage(state.lineage.unwritten)]
+    return order_effect(state, a.KeepLineage(state.lineage.unwritten))
 
 
 def left_here(lineage: Iterable[Happened], local: Iterable[f.LocalStep]) -> Mapping[str, float]:

@@ -11,6 +11,7 @@ from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
 from supervisor.core.starts import HUNG, shown
 from supervisor.core.state import Failure, Incident, Mode, Next, OwnEngine, State
+from supervisor.core.under_way import order_effect
 from supervisor.core.unsaved import unsaved
 from supervisor.core.words import span
 
@@ -47,10 +48,10 @@ def stop(state: State, after: Next, reason: str, *, keep_engine: bool = False) -
         return replace(state, attempt=replace(state.attempt, after_stop=after, stop_reason=reason)), []
     state = replace(
         enter(state, "stopping", reason),
-        busy=replace(state.busy, stop=state.attempt.number, start=None),
         attempt=replace(state.attempt, after_stop=after, stop_reason=reason),
     )
-    return state, [a.Stop(state.attempt.number, reason, stop_budget(state), brief=state.leave.exit_at is not None)]
+    brief = state.leave.exit_at is not None
+    return order_effect(state, a.Stop(state.attempt.number, reason, stop_budget(state), brief=brief))
 
 
 def stop_budget(state: State) -> float:
@@ -221,7 +222,6 @@ def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Acti
 
 
 def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
-    state = replace(state, busy=replace(state.busy, start=None))
     if state.mode != "starting":
         return state, []
     if fact.unfit:

@@ -164,7 +164,6 @@ def _published(state: State, fact: f.Published) -> State:
     latest = max(fact.step, above) if str(above) not in state.store.quarantined else fact.step
     return replace(
         state,
-        busy=replace(state.busy, publish=None),
         store=replace(
             state.store,
             steps=stored,
@@ -199,7 +198,6 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
         wait = min(wait, STANDS_STILL_S)
     return replace(
         state,
-        busy=replace(state.busy, publish=None),
         publishing=replace(
             state.publishing,
             failures=failures,
@@ -215,27 +213,18 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
 def _pruned(state: State, fact: f.Pruned) -> State:
     if fact.where == "store":
         left = tuple(s for s in state.store.steps if s.step != fact.step)
-        return replace(state, busy=replace(state.busy, prune_store=None), store=replace(state.store, steps=left))
+        return replace(state, store=replace(state.store, steps=left))
     remaining = tuple(s for s in state.local.steps if s.step != fact.step)
     free = state.disk.free + fact.freed_bytes if state.disk.free is not None else None
-    return replace(
-        state,
-        busy=replace(state.busy, prune_local=None),
-        local=replace(state.local, steps=remaining),
-        disk=replace(state.disk, free=free),
-    )
+    return replace(state, local=replace(state.local, steps=remaining), disk=replace(state.disk, free=free))
 
 
 def _prune_failed(state: State, fact: f.PruneFailed) -> State:
     if fact.where == "store":
-        return replace(
-            state,
-            busy=replace(state.busy, prune_store=None),
-            store=replace(state.store, prune_after=state.now + PRUNE_AGAIN_S),
-        )
+        return replace(state, store=replace(state.store, prune_after=state.now + PRUNE_AGAIN_S))
     # Forget it until the next scan lists it again, or the same failing step would be asked for at once.
     remaining = tuple(s for s in state.local.steps if s.step != fact.step)
-    return replace(state, busy=replace(state.busy, prune_local=None), local=replace(state.local, steps=remaining))
+    return replace(state, local=replace(state.local, steps=remaining))
 
 
 def _pin_kept(state: State, fact: f.PinKept) -> State:
@@ -251,7 +240,7 @@ def _pin_kept(state: State, fact: f.PinKept) -> State:
 
 
 def _holds_kept(state: State, fact: f.HoldsKept) -> State:
-    state = replace(state, busy=replace(state.busy, holds=False), pins=replace(state.pins, holds_reason=fact.reason))
+    state = replace(state, pins=replace(state.pins, holds_reason=fact.reason))
     if fact.reason:
         wait = HOLDS_LATER_S if fact.permanent else fencing.LINEAGE_AGAIN_S
         return replace(state, pins=replace(state.pins, holds_after=state.now + wait))
@@ -279,7 +268,6 @@ def _restored(state: State, fact: f.Restored) -> State:
     step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
     return replace(
         state,
-        busy=replace(state.busy, restore=None),
         local=replace(state.local, steps=tuple(sorted((*local, step), key=lambda s: s.step))),
         store=replace(
             state.store, verified=_newest_verified(state, (fact.step,)) if fact.verified else state.store.verified
@@ -289,7 +277,7 @@ def _restored(state: State, fact: f.Restored) -> State:
 
 def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
     damaged = {**state.store.damaged, str(fact.step): fact.reason} if fact.damaged else state.store.damaged
-    return replace(state, busy=replace(state.busy, restore=None), store=replace(state.store, damaged=damaged))
+    return replace(state, store=replace(state.store, damaged=damaged))
 
 
 HANDLERS: dict[type, Callable[[State, Any], State]] = {

@@ -10,10 +10,11 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing
 from supervisor.core.evolve import replace
-from supervisor.core.moves import Actions, say
+from supervisor.core.moves import Actions, say, with_all
 from supervisor.core.retention import from_before, held, way_back
 from supervisor.core.state import State
 from supervisor.core.training_health import standing, to_record, without
+from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import numbers
 
@@ -99,7 +100,7 @@ def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
         return state, told
     if not watch.over(state.pins.holds_after, 0.0):
         return state, told
-    return replace(state, busy=replace(state.busy, holds=True)), [*told, a.KeepHolds(steps, holds)]
+    return with_all(told, order_effect(state, a.KeepHolds(steps, holds)))
 
 
 def _holds_said(before: State, fact: f.HoldsKept) -> Actions:

@@ -41,6 +41,7 @@ from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
 from supervisor.core.state import State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
+from supervisor.core.under_way import order_effect
 from supervisor.core.upkeep import can_free, leave, upkeep
 from supervisor.core.verdicts import finished_sentence, judge
 from supervisor.core.watch import Watch
@@ -338,9 +339,9 @@ def _choose(state: State) -> tuple[State, Actions]:
             return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
         case "restore" if choice.step is not None:
             state = _leave_higher(state, choice.step)  # now: a restore takes long, and a spot pod may not live so long
-            state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
-            told = _passed_over(state, choice.step)
-            return state, [*told, say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
+            state = enter(state, "restoring", choice.sentence)
+            told = [*_passed_over(state, choice.step), say("restoring", choice.sentence, step=choice.step)]
+            return with_all(told, order_effect(state, a.Restore(choice.step)))
     if state.busy.prune_local is not None and (disk_critical(state) or state.busy.prune_local == choice.step):
         return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
@@ -382,7 +383,6 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     state = fresh_attempt(replace(state, attempt=replace(state.attempt, number=attempt)))
     state = replace(
         enter(state, "starting", sentence),
-        busy=replace(state.busy, start=attempt),
         attempt=replace(
             state.attempt,
             resume_step=step,
@@ -395,8 +395,8 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         job=replace(state.job, gone=()),
     )
     state, engine = want_engine(state)
-    start = a.Start(attempt, step, snapshot, fresh=fresh)
-    return state, [say("starting", sentence, step=step, attempt=attempt), *engine, start]
+    told = [say("starting", sentence, step=step, attempt=attempt), *engine]
+    return with_all(told, order_effect(state, a.Start(attempt, step, snapshot, fresh=fresh)))
 
 
 def _leave_higher(state: State, step: int | None) -> State:
@@ -448,7 +448,7 @@ def _publishing(state: State) -> tuple[State, Actions]:
     if step is None:
         if "finish" in state.settings.hooks:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")
-            return replace(state, busy=replace(state.busy, hook="finish")), [a.RunHook("finish")]
+            return order_effect(state, a.RunHook("finish"))
         return end(state, "finished", EXIT_OK, finished_sentence(state))
     if state.store.permanent and state.now - state.since > 60:
         sentence = (

@@ -124,7 +124,6 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
 def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tuple[State, Actions]:
     if fact.attempt != state.attempt.number:
         return state, []
-    state = replace(state, busy=replace(state.busy, start=None))
     if state.mode != "starting":
         return state, []  # it is being stopped already
     if state.incidents.open is not None:
@@ -158,7 +157,6 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
         return state, []
     state = replace(
         state,
-        busy=replace(state.busy, stop=None),
         job=replace(state.job, processes={}, gone=()),
         attempt=replace(state.attempt, pid=None),
     )
@@ -267,7 +265,7 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
             state,
             recovery=replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False),
         )
-        return replace(state, busy=replace(state.busy, stop=None)), [told]
+        return state, [told]
     if fact.lane == "hook" and state.mode == "finishing":
         failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
         return with_first(told, _hook_done(before, state, failed_hook))
@@ -279,7 +277,7 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
         return with_first(told, _restore_failed(before, state, failed_restore))
     if fact.lane == "engine" and state.own.asked:
         return with_first(told, own_engine.effect_crashed(before, state, fact))
-    if fact.lane == "job" and state.busy.start is not None:
+    if fact.lane == "job" and before.busy.start is not None:
         failed = f.StartFailed(state.attempt.number, f"a defect in the supervisor: {fact.reason}")
         return with_first(told, start_failed(state, failed))
     return state, [told]
@@ -342,7 +340,6 @@ def _setup_done(before: State, state: State, fact: f.SetupDone) -> tuple[State, 
 def _hook_done(before: State, state: State, fact: f.HookDone) -> tuple[State, Actions]:
     if state.mode != "finishing":
         return state, []
-    state = replace(state, busy=replace(state.busy, hook=None))
     acts: Actions = []
     if fact.reason:
         acts.append(say("hook-failed", f"The {fact.hook} hook failed: {fact.reason}", "error"))

@@ -18,6 +18,7 @@ from supervisor.core.retention import (
     victims_in_store,
 )
 from supervisor.core.state import BEING_LISTED, UNANSWERED, State
+from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import size
 
@@ -27,7 +28,6 @@ ENDED_WITHIN_S = 400.0  # of a plain SIGTERM: what sent it kills after 420 s (th
 STALE_AGAIN_S = 600.0
 PRUNE_PATIENCE_S = 120.0  # how long a deletion that makes no room keeps the job from being stopped
 LISTED_WITHIN_S = 60.0
-STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
 NEEDS_ENGINE = ("starting", "running", "stopping", "surveying", "restoring", "backing-off")
 LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to reach the store
 
@@ -55,8 +55,9 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
             if skipped:
                 acts.append(say("skipped", _why_skipped(state, step, skipped)))
             back = state.store.latest is not None and str(state.store.latest) in state.store.quarantined
-            acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
-            state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
+            publish = a.Publish(step, back, dict(state.progress.rewards).get(step))
+            state, ordered = order_effect(begun(state, step), publish)
+            acts += ordered
     full = not going and (disk_over(state) or disk_critical(state) or disk_short(state))
     if state.busy.prune_local is None and full and not state.local.reason and watch.over(state.disk.prune_after, 0.0):
         state, more = _prune_local(state, watch)
@@ -66,8 +67,8 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.settings.has_store and busy.prune_store is None and not state.store.reason and busy.publish is None:
         victims = victims_in_store(state)
         if victims and may_publish and not going and watch.over(state.store.prune_after, 0.0):
-            acts.append(a.PruneStore(victims[0]))
-            state = replace(state, busy=replace(state.busy, prune_store=victims[0]))
+            state, ordered = order_effect(state, a.PruneStore(victims[0]))
+            acts += ordered
     return state, acts
 
 
@@ -128,12 +129,10 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
             state,
             disk=replace(state.disk, stale_attempt=state.attempt.number, stale_t=state.now, prune_t=state.now),
         )
-        return replace(state, busy=replace(state.busy, prune_local=STALE)), [a.PruneStale(kept)]
+        return order_effect(state, a.PruneStale(kept))
     if victims:
-        state = replace(
-            state, busy=replace(state.busy, prune_local=victims[0]), disk=replace(state.disk, prune_t=state.now)
-        )
-        return state, [a.PruneLocal(victims[0])]
+        state = replace(state, disk=replace(state.disk, prune_t=state.now))
+        return order_effect(state, a.PruneLocal(victims[0]))
     if state.disk.nothing_said:
         return state, []
     free, total = state.disk.free or 0, state.disk.total or 1
