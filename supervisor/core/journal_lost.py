@@ -60,7 +60,7 @@ def go_on(state: State, orders: OldOrders | None, attempt: int, *, living: bool)
     return state
 
 
-def told(state: State, sentence: str) -> tuple[State, Actions]:
+def record_loss(state: State, sentence: str) -> tuple[State, Actions]:
     """The loss as an incident, which is over as soon as it is told: log, status and incidents name it."""
     if not sentence:
         return state, []

@@ -11,7 +11,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core import observe_job, observe_steps
 from supervisor.core.evolve import replace
-from supervisor.core.phases import merged
+from supervisor.core.phases import merge_learned
 from supervisor.core.state import (
     EngineMemory,
     Fence,
@@ -229,7 +229,7 @@ def _config_changed(state: State, fact: f.ConfigChanged) -> State:
     return replace(state, orders=replace(state.orders, config_changed=(*state.orders.config_changed, fact.path)))
 
 
-def _suppressed(state: State, fact: f.Suppressed) -> State:
+def _observe_suppressed_effect(state: State, fact: f.Suppressed) -> State:
     """Nothing was done. As if it had failed, but asked for anew much later: a person hears of it now and then."""
     later, ours = state.now + SUPPRESSED_AGAIN_S, fact.number == state.own.number
     match fact.action:
@@ -293,7 +293,7 @@ def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
 
 
 def _store_records(state: State, fact: f.StoreRecords) -> State:
-    learned = merged(state.books.learned, fact.learned) if fact.learned is not None else state.books.learned
+    learned = merge_learned(state.books.learned, fact.learned) if fact.learned is not None else state.books.learned
     return replace(state, books=replace(state.books, learned=learned, others=fact.ledgers))
 
 
@@ -340,7 +340,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
 _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     **observe_job.HANDLERS,
     **observe_steps.HANDLERS,
-    f.Suppressed: _suppressed,
+    f.Suppressed: _observe_suppressed_effect,
     f.EngineStarted: _engine_started,
     f.EngineStartFailed: _engine_start_failed,
     f.EngineExited: _engine_exited,

@@ -14,7 +14,7 @@ from supervisor.core.state import (
     BEING_LISTED,
     State,
 )
-from supervisor.core.training_health import inherited
+from supervisor.core.training_health import inherit_holds
 from supervisor.core.watch import NEVER
 
 CHOOSE_ANEW_S = 5.0
@@ -109,10 +109,12 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
     anew = _published_anew(state.store.steps, fact.steps)
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
-    state = begun(state, *(s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare))
+    state = remember_begun(
+        state, *(s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare)
+    )
     if not state.pins.holds_read and not fact.pins_reason:
         state = replace(
-            state, worth=inherited(state.worth, fact.holds, state.now), pins=replace(state.pins, holds_read=True)
+            state, worth=inherit_holds(state.worth, fact.holds, state.now), pins=replace(state.pins, holds_read=True)
         )
     state = replace(
         state,
@@ -141,7 +143,7 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
     return replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
 
 
-def begun(state: State, *steps: int) -> State:
+def remember_begun(state: State, *steps: int) -> State:
     """Remember stored steps as ours: begun to be sent, or to be deleted."""
     new = tuple(step for step in steps if step not in state.store.begun)
     return replace(state, store=replace(state.store, begun=(*state.store.begun, *new)[-MOST_BEGUN:])) if new else state
@@ -156,7 +158,7 @@ def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, .
     return {str(s.step) for s in now if s.manifest and known.get(s.step, s.manifest) != s.manifest}
 
 
-def _published(state: State, fact: f.Published) -> State:
+def _observe_publish(state: State, fact: f.Published) -> State:
     others = tuple(s for s in state.store.steps if s.step != fact.step)
     stored = tuple(sorted((*others, f.StoredStep(fact.step, True, fact.size_bytes)), key=lambda s: s.step))
     # latest.json goes back to no lower step, but from one that is quarantined.
@@ -210,7 +212,7 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     )
 
 
-def _pruned(state: State, fact: f.Pruned) -> State:
+def _observe_pruning(state: State, fact: f.Pruned) -> State:
     if fact.where == "store":
         left = tuple(s for s in state.store.steps if s.step != fact.step)
         return replace(state, store=replace(state.store, steps=left))
@@ -263,7 +265,7 @@ def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({*state.store.verified, *steps}))[-MOST_VERIFIED:]
 
 
-def _restored(state: State, fact: f.Restored) -> State:
+def _observe_restore(state: State, fact: f.Restored) -> State:
     local = tuple(s for s in state.local.steps if s.step != fact.step)
     step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
     return replace(
@@ -285,13 +287,13 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.DiskLook: _disk_look,
     f.LocalSteps: _local_steps,
     f.StoreSteps: _store_steps,
-    f.Published: _published,
+    f.Published: _observe_publish,
     f.PublishFailed: _publish_failed,
-    f.Pruned: _pruned,
+    f.Pruned: _observe_pruning,
     f.PruneFailed: _prune_failed,
     f.PinKept: _pin_kept,
     f.HoldsKept: _holds_kept,
     f.StoreChecked: _store_checked,
-    f.Restored: _restored,
+    f.Restored: _observe_restore,
     f.RestoreFailed: _restore_failed,
 }

@@ -18,7 +18,7 @@ def newly_attached(state: State, fact: f.AttemptAdopted) -> bool:
     return state.busy.start is not None or not (state.live or state.mode == "stopping")
 
 
-def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
+def watch_attached_job(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
     """Watch it as attempt ``fact.attempt``, whatever was begun before."""
     ours = state.settings.mode == "act"  # a job of a person is only observed
     state = fresh_attempt(

@@ -75,7 +75,7 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
         case "disk-full":
             state, acts = _disk_full(state)
         case "publishing":
-            state, acts = _publishing(state)
+            state, acts = _finish_publishing(state)
     state, more = upkeep(state, watch)
     state, told = remind(state, watch)
     state, last = leave(state, watch)
@@ -91,14 +91,14 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
         told = say("verdict", verdict.sentence, verdict=verdict.kind)
         return with_first(told, stop(state, "finish", verdict.sentence))
     if verdict.act:
-        return _failed(state, verdict)
+        return _act_on_verdict(state, verdict)
     if (worthless := _worthless(state)) is not None:
         return worthless
     told_first: Actions = []
     if verdict.kind == "suspect":
         state, told_first = _suspect(state, verdict)
     elif state.suspicion.sentence:
-        told_first = [say("cleared", _cleared(state.suspicion.sentence))] if state.suspicion.since else []
+        told_first = [say("cleared", _clearing_sentence(state.suspicion.sentence))] if state.suspicion.since else []
         state = replace(state, suspicion=Suspicion())
     return with_all(told_first, _while_there_is_room(state, watch))
 
@@ -150,7 +150,9 @@ def _worthless(state: State) -> tuple[State, Actions] | None:
     """Training was worth nothing at this attempt's last steps, and the run file says that this is acted upon."""
     choice = state.settings.on_worthless
     hold = (
-        None if choice == "say" or state.orders.paused else training_health.ruined(state.worth, state.attempt.started)
+        None
+        if choice == "say" or state.orders.paused
+        else training_health.find_ruin(state.worth, state.attempt.started)
     )
     if hold is None:
         return None
@@ -200,7 +202,7 @@ def _save_will_fail(state: State) -> bool:
     return disk_short(state) and state.disk.t <= phase.t
 
 
-def _cleared(suspicion: str) -> str:
+def _clearing_sentence(suspicion: str) -> str:
     subject, told, _ = suspicion.partition(" is under suspicion: ")
     return f"{subject} is no longer under suspicion." if told else f"No longer under suspicion. It was: {suspicion}"
 
@@ -229,7 +231,7 @@ _WOULD = {
 }
 
 
-def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
+def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
     """A verdict that convicts: open the incident, look up what follows, stop what has to go."""
     before = state
     state = note_failure(state, verdict.cause, state.last_good if may_be_the_checkpoint(state, verdict) else None)
@@ -436,14 +438,15 @@ def _disk_full(state: State) -> tuple[State, Actions]:
     return state, []
 
 
-def _publishing(state: State) -> tuple[State, Actions]:
+def _finish_publishing(state: State) -> tuple[State, Actions]:
     if state.local.reason:
         return _survey_again(state)
     if state.busy.publish is not None:
         return state, []
     step = next_to_publish(state) if state.settings.has_store else None
     if step is not None and state.fence.lost:
-        sentence = f"Training is finished, and its last step {step} is kept on this disk: {fencing.lost(state)}"
+        why_kept = fencing.sentence_of_lost_run(state)
+        sentence = f"Training is finished, and its last step {step} is kept on this disk: {why_kept}"
         return end(state, "gave-up", EXIT_PERSON, sentence)
     if step is None:
         if "finish" in state.settings.hooks:

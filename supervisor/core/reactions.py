@@ -45,7 +45,7 @@ from supervisor.core.moves import (
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.reports import REPORTS
 from supervisor.core.state import ENDED, Ending, Mode, Root, State
-from supervisor.core.unsaved import unsaved
+from supervisor.core.unsaved import unsaved_sentences
 from supervisor.core.verdicts import finished_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import root_line, span
@@ -60,7 +60,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
 
 
 def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, Actions]:
-    state, lost = journal_lost.told(state, fact.lost)
+    state, lost = journal_lost.record_loss(state, fact.lost)
     return with_all(lost, _begin(before, state, fact))
 
 
@@ -75,7 +75,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
     if (over or before.mode in ("publishing", "finishing")) and not asked:
         return finish(state, [told, *claim])
     if before.mode == "finished" and not raised and not asked:
-        missing = unsaved(before)
+        missing = unsaved_sentences(before)
         sentence = (
             f"This run is finished. {missing}{' ' if missing else ''}Raise max_steps to go on, or start with --fresh."
         )
@@ -140,7 +140,7 @@ def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tup
 
 def _attempt_adopted(before: State, state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
     if observed.newly_attached(state, fact):
-        return observed.attached(state, fact)
+        return observed.watch_attached_job(state, fact)
     if fact.attempt != state.attempt.number:
         return state, []
     sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}); it was not touched."
@@ -221,7 +221,7 @@ def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Act
     ]
 
 
-def _suppressed(before: State, state: State, fact: f.Suppressed) -> tuple[State, Actions]:
+def _go_on_without_effect(before: State, state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     """The run is only observed: go on with what is true, which is that nothing was done."""
     if (
         fact.action == "Start" and fact.number == state.attempt.number and state.attempt.pid is None
@@ -346,7 +346,7 @@ def _hook_done(before: State, state: State, fact: f.HookDone) -> tuple[State, Ac
     return with_all(acts, end(state, "finished", EXIT_OK, finished_sentence(state)))
 
 
-def _looked(before: State, state: State, fact: f.HostLook | f.GpuLook | f.GpuFault) -> tuple[State, Actions]:
+def _warn_of_hardware(before: State, state: State, fact: f.HostLook | f.GpuLook | f.GpuFault) -> tuple[State, Actions]:
     return warn(before, recurring.told_late(before, state))
 
 
@@ -363,7 +363,7 @@ def _leave_soon(before: State, state: State, fact: f.LeaveSoon) -> tuple[State, 
 
 
 def _publish_moves(before: State, state: State, fact: f.PublishMoves) -> tuple[State, Actions]:
-    return leaving.moved(state)
+    return leaving.report_publish_progress(state)
 
 
 _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
@@ -377,10 +377,10 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.ErrorSeen: step_done.judge_training,
     f.RootSeen: _root_seen,
     f.EngineStartFailed: own_engine.start_failed,
-    f.EngineStopped: own_engine.stopped,
-    f.HostLook: _looked,
-    f.GpuLook: _looked,
-    f.GpuFault: _looked,
+    f.EngineStopped: own_engine.react_to_stop,
+    f.HostLook: _warn_of_hardware,
+    f.GpuLook: _warn_of_hardware,
+    f.GpuFault: _warn_of_hardware,
     f.StoreSteps: _store_steps,
     f.PinKept: pinned_steps.react,
     f.HoldsKept: pinned_steps.react,
@@ -391,6 +391,6 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.PublishMoves: _publish_moves,
     f.SetupDone: _setup_done,
     f.HookDone: _hook_done,
-    f.Suppressed: _suppressed,
+    f.Suppressed: _go_on_without_effect,
     f.EffectCrashed: _effect_crashed,
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import fencing, leaving, pinned_steps
-from supervisor.core.account import settled
+from supervisor.core.account import ledger_until_now
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_TRY_AGAIN, Actions, say, stop_budget
-from supervisor.core.observe_steps import begun
+from supervisor.core.observe_steps import remember_begun
 from supervisor.core.retention import (
     disk_critical,
     disk_over,
@@ -49,14 +49,14 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         acts += claim
     if state.settings.has_store and busy.publish is None and may_publish and not state.store.reason:
         step = next_to_publish(state)
-        wait = state.mode == "leaving" and _listing(state)  # for the newest step: there may be time for one
+        wait = state.mode == "leaving" and _awaits_listing(state)  # for the newest step: there may be time for one
         if step is not None and not state.ending.said and not wait and leaving.time_to_publish(state):
-            skipped = [s for s in state.good_local() if _skipped(state, s, step)]
+            skipped = [s for s in state.good_local() if _is_skipped(state, s, step)]
             if skipped:
                 acts.append(say("skipped", _why_skipped(state, step, skipped)))
             back = state.store.latest is not None and str(state.store.latest) in state.store.quarantined
             publish = a.Publish(step, back, dict(state.progress.rewards).get(step))
-            state, ordered = order_effect(begun(state, step), publish)
+            state, ordered = order_effect(remember_begun(state, step), publish)
             acts += ordered
     full = not going and (disk_over(state) or disk_critical(state) or disk_short(state))
     if state.busy.prune_local is None and full and not state.local.reason and watch.over(state.disk.prune_after, 0.0):
@@ -101,10 +101,10 @@ def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
     if not last and not watch.over(state.books.records_t, RECORDS_S):
         return state, []
     state = replace(state, books=replace(state.books, records_t=state.now))
-    return state, [a.KeepRecords(state.books.learned, state.journal, settled(state))]
+    return state, [a.KeepRecords(state.books.learned, state.journal, ledger_until_now(state))]
 
 
-def _skipped(state: State, step: int, chosen: int) -> bool:
+def _is_skipped(state: State, step: int, chosen: int) -> bool:
     stored = {s.step for s in state.store.steps if s.committed}
     return step < chosen and step not in stored and (state.store.published is None or step > state.store.published)
 
@@ -168,9 +168,9 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
     publishing = (
         (state.busy.publish is not None and not leaving.hopeless(state))
-        or _listing(state)
+        or _awaits_listing(state)
         # Also with nothing to publish: a claim that arrives after the end would keep the next pod waiting.
-        or (fencing.unanswered(state) and state.now - state.since < LEAVE_S)
+        or (fencing.is_claim_unanswered(state) and state.now - state.since < LEAVE_S)
         or (
             state.busy.publish is None
             and next_to_publish(state) is not None
@@ -193,20 +193,20 @@ def _may_still_publish(state: State) -> bool:
     that gives up by itself does not.
     """
     if state.mode == "leaving":
-        holds = fencing.may_write(state) or fencing.expected(state) or fencing.refused_for_now(state)
+        holds = fencing.may_write(state) or fencing.may_get_the_run(state) or fencing.refused_for_now(state)
         return holds and not (state.publishing.permanent or (state.store.reason and state.store.permanent))
-    holds = fencing.may_write(state) or fencing.expected(state)
+    holds = fencing.may_write(state) or fencing.may_get_the_run(state)
     return holds and state.publishing.failures == 0 and state.store.reason in ("", *UNANSWERED)
 
 
-def _listing(state: State) -> bool:
+def _awaits_listing(state: State) -> bool:
     """Is the disk being listed before the end? One that hangs is not waited for for ever."""
     return state.local.reason == BEING_LISTED and state.now - state.since < LEAVE_S
 
 
 def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
     """End the daemon. The last sentence of all names what would go with this disk."""
-    unpublished = leaving.unpublished(state)
+    unpublished = leaving.list_unpublished(state)
     told = [say("unpublished", unpublished, "error")] if unpublished else []
     state = replace(
         state, why=f"{state.why} {unpublished}".rstrip(), ending=replace(state.ending, said=True, code=code)
