@@ -220,6 +220,8 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
             return replace(state, pins=replace(state.pins, holds_after=after))
         case "prune-store":
             return replace(state, publishing=replace(state.publishing, after=after))
+        case "setup":
+            return replace(state, setup_pending=False)
     return state
 
 

@@ -269,8 +269,7 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
     if fact.lane == "hook" and state.mode == "finishing":
         failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
         return with_first(told, _hook_done(before, state, failed_hook))
-    if fact.lane == "setup" and state.setup_pending:
-        state = replace(state, setup_pending=False)
+    if fact.lane == "setup" and before.setup_pending:
         return with_first(told, _setup_done(before, state, f.SetupDone(f"a defect in the supervisor: {fact.reason}")))
     if fact.lane in ("restore", "setup") and before.busy.restore is not None:
         failed_restore = f.RestoreFailed(before.busy.restore, f"a defect in the supervisor: {fact.reason}")

@@ -45,7 +45,7 @@ WRITERS = {
     "reminder": "reminders",
     "said": "decide",
     "settings": "journal_lost observe",
-    "setup_pending": "observe reactions",
+    "setup_pending": "observe",
     "since": "moves",
     "since_wall": "moves",
     "store": "fencing leaving moves observe observe_steps policy reactions",
