@@ -24,8 +24,8 @@ from supervisor import __version__
 from supervisor.core.actions import Action
 from supervisor.core.decide import decide
 from supervisor.core.facts import Observation
-from supervisor.core.goodput import merged
-from supervisor.core.interval import advise, measured
+from supervisor.core.goodput import sum_ledgers
+from supervisor.core.interval import advise, measure_run
 from supervisor.core.state import State
 from supervisor.simulator.virtual import compare, sensitivity
 from supervisor.simulator.virtual.baselines import ALL, PlainWatcher
@@ -212,7 +212,7 @@ def advised_interval(hours: float) -> int:
 
     simulate(load_scenario("no-spot"), hours=hours, seed=1, factory=make)
     ledgers = {str(number): policy.state.books.ledger for number, policy in enumerate(policies)}
-    advice = advise(measured(merged(ledgers)))
+    advice = advise(measure_run(sum_ledgers(ledgers)))
     assert advice.steps is not None, advice.sentence
     return advice.steps
 

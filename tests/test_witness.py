@@ -19,7 +19,7 @@ from supervisor.core.state import Attempt, Orders, State
 from supervisor.daemon import witness
 from supervisor.daemon.witness import Witness
 from supervisor.journal.journal import Journal
-from supervisor.views.incidents import told
+from supervisor.views.incidents import read_incidents
 from tests.core.world import World
 
 Damage = Callable[[Path], None]
@@ -250,7 +250,7 @@ def test_the_loss_stands_among_the_incidents(tmp_path: Path) -> None:
     observation = replace(first, fact=replace(first.fact, lost="The journal was lost."))
     decision = decide(state, observation)
     journal.record(observation, state, decision.state, decision.actions)
-    (incident,) = told(tmp_path)
+    (incident,) = read_incidents(tmp_path)
     assert (incident["sentence"], incident["open"]) == ("The journal was lost.", False)
     assert encode(decision.state.incidents.closed[0])
     journal.close()

@@ -39,7 +39,7 @@ def _read_status(state_dir: Path, *, run_id: str, log_files: list[str]) -> dict[
 def _read_incidents(state_dir: Path, *, number: int | None, only_open: bool) -> list[dict[str, Any]]:
     from supervisor.views import incidents
 
-    return incidents.told(state_dir, number, only_open=only_open)
+    return incidents.read_incidents(state_dir, number, only_open=only_open)
 
 
 def _list_logs(state_dir: Path, *, attempt: int | None) -> list[dict[str, Any]]:

@@ -82,13 +82,13 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
             )
     if before.job.phases is not after.job.phases:
         ledger = _phases(ledger, before, after)
-    ledger = _passed(ledger, before, after, fact)
+    ledger = _book_if_over(ledger, before, after, fact)
     if isinstance(fact, f.AttemptStarted) and fact.attempt == after.attempt.number:
-        ledger = _resumed(ledger, after, g.FROM_SCRATCH if fact.step is None else fact.step)
+        ledger = _resume_at(ledger, after, g.FROM_SCRATCH if fact.step is None else fact.step)
     elif isinstance(fact, f.Claimed) and before.live and fact.generation != (before.fence.once or 0) + 1:
         # Another pod had the run while the job went on here: from its next step on, this one's steps are the run's.
         step = after.progress.step
-        ledger = ledger if step is None else g.started(ledger, step, after.wall, fact.generation)
+        ledger = ledger if step is None else g.start_ledger(ledger, step, after.wall, fact.generation)
     if after.recovery.restarts != before.recovery.restarts:
         ledger = replace(ledger, restarts=ledger.restarts + after.recovery.restarts - before.recovery.restarts)
     if before.incidents.open is not after.incidents.open:
@@ -96,23 +96,23 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
     return ledger
 
 
-def settled(state: State) -> Ledger:
+def ledger_until_now(state: State) -> Ledger:
     """The ledger up to now, as if what is under way ended well: to be shown, and to be kept in the store."""
     ledger = state.books.ledger
     if ledger.mark is None:
         return ledger
     if state.mode != "running":
-        return _booked(ledger, state, {_category(state): state.now - ledger.mark})
+        return _book_until_now(ledger, state, {_category(state): state.now - ledger.mark})
     pending = max(0.0, state.now - ledger.mark)
     doubtful = min(pending, state.now - _first_sign(state, state.now))
     saved = min(_saves(ledger, state.now), pending - doubtful)
     productive = pending - doubtful - saved
     step = state.progress.step or 0
     ledger = replace(ledger, spans=g.with_span(ledger.spans, (step + 1, step, productive), ledger.starts))
-    return _booked(ledger, state, {k.PRODUCTIVE: productive, k.SAVE: saved, k.DETECTION: doubtful})
+    return _book_until_now(ledger, state, {k.PRODUCTIVE: productive, k.SAVE: saved, k.DETECTION: doubtful})
 
 
-def _passed(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
+def _book_if_over(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     """Book the time since the mark if what it was spent on is over."""
     same = before.attempt.number == after.attempt.number
     step = after.progress.step
@@ -122,10 +122,10 @@ def _passed(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger
         return ledger if after.live and same else _broken_off(ledger, before, after)
     if before.mode == after.mode and _category(before) == _category(after):
         return ledger
-    return _booked(ledger, after, {_category(before): after.now - (ledger.mark or 0.0)})
+    return _book_until_now(ledger, after, {_category(before): after.now - (ledger.mark or 0.0)})
 
 
-def _booked(ledger: Ledger, state: State, parts: Mapping[str, float]) -> Ledger:
+def _book_until_now(ledger: Ledger, state: State, parts: Mapping[str, float]) -> Ledger:
     """All time until now is booked, in these parts."""
     ledger = g.book(ledger, parts)
     return replace(ledger, mark=state.now, wall=state.wall, last=_category(state), saved=0.0, away=0.0)
@@ -135,29 +135,31 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     """A step is done."""
     now, step, previous = after.now, after.progress.step or 0, before.progress.step
     if previous is None:
-        ledger = _resumed(ledger, after, step - 1)  # what is done again was lost, whatever anybody said about it
+        ledger = _resume_at(ledger, after, step - 1)  # what is done again was lost, whatever anybody said about it
     if ledger.saving is not None:
         # No line said when the save ended, so it ended at the latest when the step itself began.
         own = (fact.duration_s or 0.0) if isinstance(fact, f.StepDone) else 0.0
-        ledger = _saved(ledger, max(ledger.saving, now - own))
+        ledger = _end_save(ledger, max(ledger.saving, now - own))
     pending = now - (ledger.mark or 0.0)
     saved = min(ledger.saved, pending)
     took = pending - saved
     if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.attempt.started + READ_LATE_S:
         # A line from before anybody watched: a job that a person started, and that was attached late.
-        return _booked(ledger, after, {k.STARTUP if before.mode == "starting" else k.PRODUCTIVE: took, k.SAVE: saved})
+        return _book_until_now(
+            ledger, after, {k.STARTUP if before.mode == "starting" else k.PRODUCTIVE: took, k.SAVE: saved}
+        )
     first = step if previous is None or previous >= step else previous + 1  # lines may have been missed
     ledger = replace(ledger, steps=ledger.steps + step - first + 1)
     if before.mode == "starting":
         ledger = replace(ledger, spans=g.with_span(ledger.spans, (first, step, 0.0), ledger.starts))
-        return _booked(ledger, after, {k.STARTUP: took, k.SAVE: saved})
+        return _book_until_now(ledger, after, {k.STARTUP: took, k.SAVE: saved})
     ledger = replace(
         ledger,
         spans=g.with_span(ledger.spans, (first, step, took), ledger.starts),
         timed=ledger.timed + step - first + 1,
         timed_s=ledger.timed_s + took,
     )
-    return _booked(ledger, after, {k.PRODUCTIVE: took, k.SAVE: saved})
+    return _book_until_now(ledger, after, {k.PRODUCTIVE: took, k.SAVE: saved})
 
 
 def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
@@ -177,7 +179,7 @@ def _broken_off(ledger: Ledger, before: State, after: State) -> Ledger:
     finished = after.attempt.after_stop == "finish" or after.mode in ("publishing", "finishing", "finished")
     what = k.STARTUP if before.mode == "starting" else k.OTHER if finished else k.WASTED
     ledger = replace(ledger, saves=ledger.saves + (ledger.saving is not None), saving=None)
-    return _booked(ledger, after, {k.DETECTION: detection, k.INFRASTRUCTURE: away, k.SAVE: saved, what: rest})
+    return _book_until_now(ledger, after, {k.DETECTION: detection, k.INFRASTRUCTURE: away, k.SAVE: saved, what: rest})
 
 
 def _first_sign(state: State, now: float) -> float:
@@ -197,14 +199,14 @@ def _phases(ledger: Ledger, before: State, after: State) -> Ledger:
             continue
         saves = new is not None and new.phase == SAVING
         if ledger.saving is not None and not saves:
-            ledger = _saved(ledger, after.now)
+            ledger = _end_save(ledger, after.now)
         elif ledger.saving is None and new is not None and saves and after.live:
             again = old is not None and (old.phase, old.step) == (new.phase, new.step)
             ledger = ledger if again else replace(ledger, saving=after.now)
     return ledger
 
 
-def _saved(ledger: Ledger, until: float) -> Ledger:
+def _end_save(ledger: Ledger, until: float) -> Ledger:
     """The save that is under way is over."""
     return replace(ledger, saved=_saves(ledger, until), saving=None, saves=ledger.saves + 1)
 
@@ -214,10 +216,10 @@ def _saves(ledger: Ledger, until: float) -> float:
     return ledger.saved + (max(0.0, until - ledger.saving) if ledger.saving is not None else 0.0)
 
 
-def _resumed(ledger: Ledger, state: State, step: int) -> Ledger:
+def _resume_at(ledger: Ledger, state: State, step: int) -> Ledger:
     """The attempt goes on at ``step``. It has had the run since it was started, not since its first step."""
     wall = max(ledger.began_wall or 0.0, state.wall - max(0.0, state.now - state.attempt.started))
-    return g.resumed(ledger, step, wall, state.fence.generation)
+    return g.resume_ledger(ledger, step, wall, state.fence.generation)
 
 
 def _incident(ledger: Ledger, before: State, after: State) -> Ledger:

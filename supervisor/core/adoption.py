@@ -26,7 +26,10 @@ def left_by(before: State, state: State) -> State:
         step=before.progress.step,
         progress_t=known.progress_t if untouched else before.progress.t,
         started=started,
-        phases={role: _known(phase, known.phases.get(role), known.since) for role, phase in before.job.phases.items()},
+        phases={
+            role: _with_known_age(phase, known.phases.get(role), known.since)
+            for role, phase in before.job.phases.items()
+        },
         count=before.engine.count,
         worked_t=_worked_t(before, known),
         work=_work(before.job.work, known),
@@ -53,14 +56,17 @@ def put_back(state: State, watch: Watch) -> State:
         ),
         job=replace(
             state.job,
-            phases={role: _known(phase, left.phases.get(role), left.since) for role, phase in state.job.phases.items()},
+            phases={
+                role: _with_known_age(phase, left.phases.get(role), left.since)
+                for role, phase in state.job.phases.items()
+            },
             work=_work(state.job.work, left),
-            explained=_explained(state, left),
+            explained=_explained_times(state, left),
         ),
     )
 
 
-def _explained(state: State, left: Left) -> tuple[tuple[float, float], ...]:
+def _explained_times(state: State, left: Left) -> tuple[tuple[float, float], ...]:
     """What stood when the daemon came had explained the silence until then, also where it is over by now."""
     spans = state.job.explained
     for name, phase in left.phases.items():
@@ -84,6 +90,6 @@ def _work(work: Work | None, left: Left) -> Work | None:
     return replace(work, moved_t=before.moved_t) if same else work
 
 
-def _known(phase: Phase, before: Phase | None, since: float) -> Phase:
+def _with_known_age(phase: Phase, before: Phase | None, since: float) -> Phase:
     same = before is not None and phase.t == since and (phase.phase, phase.step) == (before.phase, before.step)
     return replace(phase, t=before.t) if before is not None and same else phase

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from supervisor.core.launcher import names_no_reader
 from supervisor.core.proof import CULPRIT_S, Verdict, killed_from_outside
-from supervisor.core.recurring import blamed
+from supervisor.core.recurring import gpu_faults_to_blame
 from supervisor.core.state import Error, Failure, State
 
 UNREADABLE = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
@@ -71,16 +71,16 @@ def may_be_the_checkpoint(state: State, verdict: Verdict) -> bool:
     if verdict.kind == "exited":
         if ended is None or killed_from_outside(ended):
             return False
-    elif not any(_crashed(error, verdict) for error in near):
+    elif not any(_says_it_crashed(error, verdict) for error in near):
         return False
     if not verdict.cause.endswith("-gone"):
         said.add(verdict.cause)
-    if blamed(state):
+    if gpu_faults_to_blame(state):
         return False
     return not any(is_elsewhere(one) for one in said) and not any(map(names_no_reader, near))
 
 
-def _crashed(error: Error, verdict: Verdict) -> bool:
+def _says_it_crashed(error: Error, verdict: Verdict) -> bool:
     """Does this line say that what is gone ended by itself?"""
     own = error.role != "env" and verdict.cause == f"{error.role}-gone" and is_one_of(error.signature, CRASHED)
     return own or is_one_of(error.signature, WEIGHTS)

@@ -30,12 +30,12 @@ def choose(state: State) -> Choice:
     if state.local.reason:
         return Choice("wait", None, f"The local checkpoints are not known: {state.local.reason}.")
     if state.orders.asked_step is not None and state.orders.override:
-        return _pinned(state, state.orders.asked_step, "rollback")
+        return _choose_pinned_step(state, state.orders.asked_step, "rollback")
     if settings.fresh and state.orders.override:
         return Choice("start", None, "A person asked for a fresh start (--fresh).")
     local, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
     if settings.pin_step is not None and state.orders.override:
-        return _pinned(state, settings.pin_step, "--step")
+        return _choose_pinned_step(state, settings.pin_step, "--step")
     if state.store.reason and settings.has_store:
         known = state.store.published if state.store.published is not None else -1
         if local is not None and state.store.t >= 0 and local >= known:
@@ -63,7 +63,7 @@ def choose(state: State) -> Choice:
     return _nothing_good(state)
 
 
-def _pinned(state: State, step: int, how: str) -> Choice:
+def _choose_pinned_step(state: State, step: int, how: str) -> Choice:
     if step in {s.step for s in state.local.steps if s.state == "complete"}:
         return Choice("start", step, f"{_who_asked(state, step, how)}.")
     if str(step) in state.store.damaged:

@@ -93,7 +93,7 @@ def startup_suspect(state: State) -> float:
     return min(soft, _foreseen(state))
 
 
-def counting(state: State, watch: Watch) -> bool:
+def knows_counters(state: State, watch: Watch) -> bool:
     """Are the engine's counters known at present?"""
     engine = state.engine
     return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
@@ -130,17 +130,17 @@ def asked_from(state: State) -> float:
     return soft if found is None else min(soft, found[1])
 
 
-def started(state: State, watch: Watch | None = None) -> float:
+def start_of_limit(state: State, watch: Watch | None = None) -> float:
     """When the start began, by a clock that stood still while a download grew or a known reason explained it."""
-    return _started(state, watch, NEVER)
+    return _start_of_limit(state, watch, NEVER)
 
 
 def start_took(state: State, now: float) -> float:
     """Seconds of the start up to ``now`` that no known reason explains: what it teaches."""
-    return now - _started(state, None, now)
+    return now - _start_of_limit(state, None, now)
 
 
-def _started(state: State, watch: Watch | None, until: float) -> float:
+def _start_of_limit(state: State, watch: Watch | None, until: float) -> float:
     growth = state.job.growth.get("download")
     # A download explains a start only while it grows.
     explained = _explained_s(state, state.attempt.started, watch, but="download", until=until)
@@ -219,19 +219,23 @@ def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
         limit = excuse_limit(state, role, phase.phase)
         if limit > 0 and current(state, phase):
             ends = phase.t + limit
-            yield role, phase, min(ends, _evaluated(state, phase, watch) if _asks_the_engine(role, phase) else ends)
+            yield (
+                role,
+                phase,
+                min(ends, _evaluation_end(state, phase, watch) if _asks_the_engine(role, phase) else ends),
+            )
 
 
 def _asks_the_engine(role: str, phase: Phase) -> bool:
     return phase.phase == "eval" and role != "trainer"  # the trainer validates by itself
 
 
-def _evaluated(state: State, phase: Phase, watch: Watch) -> float:
+def _evaluation_end(state: State, phase: Phase, watch: Watch) -> float:
     """Until when this can have been an evaluation, as far as the engine's counters tell."""
     engine = state.engine
     worked_t = max(phase.t, engine.worked_t)
     idle_s = max(IDLE_S, longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
-    if not watch.over(worked_t, idle_s) or not counting(state, watch):
+    if not watch.over(worked_t, idle_s) or not knows_counters(state, watch):
         return NEVER
     # The engine has been asked for nothing for long: whatever this is, it evaluates nothing.
     return worked_t if engine.counted_t - worked_t >= idle_s else NEVER
@@ -267,11 +271,11 @@ def unsaid(state: State, watch: Watch) -> float:
     if not state.settings.has_engine or state.job.work is not None or state.job.phases:
         return 0.0
     idle = watch.over(engine.worked_t, IDLE_S) and engine.counted_t - engine.worked_t >= IDLE_S
-    works = counting(state, watch) and not idle
+    works = knows_counters(state, watch) and not idle
     return excuse_limit(state, "orchestrator", "eval") if works or engine.count is None else 0.0
 
 
-def updating(state: State, watch: Watch) -> bool:
+def is_updating_weights(state: State, watch: Watch) -> bool:
     """Are weights being updated? Then the engine is paused, and neither tokens nor answers are to be expected."""
     return any(
         phase.phase == "weight-update" and not watch.over(ends, 0.0) for _, phase, ends in _present(state, watch)

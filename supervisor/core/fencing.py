@@ -16,6 +16,7 @@ from supervisor.core.choose import Choice, choose
 from supervisor.core.evolve import replace
 from supervisor.core.records import Happened
 from supervisor.core.state import NOT_SINCE, Fence, State
+from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
@@ -30,15 +31,15 @@ def may_write(state: State) -> bool:
     return not state.settings.fencing or (state.fence.generation is not None and not state.fence.lost)
 
 
-def unanswered(state: State) -> bool:
+def is_claim_unanswered(state: State) -> bool:
     """Is the store still being asked whether this pod holds the run?"""
     fence = state.fence
     return state.settings.fencing and fence.asked and fence.generation is None and not fence.by and not fence.reason
 
 
-def expected(state: State) -> bool:
+def may_get_the_run(state: State) -> bool:
     """May the run be this pod's soon? Its own claim from before a boot is watched for a few beats, and then over."""
-    return unanswered(state) or state.fence.own_stands_s is not None
+    return is_claim_unanswered(state) or state.fence.own_stands_s is not None
 
 
 def refused_for_now(state: State) -> bool:
@@ -56,7 +57,7 @@ def held_back(state: State) -> Choice | None:
     if may_write(state) or state.settings.mode == "observe":
         return None  # observing starts and restores nothing anyway
     if fence.lost:
-        return Choice("wait", None, lost(state))
+        return Choice("wait", None, sentence_of_lost_run(state))
     if fence.by:
         return Choice("wait", None, fence.reason)
     if not fence.reason:
@@ -73,7 +74,7 @@ def held_back(state: State) -> Choice | None:
     return Choice("wait", None, f"The store cannot say yet whether another pod holds this run: {fence.reason}")
 
 
-def lost(state: State) -> str:
+def sentence_of_lost_run(state: State) -> str:
     """The sentence of a pod that was fenced."""
     fence = state.fence
     return (
@@ -86,7 +87,7 @@ def note(state: State) -> str:
     """What a person has to know of the run's holder whatever else is told; "" when this pod holds it."""
     if may_write(state) or not state.fence.asked:
         return ""
-    return lost(state) if state.fence.lost else state.fence.reason
+    return sentence_of_lost_run(state) if state.fence.lost else state.fence.reason
 
 
 # ---------------------------------------------------------------- asking
@@ -96,10 +97,10 @@ def ask(state: State, *, take_over: bool) -> tuple[State, Actions]:
     """Ask for the run, before anything is started or published."""
     if not state.settings.fencing:
         return state, []
-    return replace(state, fence=_asking(state)), [a.Claim(take_over)]
+    return replace(state, fence=_fence_while_asked(state)), [a.Claim(take_over)]
 
 
-def _asking(state: State) -> Fence:
+def _fence_while_asked(state: State) -> Fence:
     return Fence(asked=True, once=state.fence.once, unswept=state.fence.unswept)
 
 
@@ -140,7 +141,7 @@ def release(state: State) -> Actions:
 # ---------------------------------------------------------------- facts
 
 
-def _claimed(state: State, fact: f.Claimed) -> State:
+def _observe_claim(state: State, fact: f.Claimed) -> State:
     alone = not fact.watched and fact.generation == (state.fence.once or 0) + 1
     # Ours of before is not swept: the next publish goes on with what was half-sent.
     unswept = state.fence.unswept or not alone
@@ -158,7 +159,7 @@ def _claimed(state: State, fact: f.Claimed) -> State:
     )
 
 
-def _held(state: State, fact: f.ClaimHeld) -> State:
+def _observe_other_claim(state: State, fact: f.ClaimHeld) -> State:
     if fact.copied:
         sentence = (
             f"Pod {fact.by} claimed this run with this very state folder (generation {fact.generation}), and nothing "
@@ -177,55 +178,49 @@ def _held(state: State, fact: f.ClaimHeld) -> State:
 
 
 def _held_by(state: State, fact: f.ClaimHeld, reason: str, own_stands_s: float | None = None) -> State:
-    fence = replace(_asking(state), by=fact.by, by_generation=fact.generation, reason=reason)
+    fence = replace(_fence_while_asked(state), by=fact.by, by_generation=fact.generation, reason=reason)
     fence = replace(fence, own_stands_s=own_stands_s)
     return replace(state, fence=fence, publishing=replace(state.publishing, held=f"pod {fact.by} held the run."))
 
 
-def _failed(state: State, fact: f.ClaimFailed) -> State:
-    fence = replace(_asking(state), reason=fact.reason, permanent=fact.permanent)
+def _observe_failed_claim(state: State, fact: f.ClaimFailed) -> State:
+    fence = replace(_fence_while_asked(state), reason=fact.reason, permanent=fact.permanent)
     return replace(state, fence=fence, publishing=replace(state.publishing, held=fact.reason))
 
 
-def _fenced(state: State, fact: f.Fenced) -> State:
+def _observe_takeover(state: State, fact: f.Fenced) -> State:
     fence = replace(state.fence, lost=True, by=fact.by, by_generation=fact.generation)
     return replace(state, fence=fence, publishing=replace(state.publishing, held=f"pod {fact.by} held the run."))
 
 
-def _swept(state: State, fact: f.Swept) -> State:
+def _observe_sweep(state: State, fact: f.Swept) -> State:
     return replace(state, fence=replace(state.fence, unswept=False))
 
 
-def _lineage_kept(state: State, fact: f.LineageKept) -> State:
+def _observe_written_lineage(state: State, fact: f.LineageKept) -> State:
     kept, left = state.lineage.unwritten[: fact.count], state.lineage.unwritten[fact.count :]
     latest = fact.pointer if fact.pointer is not None else state.store.latest
-    busy = replace(state.busy, lineage=None)
     return replace(
         state,
-        busy=busy,
         lineage=replace(state.lineage, known=(*state.lineage.known, *kept), unwritten=left),
         store=replace(state.store, latest=latest),
     )
 
 
-def _lineage_failed(state: State, fact: f.LineageFailed) -> State:
-    return replace(
-        state,
-        busy=replace(state.busy, lineage=None),
-        lineage=replace(state.lineage, after=state.now + LINEAGE_AGAIN_S),
-    )
+def _observe_unwritten_lineage(state: State, fact: f.LineageFailed) -> State:
+    return replace(state, lineage=replace(state.lineage, after=state.now + LINEAGE_AGAIN_S))
 
 
 TOLD = (f.Claimed, f.ClaimHeld, f.ClaimFailed, f.Fenced, f.Swept, f.LineageKept, f.LineageFailed)
 """Facts that ``react`` has something to say of."""
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
-    f.Claimed: _claimed,
-    f.ClaimHeld: _held,
-    f.ClaimFailed: _failed,
-    f.Fenced: _fenced,
-    f.Swept: _swept,
-    f.LineageKept: _lineage_kept,
-    f.LineageFailed: _lineage_failed,
+    f.Claimed: _observe_claim,
+    f.ClaimHeld: _observe_other_claim,
+    f.ClaimFailed: _observe_failed_claim,
+    f.Fenced: _observe_takeover,
+    f.Swept: _observe_sweep,
+    f.LineageKept: _observe_written_lineage,
+    f.LineageFailed: _observe_unwritten_lineage,
 }
 
 
@@ -254,7 +249,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             return state, [_say("claim-failed", f"The run could not be claimed: {fact.reason}", "warning")]
         case f.Fenced() if not before.fence.lost:
             going_on = "The job goes on, and its checkpoints stay on this disk. " if state.live else ""
-            return state, [_say("fenced", going_on + lost(state), "error")]
+            return state, [_say("fenced", going_on + sentence_of_lost_run(state), "error")]
         case f.LineageKept():
             back = f" latest.json went back to step {fact.pointer}." if fact.pointer is not None else ""
             return state, [_say("lineage", f"The store knows which steps are left.{back}")]
@@ -296,8 +291,7 @@ def keep_lineage(state: State, watch: Watch) -> tuple[State, Actions]:
         return state, []  # which steps the run leaves is decided where it is acted upon
     if state.store.reason or not watch.over(state.lineage.after, 0.0):
         return state, []
-    busy = replace(state.busy, lineage=len(state.lineage.unwritten))
-    return replace(state, busy=busy), [a.KeepLineage(state.lineage.unwritten)]
+    return order_effect(state, a.KeepLineage(state.lineage.unwritten))
 
 
 def left_here(lineage: Iterable[Happened], local: Iterable[f.LocalStep]) -> Mapping[str, float]:

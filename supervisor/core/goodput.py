@@ -1,6 +1,6 @@
 """Where the run's time went: a ledger whose parts add up to all of it, in the names of Google's goodput library.
 
-One ledger a journal, so one a pod; ``merged`` makes the run's out of them. ``supervisor.core.account`` keeps it.
+One ledger a journal, so one a pod; ``sum_ledgers`` makes the run's out of them. ``supervisor.core.account`` keeps it.
 """
 
 from __future__ import annotations
@@ -153,17 +153,17 @@ def lose(ledger: Ledger, above: int, until: int | None = None) -> Ledger:
     return book(ledger, {PRODUCTIVE: -seconds, WASTED: seconds})
 
 
-def resumed(ledger: Ledger, step: int, wall: float, held: int | None) -> Ledger:
+def resume_ledger(ledger: Ledger, step: int, wall: float, held: int | None) -> Ledger:
     """This journal's job goes on at ``step``, since Unix time ``wall``, under the claim of generation ``held``.
 
     A start at a higher step under the same claim is no start of its own: no other pod had the run in between.
     """
     ledger = lose(ledger, step)
     floor = step if ledger.floor is None else min(step, ledger.floor)
-    return started(replace(ledger, floor=floor), step, wall, held)
+    return start_ledger(replace(ledger, floor=floor), step, wall, held)
 
 
-def started(ledger: Ledger, step: int, wall: float, held: int | None) -> Ledger:
+def start_ledger(ledger: Ledger, step: int, wall: float, held: int | None) -> Ledger:
     """From ``wall`` on, what this journal does above ``step`` is the run, whatever other pods did before."""
     # Those at this step or above it have no spans left, and replaced no more of other pods than this one does.
     starts = tuple(one for one in ledger.starts if one[1] < step)
@@ -215,7 +215,7 @@ def across(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
     return found
 
 
-def merged(ledgers: Mapping[str, Ledger]) -> Ledger:
+def sum_ledgers(ledgers: Mapping[str, Ledger]) -> Ledger:
     """The run's ledger: the sum of its journals' (``across``). Spans and what is under way are left out."""
     parts = list(across(ledgers).values())
     return Ledger(
@@ -243,4 +243,4 @@ def ettr(ledgers: Mapping[str, Ledger]) -> float:
 
     The measure of ByteRobust (arXiv 2509.16293) and of Llama 3 (arXiv 2407.21783, "effective training time").
     """
-    return merged(ledgers).share(PRODUCTIVE)
+    return sum_ledgers(ledgers).share(PRODUCTIVE)

@@ -58,8 +58,8 @@ class Advice:
     present_loss: float | None = None
 
 
-def measured(run: Ledger, lost_pods: int = 0, interval_steps: int | None = None) -> Measured:
-    """What a run's ledger (``goodput.merged``) says; ``lost_pods`` are failures that no journal saw the end of."""
+def measure_run(run: Ledger, lost_pods: int = 0, interval_steps: int | None = None) -> Measured:
+    """What a run's ledger (``goodput.sum_ledgers``) says; ``lost_pods`` are failures that no journal saw the end of."""
     back = [outage for outage in run.outages if outage.recovered]
     count = len(back)
     seen = round(run.timed / run.saves) if run.saves and run.timed >= run.saves else None

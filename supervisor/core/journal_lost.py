@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, enter, say
 from supervisor.core.observe import fresh_attempt
-from supervisor.core.state import NO_SETTINGS, NOT_LISTED, Busy, Incident, State
+from supervisor.core.state import NO_SETTINGS, NOT_LISTED, Incident, State
+from supervisor.core.under_way import forget_effects
 
 CAUSE = "journal-lost"
 KEPT_INCIDENTS = 20
@@ -32,8 +33,7 @@ def go_on(state: State, orders: OldOrders | None, attempt: int, *, living: bool)
     if attempt > state.attempt.number:
         state = fresh_attempt(
             replace(
-                state,
-                busy=Busy(),
+                forget_effects(state),
                 attempt=replace(state.attempt, number=attempt, pid=None),
                 incidents=replace(state.incidents, open=None),
             )
@@ -60,7 +60,7 @@ def go_on(state: State, orders: OldOrders | None, attempt: int, *, living: bool)
     return state
 
 
-def told(state: State, sentence: str) -> tuple[State, Actions]:
+def record_loss(state: State, sentence: str) -> tuple[State, Actions]:
     """The loss as an incident, which is over as soon as it is told: log, status and incidents name it."""
     if not sentence:
         return state, []

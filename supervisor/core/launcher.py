@@ -50,7 +50,7 @@ class Stop:
         return f"{who(self.part)} died: {self.text}" if self.part else f"The launcher ends the job: {self.text}"
 
 
-def stopping(state: State, watch: Watch | None = None) -> Stop | None:
+def why_launcher_stops(state: State, watch: Watch | None = None) -> Stop | None:
     """Since when, and why, the launcher ends the job, as it says itself; None while it does not."""
     watch = watch or Watch(state.now)
     error, phase = state.job.errors.get(FAILED), state.job.phases.get("launcher")

@@ -14,7 +14,7 @@ from supervisor.core import fencing
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
-from supervisor.core.proof import exited
+from supervisor.core.proof import judge_exit
 from supervisor.core.retention import next_to_publish
 from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, Phase, State
 from supervisor.core.watch import Watch
@@ -54,7 +54,7 @@ def soon(state: State, fact: f.LeaveSoon) -> tuple[State, Actions]:
     return with_all(told, end_of_the_run_here(state, f"This pod is about to go ({fact.why})."))
 
 
-def asked(state: State) -> tuple[State, Actions]:
+def leave_without_notice(state: State) -> tuple[State, Actions]:
     """The daemon is to end, and nobody says how soon: its host may be going down all the same."""
     if state.leave.asked:
         return state, []
@@ -110,7 +110,7 @@ def live(state: State, watch: Watch) -> tuple[State, Actions]:
     """A job that still runs on a pod that is about to go: until its save is done, or nothing comes of it."""
     if state.job.ended is None and _save_fits(state, watch):
         return state, []
-    end = exited(state, watch)
+    end = judge_exit(state, watch)
     if end is not None and end.kind == "finished":
         return stop(state, "finish", end.sentence)
     return stop(state, "shutdown", f"This pod is about to go ({state.leave.why}).")
@@ -118,7 +118,7 @@ def live(state: State, watch: Watch) -> tuple[State, Actions]:
 
 def _save_fits(state: State, watch: Watch) -> bool:
     """Is a checkpoint being written that can be complete, and published, before the pod is gone?"""
-    exit_at, phase = state.leave.exit_at, _saving(state)
+    exit_at, phase = state.leave.exit_at, _save_of_trainer(state)
     if exit_at is None or state.leave.save is None or _being_saved(state) != state.leave.save:
         return False  # also when the next save has begun: one is waited for, not one after another
     # Where nothing was ever published, or saved, nobody knows how long it takes; without it the step is lost anyway.
@@ -129,7 +129,7 @@ def _save_fits(state: State, watch: Watch) -> bool:
     return not watch.over(stop_at, 0.0)
 
 
-def _saving(state: State) -> Phase | None:
+def _save_of_trainer(state: State) -> Phase | None:
     """The trainer's own word that it saves."""
     phase = state.job.phases.get("trainer")
     return phase if phase is not None and phase.phase == "checkpoint" and current(state, phase) else None
@@ -137,7 +137,7 @@ def _saving(state: State) -> Phase | None:
 
 def _being_saved(state: State) -> int | None:
     """The step that is being saved, as the trainer or its files tell."""
-    phase, newest = _saving(state), max(state.local.steps, key=lambda one: one.step, default=None)
+    phase, newest = _save_of_trainer(state), max(state.local.steps, key=lambda one: one.step, default=None)
     if phase is not None and phase.step is not None:
         return phase.step
     return newest.step if newest is not None and newest.state == "writing" else None
@@ -171,7 +171,7 @@ def _needs(state: State) -> float | None:
     return max(0, moves.total_bytes - moves.moved_bytes) / moves.rate + COMMIT_S
 
 
-def moved(state: State) -> tuple[State, Actions]:
+def report_publish_progress(state: State) -> tuple[State, Actions]:
     """Say, whenever the answer is another one, whether the publish under way can be done in time."""
     needs, exit_at, moves = _needs(state), state.leave.exit_at, state.leave.moves
     if needs is None or exit_at is None or moves is None:
@@ -193,7 +193,7 @@ def moved(state: State) -> tuple[State, Actions]:
 # ---------------------------------------------------------------- the end, and words
 
 
-def unpublished(state: State, tries_s: float | None = None) -> str:
+def list_unpublished(state: State, tries_s: float | None = None) -> str:
     """What is complete on this disk and, as far as is known, not in the store; "" without any.
 
     It is the daemon's last sentence. ``tries_s``: before that, how long the daemon goes on trying.
@@ -224,7 +224,7 @@ def unpublished(state: State, tries_s: float | None = None) -> str:
     if tries_s is not None:
         why = why or "it is on its way to the store"
     elif not why:
-        asking = fencing.unanswered(state) or state.store.reason
+        asking = fencing.is_claim_unanswered(state) or state.store.reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"
     newest = "The store has none, as far as is known." if stored is None else f"The store's newest is step {stored}."
     if tries_s is not None:

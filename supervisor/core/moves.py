@@ -5,13 +5,14 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import recurring
-from supervisor.core.deadlines import started
+from supervisor.core.deadlines import start_of_limit
 from supervisor.core.evolve import replace
 from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
-from supervisor.core.starts import HUNG, shown
+from supervisor.core.starts import HUNG, progress_of_start
 from supervisor.core.state import Failure, Incident, Mode, Next, OwnEngine, State
-from supervisor.core.unsaved import unsaved
+from supervisor.core.under_way import order_effect
+from supervisor.core.unsaved import unsaved_sentences
 from supervisor.core.words import span
 
 EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
@@ -47,10 +48,10 @@ def stop(state: State, after: Next, reason: str, *, keep_engine: bool = False) -
         return replace(state, attempt=replace(state.attempt, after_stop=after, stop_reason=reason)), []
     state = replace(
         enter(state, "stopping", reason),
-        busy=replace(state.busy, stop=state.attempt.number, start=None),
         attempt=replace(state.attempt, after_stop=after, stop_reason=reason),
     )
-    return state, [a.Stop(state.attempt.number, reason, stop_budget(state), brief=state.leave.exit_at is not None)]
+    brief = state.leave.exit_at is not None
+    return order_effect(state, a.Stop(state.attempt.number, reason, stop_budget(state), brief=brief))
 
 
 def stop_budget(state: State) -> float:
@@ -125,7 +126,7 @@ def note_failure(state: State, signature: str, suspect: int | None = None) -> St
     """Count the end of an attempt. ``suspect``: the good step that can have caused it."""
     failure = Failure(signature, state.progress.step, state.attempt.resume_step, suspect)
     if signature in HUNG:
-        failure = replace(failure, shown=shown(state), lasted_s=state.now - started(state))
+        failure = replace(failure, shown=progress_of_start(state), lasted_s=state.now - start_of_limit(state))
     state = recurring.note(state, signature)
     return replace(
         state,
@@ -215,13 +216,12 @@ def forgiven(state: State) -> State:
 
 
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:
-    level = "error" if code != EXIT_OK else "warning" if unsaved(state) else "info"
+    level = "error" if code != EXIT_OK else "warning" if unsaved_sentences(state) else "info"
     state = replace(enter(state, mode, sentence), ending=replace(state.ending, code=code))
     return state, [say(mode, sentence, level)]
 
 
 def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
-    state = replace(state, busy=replace(state.busy, start=None))
     if state.mode != "starting":
         return state, []
     if fact.unfit:

@@ -11,9 +11,8 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core import observe_job, observe_steps
 from supervisor.core.evolve import replace
-from supervisor.core.phases import merged
+from supervisor.core.phases import merge_learned
 from supervisor.core.state import (
-    Busy,
     EngineMemory,
     Fence,
     Gone,
@@ -24,6 +23,7 @@ from supervisor.core.state import (
     State,
     Suspicion,
 )
+from supervisor.core.under_way import free_slots
 from supervisor.core.waking import is_back, wake
 from supervisor.core.watch import NEVER
 
@@ -36,7 +36,7 @@ SUPPRESSED_AGAIN_S = 3600.0
 def observe(state: State, observation: f.Observation) -> State:
     """The state after ``observation``; time never runs backwards."""
     t, fact, before = observation.t, observation.fact, state
-    state = replace(state, now=t if t > state.now else state.now, wall=observation.wall)
+    state = free_slots(replace(state, now=t if t > state.now else state.now, wall=observation.wall), fact)
     handler = _HANDLERS.get(type(fact))
     if handler is None:
         return state
@@ -207,27 +207,22 @@ def _settings_changed(state: State, fact: f.SettingsChanged) -> State:
 
 
 def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
-    """Free the slot, so that a defect in one effect does not stop that kind of effect for ever."""
-    busy = state.busy
+    """What crashed is asked for again after a pause."""
+    after = state.now + CRASH_PAUSE_S
     match fact.lane:
         case "publish":
-            after = state.now + CRASH_PAUSE_S
             held = f"a defect in the supervisor: {fact.reason}"
             failures = state.publishing.failures + 1
-            state = replace(state, publishing=replace(state.publishing, failures=failures, after=after, held=held))
-            busy = replace(busy, publish=None, lineage=None)
+            return replace(state, publishing=replace(state.publishing, failures=failures, after=after, held=held))
         case "prune":
-            state = replace(state, disk=replace(state.disk, prune_after=state.now + CRASH_PAUSE_S))
-            busy = replace(busy, prune_local=None)
+            return replace(state, disk=replace(state.disk, prune_after=after))
         case "pin":
-            state = replace(state, pins=replace(state.pins, holds_after=state.now + CRASH_PAUSE_S))
-            busy = replace(busy, holds=False)
+            return replace(state, pins=replace(state.pins, holds_after=after))
         case "prune-store":
-            state = replace(state, publishing=replace(state.publishing, after=state.now + CRASH_PAUSE_S))
-            busy = replace(busy, prune_store=None)
-        case "restore" | "setup":  # a restore that waits for the trainer is done on the lane of [setup]
-            busy = replace(busy, restore=None)
-    return replace(state, busy=busy)
+            return replace(state, publishing=replace(state.publishing, after=after))
+        case "setup":
+            return replace(state, setup_pending=False)
+    return state
 
 
 def _config_changed(state: State, fact: f.ConfigChanged) -> State:
@@ -236,36 +231,21 @@ def _config_changed(state: State, fact: f.ConfigChanged) -> State:
     return replace(state, orders=replace(state.orders, config_changed=(*state.orders.config_changed, fact.path)))
 
 
-def _suppressed(state: State, fact: f.Suppressed) -> State:
-    """Nothing was done: what the action had reserved is free again."""
-    busy, step = state.busy, fact.number
+def _observe_suppressed_effect(state: State, fact: f.Suppressed) -> State:
+    """Nothing was done. As if it had failed, but asked for anew much later: a person hears of it now and then."""
+    later, ours = state.now + SUPPRESSED_AGAIN_S, fact.number == state.own.number
     match fact.action:
-        case "Start":
-            busy = replace(busy, start=None)
-        case "Stop":
-            busy = replace(busy, stop=None)
         case "PruneLocal" | "PruneStale":
-            # As if it had failed; asked for anew much later, so that a person hears of it now and then.
-            state = replace(state, disk=replace(state.disk, prune_after=state.now + SUPPRESSED_AGAIN_S))
-            busy = replace(busy, prune_local=None)
+            return replace(state, disk=replace(state.disk, prune_after=later))
         case "PruneStore":
-            return replace(
-                state,
-                busy=replace(busy, prune_store=None),
-                store=replace(state.store, prune_after=state.now + SUPPRESSED_AGAIN_S),
-            )
-        case "Restore":
-            busy = replace(busy, restore=None)
-        case "RunHook":
-            busy = replace(busy, hook=None)
+            return replace(state, store=replace(state.store, prune_after=later))
         case "Setup":
-            state = replace(state, setup_pending=False)
-        case "StartEngine" if step == state.own.number:
-            state = replace(state, own=replace(state.own, asked="", wanted=False))
-        case "StopEngine" if step == state.own.number:
-            own = replace(state.own, asked="", alone=False, stop_after=state.now + SUPPRESSED_AGAIN_S)
-            state = replace(state, own=own)
-    return replace(state, busy=busy)
+            return replace(state, setup_pending=False)
+        case "StartEngine" if ours:
+            return replace(state, own=replace(state.own, asked="", wanted=False))
+        case "StopEngine" if ours:
+            return replace(state, own=replace(state.own, asked="", alone=False, stop_after=later))
+    return state
 
 
 def _engine_started(state: State, fact: f.EngineStarted) -> State:
@@ -315,7 +295,7 @@ def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
 
 
 def _store_records(state: State, fact: f.StoreRecords) -> State:
-    learned = merged(state.books.learned, fact.learned) if fact.learned is not None else state.books.learned
+    learned = merge_learned(state.books.learned, fact.learned) if fact.learned is not None else state.books.learned
     return replace(state, books=replace(state.books, learned=learned, others=fact.ledgers))
 
 
@@ -349,7 +329,6 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             state,
             settings=fact.settings,
             journal=fact.journal or state.journal,
-            busy=Busy(),
             own=own,
             setup_pending=fact.setup,
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
@@ -363,7 +342,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
 _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     **observe_job.HANDLERS,
     **observe_steps.HANDLERS,
-    f.Suppressed: _suppressed,
+    f.Suppressed: _observe_suppressed_effect,
     f.EngineStarted: _engine_started,
     f.EngineStartFailed: _engine_start_failed,
     f.EngineExited: _engine_exited,

@@ -259,8 +259,8 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     if progress.step is not None and fact.step <= progress.step:
         return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
     if not _possible(state, fact.step):
-        progress = _refused(progress, fact.step, state.now)
-        if not _confirmed(state, progress):
+        progress = _refuse_step_number(progress, fact.step, state.now)
+        if not _is_confirmed_by_next(state, progress):
             return replace(state, progress=progress)
     timed = progress.step is not None and fact.step == progress.step + 1
     # Lines that a daemon reads after it was away come all at once: a step took at least what its own line says, and
@@ -310,7 +310,7 @@ def _fastest(state: State) -> float:
     return 0.0 if times is None or times.count < WARM else min(times.seconds) / FASTER
 
 
-def _refused(progress: Progress, step: int, now: float) -> Progress:
+def _refuse_step_number(progress: Progress, step: int, now: float) -> Progress:
     """With a number that cannot be; one that does not follow the last of them begins a new row."""
     if step in progress.refused:
         return progress  # from a second file
@@ -319,7 +319,7 @@ def _refused(progress: Progress, step: int, now: float) -> Progress:
     return replace(progress, refused=(step,), refused_t=now)
 
 
-def _confirmed(state: State, progress: Progress) -> bool:
+def _is_confirmed_by_next(state: State, progress: Progress) -> bool:
     """Did the next lines say the same: lines were lost, and the run is really that far?
 
     The next step's line, at the pace of a run; or the next two, where all were read in one go.
@@ -332,9 +332,9 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
     old = state.job.phases.get(fact.role)
     if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
         return state  # repeating oneself does not renew an excuse
-    if old is not None and old.phase == "eval" and not old.over and _passing(fact):
+    if old is not None and old.phase == "eval" and not old.over and _is_beside_other_work(fact):
         state = replace(state, job=replace(state.job, phases={**state.job.phases, BESIDE: old}))
-    elif not _passing(fact):
+    elif not _is_beside_other_work(fact):
         state = _phase_over(state, fact.role)
     else:
         state = _one_over(state, fact.role)
@@ -343,7 +343,7 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
     return state
 
 
-def _passing(fact: f.PhaseSeen) -> bool:
+def _is_beside_other_work(fact: f.PhaseSeen) -> bool:
     """Weights are updated beside whatever else the orchestrator does, and its end says nothing of that either."""
     return fact.role == "orchestrator" and (
         fact.phase in ("weight-update", "barrier") or (fact.phase == "rollouts" and fact.step is None)
@@ -373,7 +373,7 @@ def _one_over(state: State, name: str) -> State:
     return state
 
 
-def _growing(state: State, fact: f.Growing) -> State:
+def _observe_growth(state: State, fact: f.Growing) -> State:
     old = state.job.growth.get(fact.what)
     if old is None or fact.size_bytes < old.size_bytes:
         grown = Growth(fact.size_bytes, state.now, old.grown_s if old else 0.0)
@@ -432,7 +432,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.StepDone: _step_done,
     f.PhaseSeen: _phase_seen,
     f.WorkSeen: _work_seen,
-    f.Growing: _growing,
+    f.Growing: _observe_growth,
     f.GpuFault: _gpu_fault,
     f.HostLook: _host_look,
     f.EffortLook: _effort_look,

@@ -14,7 +14,7 @@ from supervisor.core.state import (
     BEING_LISTED,
     State,
 )
-from supervisor.core.training_health import inherited
+from supervisor.core.training_health import inherit_holds
 from supervisor.core.watch import NEVER
 
 CHOOSE_ANEW_S = 5.0
@@ -109,10 +109,12 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
     anew = _published_anew(state.store.steps, fact.steps)
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
-    state = begun(state, *(s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare))
+    state = remember_begun(
+        state, *(s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare)
+    )
     if not state.pins.holds_read and not fact.pins_reason:
         state = replace(
-            state, worth=inherited(state.worth, fact.holds, state.now), pins=replace(state.pins, holds_read=True)
+            state, worth=inherit_holds(state.worth, fact.holds, state.now), pins=replace(state.pins, holds_read=True)
         )
     state = replace(
         state,
@@ -141,7 +143,7 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
     return replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
 
 
-def begun(state: State, *steps: int) -> State:
+def remember_begun(state: State, *steps: int) -> State:
     """Remember stored steps as ours: begun to be sent, or to be deleted."""
     new = tuple(step for step in steps if step not in state.store.begun)
     return replace(state, store=replace(state.store, begun=(*state.store.begun, *new)[-MOST_BEGUN:])) if new else state
@@ -156,7 +158,7 @@ def _published_anew(before: tuple[f.StoredStep, ...], now: tuple[f.StoredStep, .
     return {str(s.step) for s in now if s.manifest and known.get(s.step, s.manifest) != s.manifest}
 
 
-def _published(state: State, fact: f.Published) -> State:
+def _observe_publish(state: State, fact: f.Published) -> State:
     others = tuple(s for s in state.store.steps if s.step != fact.step)
     stored = tuple(sorted((*others, f.StoredStep(fact.step, True, fact.size_bytes)), key=lambda s: s.step))
     # latest.json goes back to no lower step, but from one that is quarantined.
@@ -164,7 +166,6 @@ def _published(state: State, fact: f.Published) -> State:
     latest = max(fact.step, above) if str(above) not in state.store.quarantined else fact.step
     return replace(
         state,
-        busy=replace(state.busy, publish=None),
         store=replace(
             state.store,
             steps=stored,
@@ -199,7 +200,6 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
         wait = min(wait, STANDS_STILL_S)
     return replace(
         state,
-        busy=replace(state.busy, publish=None),
         publishing=replace(
             state.publishing,
             failures=failures,
@@ -212,30 +212,21 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     )
 
 
-def _pruned(state: State, fact: f.Pruned) -> State:
+def _observe_pruning(state: State, fact: f.Pruned) -> State:
     if fact.where == "store":
         left = tuple(s for s in state.store.steps if s.step != fact.step)
-        return replace(state, busy=replace(state.busy, prune_store=None), store=replace(state.store, steps=left))
+        return replace(state, store=replace(state.store, steps=left))
     remaining = tuple(s for s in state.local.steps if s.step != fact.step)
     free = state.disk.free + fact.freed_bytes if state.disk.free is not None else None
-    return replace(
-        state,
-        busy=replace(state.busy, prune_local=None),
-        local=replace(state.local, steps=remaining),
-        disk=replace(state.disk, free=free),
-    )
+    return replace(state, local=replace(state.local, steps=remaining), disk=replace(state.disk, free=free))
 
 
 def _prune_failed(state: State, fact: f.PruneFailed) -> State:
     if fact.where == "store":
-        return replace(
-            state,
-            busy=replace(state.busy, prune_store=None),
-            store=replace(state.store, prune_after=state.now + PRUNE_AGAIN_S),
-        )
+        return replace(state, store=replace(state.store, prune_after=state.now + PRUNE_AGAIN_S))
     # Forget it until the next scan lists it again, or the same failing step would be asked for at once.
     remaining = tuple(s for s in state.local.steps if s.step != fact.step)
-    return replace(state, busy=replace(state.busy, prune_local=None), local=replace(state.local, steps=remaining))
+    return replace(state, local=replace(state.local, steps=remaining))
 
 
 def _pin_kept(state: State, fact: f.PinKept) -> State:
@@ -251,7 +242,7 @@ def _pin_kept(state: State, fact: f.PinKept) -> State:
 
 
 def _holds_kept(state: State, fact: f.HoldsKept) -> State:
-    state = replace(state, busy=replace(state.busy, holds=False), pins=replace(state.pins, holds_reason=fact.reason))
+    state = replace(state, pins=replace(state.pins, holds_reason=fact.reason))
     if fact.reason:
         wait = HOLDS_LATER_S if fact.permanent else fencing.LINEAGE_AGAIN_S
         return replace(state, pins=replace(state.pins, holds_after=state.now + wait))
@@ -274,12 +265,11 @@ def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({*state.store.verified, *steps}))[-MOST_VERIFIED:]
 
 
-def _restored(state: State, fact: f.Restored) -> State:
+def _observe_restore(state: State, fact: f.Restored) -> State:
     local = tuple(s for s in state.local.steps if s.step != fact.step)
     step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
     return replace(
         state,
-        busy=replace(state.busy, restore=None),
         local=replace(state.local, steps=tuple(sorted((*local, step), key=lambda s: s.step))),
         store=replace(
             state.store, verified=_newest_verified(state, (fact.step,)) if fact.verified else state.store.verified
@@ -289,7 +279,7 @@ def _restored(state: State, fact: f.Restored) -> State:
 
 def _restore_failed(state: State, fact: f.RestoreFailed) -> State:
     damaged = {**state.store.damaged, str(fact.step): fact.reason} if fact.damaged else state.store.damaged
-    return replace(state, busy=replace(state.busy, restore=None), store=replace(state.store, damaged=damaged))
+    return replace(state, store=replace(state.store, damaged=damaged))
 
 
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
@@ -297,13 +287,13 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.DiskLook: _disk_look,
     f.LocalSteps: _local_steps,
     f.StoreSteps: _store_steps,
-    f.Published: _published,
+    f.Published: _observe_publish,
     f.PublishFailed: _publish_failed,
-    f.Pruned: _pruned,
+    f.Pruned: _observe_pruning,
     f.PruneFailed: _prune_failed,
     f.PinKept: _pin_kept,
     f.HoldsKept: _holds_kept,
     f.StoreChecked: _store_checked,
-    f.Restored: _restored,
+    f.Restored: _observe_restore,
     f.RestoreFailed: _restore_failed,
 }

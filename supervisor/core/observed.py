@@ -7,6 +7,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, enter, say
 from supervisor.core.observe import fresh_attempt
 from supervisor.core.state import Ending, State
+from supervisor.core.under_way import forget_job_effects
 from supervisor.core.words import span
 
 
@@ -17,12 +18,12 @@ def newly_attached(state: State, fact: f.AttemptAdopted) -> bool:
     return state.busy.start is not None or not (state.live or state.mode == "stopping")
 
 
-def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
+def watch_attached_job(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
     """Watch it as attempt ``fact.attempt``, whatever was begun before."""
     ours = state.settings.mode == "act"  # a job of a person is only observed
     state = fresh_attempt(
         replace(
-            state,
+            forget_job_effects(state),
             attempt=replace(state.attempt, number=fact.attempt),
             orders=replace(state.orders, wanted=True),
             ending=Ending(),
@@ -31,7 +32,6 @@ def attached(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
     state = replace(
         enter(state, "starting", "A job of before is watched." if ours else "A job that a person started is watched."),
         progress=replace(state.progress, timed=False),  # nobody saw how long its start took
-        busy=replace(state.busy, start=None, stop=None, restore=None),
         attempt=replace(state.attempt, resume_step=fact.step, started=state.now, pid=fact.pid, snapshot=fact.attempt),
         incidents=replace(
             state.incidents,

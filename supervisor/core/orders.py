@@ -76,7 +76,7 @@ def _restart(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions
         state,
         orders=replace(state.orders, wanted=True, new_config="--new-config" in fact.args, config_changed=()),
     )
-    if _ending(state):
+    if _daemon_is_ending(state):
         return state, [told]  # the next daemon starts it
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.live or state.mode == "stopping":
@@ -93,7 +93,7 @@ def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Action
     if step not in here and step not in there:
         known = f"complete here {_numbers(here)}, stored {_numbers(there)}"
         return state, [told, say("rollback", f"Step {step} is not to be had: {known}. Nothing was changed.", "error")]
-    if _ending(state):
+    if _daemon_is_ending(state):
         return state, [told, say("rollback", "The daemon is about to end: nothing was changed.", "error")]
     state = replace(
         forgiven(state),
@@ -108,7 +108,7 @@ def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Action
 
 
 def _shutdown(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
-    state, marked = leaving.asked(state)
+    state, marked = leaving.leave_without_notice(state)
     return with_all([told, *marked], leaving.end_of_the_run_here(state, f"The daemon is shut down{_by(fact)}."))
 
 
@@ -116,7 +116,7 @@ def _pin(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
     return with_first(told, pinned_steps.pin(state, fact))
 
 
-def _ending(state: State) -> bool:
+def _daemon_is_ending(state: State) -> bool:
     going = state.mode == "leaving" or (state.mode == "stopping" and state.attempt.after_stop == "shutdown")
     return going or state.leave.asked
 

@@ -27,7 +27,7 @@ def start_failed(before: State, state: State, fact: f.EngineStartFailed) -> tupl
     told = say("engine", sentence, "error")
     if state.orders.paused:
         return state, [told]  # nothing is stopped now; once it goes on, a job without its other half is a verdict
-    if fact.permanent and (state.live or _restarting(state)):
+    if fact.permanent and (state.live or _job_is_restarting(state)):
         return with_first(told, stop(state, "give-up", sentence))
     if fact.permanent and state.mode in ("surveying", "backing-off"):
         return with_first(told, end(state, "gave-up", EXIT_PERSON, sentence))
@@ -48,14 +48,14 @@ def effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple[
     return stop(state, "restart", f"The inference server could not be stopped: {reason}")
 
 
-def stopped(before: State, state: State, fact: f.EngineStopped) -> tuple[State, Actions]:
+def react_to_stop(before: State, state: State, fact: f.EngineStopped) -> tuple[State, Actions]:
     if fact.engine != state.own.number:
         return state, []
     told = say("engine", f"The inference server is stopped after {span(fact.seconds)}.")
     if fact.survivors:
         left = "; ".join(fact.survivors)
         sentence = f"Something of the inference server cannot be ended: {left}. The pod has to be replaced."
-        if state.live or _restarting(state):
+        if state.live or _job_is_restarting(state):
             return with_first(told, stop(state, "unfit", sentence))
         if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
             return with_first(told, end(state, "unfit", EXIT_UNFIT, sentence))
@@ -66,6 +66,6 @@ def stopped(before: State, state: State, fact: f.EngineStopped) -> tuple[State, 
     return replace(state, attempt=replace(state.attempt, started=state.now)), [told, *acts]
 
 
-def _restarting(state: State) -> bool:
+def _job_is_restarting(state: State) -> bool:
     """Is the job being stopped only to be started again? What a person asked for, and an end, stay as they are."""
     return state.mode == "stopping" and state.attempt.after_stop in ("restart", "disk-full")

@@ -79,7 +79,7 @@ def limits(times: PhaseTimes | None, floor_s: float, ceiling_s: float) -> Limits
     return Limits(soft, max(hard, unknown) if times.count < WARM else hard)
 
 
-def merged(mine: Learned, stored: Learned) -> Learned:
+def merge_learned(mine: Learned, stored: Learned) -> Learned:
     """What this journal and the store know: a phase that this journal has timed as often is kept as it is."""
     phases = dict(stored.phases)
     for name, times in mine.phases.items():

@@ -10,10 +10,11 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing
 from supervisor.core.evolve import replace
-from supervisor.core.moves import Actions, say
-from supervisor.core.retention import from_before, held, way_back
+from supervisor.core.moves import Actions, say, with_all
+from supervisor.core.retention import from_before, held_steps, way_back
 from supervisor.core.state import State
-from supervisor.core.training_health import standing, to_record, without
+from supervisor.core.training_health import standing_findings, to_record, without
+from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import numbers
 
@@ -36,7 +37,7 @@ def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
 
 def findings(state: State) -> dict[str, str]:
     """By name, what stands against the training, each with the way back where there is one: for status and notes."""
-    return {name: with_advice(state, name, sentence) for name, sentence in standing(state.worth).items()}
+    return {name: with_advice(state, name, sentence) for name, sentence in standing_findings(state.worth).items()}
 
 
 def with_advice(state: State, name: str, sentence: str) -> str:
@@ -66,7 +67,7 @@ def _again(state: State, step: int | None) -> str:
 def until_when(state: State, name: str) -> str:
     """A finding was taken back: what is still held, and for how long."""
     hold = state.worth.holds.get(name)
-    kept = sorted(held(state)) if hold is not None else []
+    kept = sorted(held_steps(state)) if hold is not None else []
     if not kept:
         return ""
     return f" Kept until {_enough(state)} newer checkpoints are in the store: step {numbers(kept)}."
@@ -99,7 +100,7 @@ def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
         return state, told
     if not watch.over(state.pins.holds_after, 0.0):
         return state, told
-    return replace(state, busy=replace(state.busy, holds=True)), [*told, a.KeepHolds(steps, holds)]
+    return with_all(told, order_effect(state, a.KeepHolds(steps, holds)))
 
 
 def _holds_said(before: State, fact: f.HoldsKept) -> Actions:
@@ -119,7 +120,7 @@ def react(
     if isinstance(fact, f.HoldsKept):
         return state, _holds_said(before, fact)
     if isinstance(fact, f.StoreChecked):
-        return state, _checked(before, state, fact)
+        return state, _report_check(before, state, fact)
     # What a pod before this one found.
     acts: Actions = [
         say("worth", sentence, "warning", finding=name)
@@ -141,7 +142,7 @@ def _pin_said(fact: f.PinKept) -> a.Action:
     return say("pin", sentence, "warning", step=fact.step)
 
 
-def _checked(before: State, state: State, fact: f.StoreChecked) -> Actions:
+def _report_check(before: State, state: State, fact: f.StoreChecked) -> Actions:
     new = {step: why for step, why in fact.damaged.items() if before.store.damaged.get(step) != why}
     said: Actions = [
         say("store-damaged", f"Step {step} in the store is damaged and will not be restored: {why}", "error")

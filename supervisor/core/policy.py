@@ -41,6 +41,7 @@ from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
 from supervisor.core.state import State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
+from supervisor.core.under_way import order_effect
 from supervisor.core.upkeep import can_free, leave, upkeep
 from supervisor.core.verdicts import finished_sentence, judge
 from supervisor.core.watch import Watch
@@ -74,7 +75,7 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
         case "disk-full":
             state, acts = _disk_full(state)
         case "publishing":
-            state, acts = _publishing(state)
+            state, acts = _finish_publishing(state)
     state, more = upkeep(state, watch)
     state, told = remind(state, watch)
     state, last = leave(state, watch)
@@ -90,14 +91,14 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
         told = say("verdict", verdict.sentence, verdict=verdict.kind)
         return with_first(told, stop(state, "finish", verdict.sentence))
     if verdict.act:
-        return _failed(state, verdict)
+        return _act_on_verdict(state, verdict)
     if (worthless := _worthless(state)) is not None:
         return worthless
     told_first: Actions = []
     if verdict.kind == "suspect":
         state, told_first = _suspect(state, verdict)
     elif state.suspicion.sentence:
-        told_first = [say("cleared", _cleared(state.suspicion.sentence))] if state.suspicion.since else []
+        told_first = [say("cleared", _clearing_sentence(state.suspicion.sentence))] if state.suspicion.since else []
         state = replace(state, suspicion=Suspicion())
     return with_all(told_first, _while_there_is_room(state, watch))
 
@@ -149,7 +150,9 @@ def _worthless(state: State) -> tuple[State, Actions] | None:
     """Training was worth nothing at this attempt's last steps, and the run file says that this is acted upon."""
     choice = state.settings.on_worthless
     hold = (
-        None if choice == "say" or state.orders.paused else training_health.ruined(state.worth, state.attempt.started)
+        None
+        if choice == "say" or state.orders.paused
+        else training_health.find_ruin(state.worth, state.attempt.started)
     )
     if hold is None:
         return None
@@ -199,7 +202,7 @@ def _save_will_fail(state: State) -> bool:
     return disk_short(state) and state.disk.t <= phase.t
 
 
-def _cleared(suspicion: str) -> str:
+def _clearing_sentence(suspicion: str) -> str:
     subject, told, _ = suspicion.partition(" is under suspicion: ")
     return f"{subject} is no longer under suspicion." if told else f"No longer under suspicion. It was: {suspicion}"
 
@@ -228,7 +231,7 @@ _WOULD = {
 }
 
 
-def _failed(state: State, verdict: Verdict) -> tuple[State, Actions]:
+def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
     """A verdict that convicts: open the incident, look up what follows, stop what has to go."""
     before = state
     state = note_failure(state, verdict.cause, state.last_good if may_be_the_checkpoint(state, verdict) else None)
@@ -338,9 +341,9 @@ def _choose(state: State) -> tuple[State, Actions]:
             return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
         case "restore" if choice.step is not None:
             state = _leave_higher(state, choice.step)  # now: a restore takes long, and a spot pod may not live so long
-            state = replace(enter(state, "restoring", choice.sentence), busy=replace(state.busy, restore=choice.step))
-            told = _passed_over(state, choice.step)
-            return state, [*told, say("restoring", choice.sentence, step=choice.step), a.Restore(choice.step)]
+            state = enter(state, "restoring", choice.sentence)
+            told = [*_passed_over(state, choice.step), say("restoring", choice.sentence, step=choice.step)]
+            return with_all(told, order_effect(state, a.Restore(choice.step)))
     if state.busy.prune_local is not None and (disk_critical(state) or state.busy.prune_local == choice.step):
         return enter(state, "surveying", "Making room on the disk before the start."), []
     if state.setup_pending:
@@ -382,7 +385,6 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     state = fresh_attempt(replace(state, attempt=replace(state.attempt, number=attempt)))
     state = replace(
         enter(state, "starting", sentence),
-        busy=replace(state.busy, start=attempt),
         attempt=replace(
             state.attempt,
             resume_step=step,
@@ -395,8 +397,8 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         job=replace(state.job, gone=()),
     )
     state, engine = want_engine(state)
-    start = a.Start(attempt, step, snapshot, fresh=fresh)
-    return state, [say("starting", sentence, step=step, attempt=attempt), *engine, start]
+    told = [say("starting", sentence, step=step, attempt=attempt), *engine]
+    return with_all(told, order_effect(state, a.Start(attempt, step, snapshot, fresh=fresh)))
 
 
 def _leave_higher(state: State, step: int | None) -> State:
@@ -436,19 +438,20 @@ def _disk_full(state: State) -> tuple[State, Actions]:
     return state, []
 
 
-def _publishing(state: State) -> tuple[State, Actions]:
+def _finish_publishing(state: State) -> tuple[State, Actions]:
     if state.local.reason:
         return _survey_again(state)
     if state.busy.publish is not None:
         return state, []
     step = next_to_publish(state) if state.settings.has_store else None
     if step is not None and state.fence.lost:
-        sentence = f"Training is finished, and its last step {step} is kept on this disk: {fencing.lost(state)}"
+        why_kept = fencing.sentence_of_lost_run(state)
+        sentence = f"Training is finished, and its last step {step} is kept on this disk: {why_kept}"
         return end(state, "gave-up", EXIT_PERSON, sentence)
     if step is None:
         if "finish" in state.settings.hooks:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")
-            return replace(state, busy=replace(state.busy, hook="finish")), [a.RunHook("finish")]
+            return order_effect(state, a.RunHook("finish"))
         return end(state, "finished", EXIT_OK, finished_sentence(state))
     if state.store.permanent and state.now - state.since > 60:
         sentence = (

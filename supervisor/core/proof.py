@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core.launcher import ENDS_WITHIN_S, FAILED, Stop, stopping, who
+from supervisor.core.launcher import ENDS_WITHIN_S, FAILED, Stop, who, why_launcher_stops
 from supervisor.core.signals import (
     Signal,
     lost_gpu,
@@ -39,7 +39,7 @@ class Verdict:
     deterministic: bool = False
 
 
-def exited(state: State, watch: Watch) -> Verdict | None:
+def judge_exit(state: State, watch: Watch) -> Verdict | None:
     ended = state.job.ended
     if ended is None:
         return None
@@ -139,20 +139,20 @@ def _culprit(state: State) -> Error | None:
 
     What came after the launcher said that it ends the job is what the others cry while they are ended.
     """
-    ended, stop = state.job.ended.t if state.job.ended else state.now, stopping(state)
+    ended, stop = state.job.ended.t if state.job.ended else state.now, why_launcher_stops(state)
     errors = [e for e in state.job.errors.values() if ended - e.t < CULPRIT_S]
     if stop is not None:
         errors = [e for e in errors if e.first_t <= stop.t + APART_S or e.signature == FAILED]
     return max(errors, key=lambda e: (e.deterministic, e.t), default=None)
 
 
-def ending(state: State) -> bool:
+def is_about_to_end(state: State) -> bool:
     """Is the job about to end by itself (finish line seen, or the last step done)?"""
-    return bool(state.job.finishes) or trained(state)
+    return bool(state.job.finishes) or is_trainer_through(state)
 
 
 def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
-    if not state.job.finishes or not ending(state):
+    if not state.job.finishes or not is_about_to_end(state):
         return None
     step = state.progress.step
     if state.settings.max_steps is not None and (step is None or step < _last_step(state)):
@@ -178,7 +178,7 @@ def grace(state: State, gone: Gone) -> float:
     An engine that is gone while the others work has died. Any other part, and an engine that goes last, may have ended
     because it was done, and the line that says so may be read after its end is seen.
     """
-    if ending(state):
+    if is_about_to_end(state):
         # A launcher that is done ends its parts one by one, and each may take a minute.
         return DRAIN_LIMIT_S if "launcher" in state.job.finishes else ENDING_GRACE_S
     settings = state.settings
@@ -192,9 +192,13 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
     for gone in state.job.gone:
         if gone.role == "inference" and state.own.asked:
             continue  # we are stopping it, or starting another
-        if _ended_itself(state, gone) or not watch.over(gone.t, grace(state, gone)) or _replaced(state, gone, watch):
+        if (
+            _ended_itself(state, gone)
+            or not watch.over(gone.t, grace(state, gone))
+            or _was_replaced(state, gone, watch)
+        ):
             continue
-        stop = stopping(state, watch)
+        stop = why_launcher_stops(state, watch)
         if stop is not None and gone.t > stop.t and gone.role != stop.part:
             return ended_by_launcher(state, stop, f"{_whose(gone)} has been gone for {span(state.now - gone.t)}")
         said = f"; the launcher says: {stop.text}" if stop is not None else ""
@@ -239,14 +243,14 @@ def _whose(gone: Gone) -> str:
 def engine_missing(state: State) -> Verdict | None:
     """A job of which the other half was never launched: it could not be, or the daemon that was to do it has ended."""
     own = state.own
-    if state.settings.inference != "own-role" or not own.wanted or own.alive or own.asked or ending(state):
+    if state.settings.inference != "own-role" or not own.wanted or own.alive or own.asked or is_about_to_end(state):
         return None
     if any(gone.role == "inference" for gone in state.job.gone):
         return None  # its end was seen, and is judged with its grace
     return Verdict("dead", "engine-gone", "The job lives and its inference server was never launched.", act=True)
 
 
-def _replaced(state: State, gone: Gone, watch: Watch) -> bool:
+def _was_replaced(state: State, gone: Gone, watch: Watch) -> bool:
     """A role's process that went while another of the role was started anew by the job itself (an engine restart)."""
     return any(
         p.role == gone.role and p.key and p.pid > gone.pid and watch.over(gone.t, state.settings.startup_s)
@@ -262,7 +266,7 @@ def _ended_itself(state: State, gone: Gone) -> bool:
     return said is not None and gone.t - said <= DRAIN_LIMIT_S
 
 
-def trained(state: State) -> bool:
+def is_trainer_through(state: State) -> bool:
     """Is the trainer through, by its own line or the launcher's, or by its last step?"""
     step = state.progress.step
     at_last = state.settings.max_steps is not None and step is not None and step >= _last_step(state)

@@ -45,7 +45,7 @@ from supervisor.core.moves import (
 from supervisor.core.observe import CRASH_PAUSE_S, rebase
 from supervisor.core.reports import REPORTS
 from supervisor.core.state import ENDED, Ending, Mode, Root, State
-from supervisor.core.unsaved import unsaved
+from supervisor.core.unsaved import unsaved_sentences
 from supervisor.core.verdicts import finished_sentence
 from supervisor.core.warnings import warn
 from supervisor.core.words import root_line, span
@@ -60,7 +60,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
 
 
 def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, Actions]:
-    state, lost = journal_lost.told(state, fact.lost)
+    state, lost = journal_lost.record_loss(state, fact.lost)
     return with_all(lost, _begin(before, state, fact))
 
 
@@ -70,7 +70,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
     if before.mode == "finished" and not raised and not asked:
-        missing = unsaved(before)
+        missing = unsaved_sentences(before)
         sentence = (
             f"This run is finished. {missing}{' ' if missing else ''}Raise max_steps to go on, or start with --fresh."
         )
@@ -124,7 +124,6 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
 def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tuple[State, Actions]:
     if fact.attempt != state.attempt.number:
         return state, []
-    state = replace(state, busy=replace(state.busy, start=None))
     if state.mode != "starting":
         return state, []  # it is being stopped already
     if state.incidents.open is not None:
@@ -141,7 +140,7 @@ def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tup
 
 def _attempt_adopted(before: State, state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:
     if observed.newly_attached(state, fact):
-        return observed.attached(state, fact)
+        return observed.watch_attached_job(state, fact)
     if fact.attempt != state.attempt.number:
         return state, []
     sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}); it was not touched."
@@ -158,7 +157,6 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
         return state, []
     state = replace(
         state,
-        busy=replace(state.busy, stop=None),
         job=replace(state.job, processes={}, gone=()),
         attempt=replace(state.attempt, pid=None),
     )
@@ -223,7 +221,7 @@ def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Act
     ]
 
 
-def _suppressed(before: State, state: State, fact: f.Suppressed) -> tuple[State, Actions]:
+def _go_on_without_effect(before: State, state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     """The run is only observed: go on with what is true, which is that nothing was done."""
     if (
         fact.action == "Start" and fact.number == state.attempt.number and state.attempt.pid is None
@@ -267,19 +265,18 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
             state,
             recovery=replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False),
         )
-        return replace(state, busy=replace(state.busy, stop=None)), [told]
+        return state, [told]
     if fact.lane == "hook" and state.mode == "finishing":
         failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
         return with_first(told, _hook_done(before, state, failed_hook))
-    if fact.lane == "setup" and state.setup_pending:
-        state = replace(state, setup_pending=False)
+    if fact.lane == "setup" and before.setup_pending:
         return with_first(told, _setup_done(before, state, f.SetupDone(f"a defect in the supervisor: {fact.reason}")))
     if fact.lane in ("restore", "setup") and before.busy.restore is not None:
         failed_restore = f.RestoreFailed(before.busy.restore, f"a defect in the supervisor: {fact.reason}")
         return with_first(told, _restore_failed(before, state, failed_restore))
     if fact.lane == "engine" and state.own.asked:
         return with_first(told, own_engine.effect_crashed(before, state, fact))
-    if fact.lane == "job" and state.busy.start is not None:
+    if fact.lane == "job" and before.busy.start is not None:
         failed = f.StartFailed(state.attempt.number, f"a defect in the supervisor: {fact.reason}")
         return with_first(told, start_failed(state, failed))
     return state, [told]
@@ -342,14 +339,13 @@ def _setup_done(before: State, state: State, fact: f.SetupDone) -> tuple[State, 
 def _hook_done(before: State, state: State, fact: f.HookDone) -> tuple[State, Actions]:
     if state.mode != "finishing":
         return state, []
-    state = replace(state, busy=replace(state.busy, hook=None))
     acts: Actions = []
     if fact.reason:
         acts.append(say("hook-failed", f"The {fact.hook} hook failed: {fact.reason}", "error"))
     return with_all(acts, end(state, "finished", EXIT_OK, finished_sentence(state)))
 
 
-def _looked(before: State, state: State, fact: f.HostLook | f.GpuLook | f.GpuFault) -> tuple[State, Actions]:
+def _warn_of_hardware(before: State, state: State, fact: f.HostLook | f.GpuLook | f.GpuFault) -> tuple[State, Actions]:
     return warn(before, recurring.told_late(before, state))
 
 
@@ -366,7 +362,7 @@ def _leave_soon(before: State, state: State, fact: f.LeaveSoon) -> tuple[State, 
 
 
 def _publish_moves(before: State, state: State, fact: f.PublishMoves) -> tuple[State, Actions]:
-    return leaving.moved(state)
+    return leaving.report_publish_progress(state)
 
 
 _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
@@ -380,10 +376,10 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.ErrorSeen: step_done.judge_training,
     f.RootSeen: _root_seen,
     f.EngineStartFailed: own_engine.start_failed,
-    f.EngineStopped: own_engine.stopped,
-    f.HostLook: _looked,
-    f.GpuLook: _looked,
-    f.GpuFault: _looked,
+    f.EngineStopped: own_engine.react_to_stop,
+    f.HostLook: _warn_of_hardware,
+    f.GpuLook: _warn_of_hardware,
+    f.GpuFault: _warn_of_hardware,
     f.StoreSteps: _store_steps,
     f.PinKept: pinned_steps.react,
     f.HoldsKept: pinned_steps.react,
@@ -394,6 +390,6 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.PublishMoves: _publish_moves,
     f.SetupDone: _setup_done,
     f.HookDone: _hook_done,
-    f.Suppressed: _suppressed,
+    f.Suppressed: _go_on_without_effect,
     f.EffectCrashed: _effect_crashed,
 }

@@ -21,7 +21,7 @@ GPU_TIMES, LINK_TIMES = 3, 2  # a link is often well after one restart; if not, 
 FEW_GPUS = 2  # more of them at once: the program did it, or what they share
 
 
-def blamed(state: State) -> list[GpuTrouble]:
+def gpu_faults_to_blame(state: State) -> list[GpuTrouble]:
     """The GPU faults of this attempt, shortly before its end, that may be why it failed, newest last."""
     end = state.job.ended.t if state.job.ended is not None else state.now
     since = max(end - CULPRIT_S, state.attempt.started)  # one that was told late counts for the attempt before, once
@@ -36,7 +36,9 @@ def note(state: State, cause: str) -> State:
 
 
 def _with_gpus(crash: Crash, state: State) -> Crash:
-    faults = {one.uuid: one for one in blamed(state) if one.uuid}  # of a GPU that has no name nothing is counted
+    faults = {
+        one.uuid: one for one in gpu_faults_to_blame(state) if one.uuid
+    }  # of a GPU that has no name nothing is counted
     gpus = tuple(faults) if len(faults) <= FEW_GPUS else ()
     return replace(crash, gpus=gpus, link=any(one.xid in LINK_XIDS for one in faults.values()))
 
@@ -48,7 +50,7 @@ def told_late(before: State, state: State) -> State:
         return state
     *crashes, last = state.recovery.crashes
     state = replace(state, recovery=replace(state.recovery, crashes=(*crashes, _with_gpus(last, state))))
-    if not state.recovery.failures or not (blamed(state) or state.host.oom_t == state.now):
+    if not state.recovery.failures or not (gpu_faults_to_blame(state) or state.host.oom_t == state.now):
         return state
     *failures, failure = state.recovery.failures
     return replace(state, recovery=replace(state.recovery, failures=(*failures, replace(failure, suspect=None))))

@@ -35,7 +35,7 @@ def remind(state: State, watch: Watch) -> tuple[State, Actions]:
     while age >= _moment(known.times):
         known = replace(known, times=known.times + 1)
     watch.over(known.since, _moment(known.times))
-    sentence = {"two-pods": _two_pods, DOWNLOADING: _downloading}.get(what, _waiting)(state, age)
+    sentence = {"two-pods": _two_pods, DOWNLOADING: _remind_of_download}.get(what, _remind_of_idle_pod)(state, age)
     return replace(state, reminder=known), [say(what, sentence, "error")]
 
 
@@ -64,7 +64,7 @@ def _downloads(state: State) -> bool:
     return growth is not None and growth.grown_s > 0 and state.now - growth.t < FIRST_S
 
 
-def _downloading(state: State, age: float) -> str:
+def _remind_of_download(state: State, age: float) -> str:
     fetched = size(state.job.growth["download"].size_bytes)
     return (
         f"The start has made no step for {span(age)}: a download still grows ({fetched} by now), and this pod is paid "
@@ -81,7 +81,7 @@ def _two_pods(state: State, age: float) -> str:
     )
 
 
-def _waiting(state: State, age: float) -> str:
+def _remind_of_idle_pod(state: State, age: float) -> str:
     words = [f"No job has run here for {span(age)}, and this pod is paid meanwhile. {state.why.rstrip('.')}."]
     if state.fence.lost or state.fence.by:
         words.append("If that is right, end this pod.")

@@ -12,14 +12,14 @@ from supervisor.core.state import State
 from supervisor.core.words import size, span
 
 
-def _published(before: State, state: State, fact: f.Published) -> Actions:
+def _report_publish(before: State, state: State, fact: f.Published) -> Actions:
     rate = fact.sent_bytes / fact.seconds if fact.seconds > 0 else 0
     how = f" ({size(rate)}/s)" if fact.sent_bytes else ", nothing had to be sent"
     sentence = f"Published step {fact.step}: {size(fact.size_bytes)} in {span(fact.seconds)}{how}."
     return [say("published", sentence, step=fact.step, bytes=fact.size_bytes)]
 
 
-def _publish_failed(before: State, state: State, fact: f.PublishFailed) -> Actions:
+def _report_failed_publish(before: State, state: State, fact: f.PublishFailed) -> Actions:
     if state.mode == "disk-full" and before.publishing.reason == fact.reason:
         return []  # it is tried every few seconds then
     wait = "" if fact.step_changed else f" Next try in {span(state.publishing.after - state.now)}."
@@ -28,7 +28,7 @@ def _publish_failed(before: State, state: State, fact: f.PublishFailed) -> Actio
     return [say("publish-failed", sentence, level, step=fact.step)]
 
 
-def _pruned(before: State, state: State, fact: f.Pruned) -> Actions:
+def _report_pruning(before: State, state: State, fact: f.Pruned) -> Actions:
     if fact.step < 0 and not fact.freed_bytes:
         return []
     place = "from the local disk" if fact.where == "local" else "from the store"
@@ -38,12 +38,12 @@ def _pruned(before: State, state: State, fact: f.Pruned) -> Actions:
     return [say("pruned", sentence, step=fact.step, bytes=fact.freed_bytes, where=fact.where)]
 
 
-def _prune_failed(before: State, state: State, fact: f.PruneFailed) -> Actions:
+def _report_failed_pruning(before: State, state: State, fact: f.PruneFailed) -> Actions:
     what = f"step {fact.step}" if fact.step >= 0 else "old rollouts"
     return [say("prune-failed", f"Could not delete {what} ({fact.where}): {fact.reason}", "warning")]
 
 
-def _restored(before: State, state: State, fact: f.Restored) -> Actions:
+def _report_restore(before: State, state: State, fact: f.Restored) -> Actions:
     proof = "every byte verified" if fact.verified else "it has no manifest, so sizes and loadability were checked"
     sentence = f"Restored step {fact.step} from the store: {size(fact.size_bytes)} in {span(fact.seconds)}, {proof}."
     return [say("restored", sentence, step=fact.step, bytes=fact.size_bytes)]
@@ -80,11 +80,11 @@ def _remark(before: State, state: State, fact: f.Remark) -> Actions:
 
 
 REPORTS: dict[type, Callable[[State, State, Any], Actions]] = {
-    f.Published: _published,
-    f.PublishFailed: _publish_failed,
-    f.Pruned: _pruned,
-    f.PruneFailed: _prune_failed,
-    f.Restored: _restored,
+    f.Published: _report_publish,
+    f.PublishFailed: _report_failed_publish,
+    f.Pruned: _report_pruning,
+    f.PruneFailed: _report_failed_pruning,
+    f.Restored: _report_restore,
     f.StoreRecords: _store_records,
     f.EngineStarted: _engine_started,
     f.ConfigChanged: _config_changed,

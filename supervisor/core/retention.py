@@ -46,7 +46,7 @@ def way_back(state: State, bad: int) -> tuple[int | None, str]:
     return kept[-1], f"Step {kept[-1]}, the newest checkpoint from before it, is kept"
 
 
-def held(state: State) -> set[int]:
+def held_steps(state: State) -> set[int]:
     """Steps from before training became worthless: needed work while that is known, or feared (promise 13)."""
     kept = set(state.pins.held)
     for hold in state.worth.holds.values():
@@ -59,7 +59,7 @@ def _held_here(state: State, stored: set[int]) -> set[int]:
     """Of what is held, what this disk keeps: the newest, and what the store lacks. The other is safe in the store."""
     good = sorted({*state.good_local(), *state.good_stored()})
     newest = {step for hold in state.worth.holds.values() for step in from_before(good, hold.bad)[-1:]}
-    return newest | (held(state) - stored)
+    return newest | (held_steps(state) - stored)
 
 
 def _healthy_to_publish(state: State) -> int | None:
@@ -136,7 +136,7 @@ def victims_in_store(state: State) -> list[int]:
     good = state.good_stored()
     kept = {*good[-max(2, settings.keep_last) :], *state.pins.steps, *state.store.reading}
     kept |= {int(step) for step in state.pins.wishes}
-    kept |= _asked_for(state) | held(state)
+    kept |= _asked_for(state) | held_steps(state)
     if settings.keep_every:
         kept |= {step for step in good if step % settings.keep_every == 0}
     if state.store.latest is not None:
@@ -147,7 +147,7 @@ def victims_in_store(state: State) -> list[int]:
     kept.update(verified[-1:])
     beyond = [step for step in good if step not in kept] if len(state.store.steps) > max(2, settings.keep_last) else []
     # Last, so that one which the store does not let go keeps no other from going.
-    return [*beyond, *(step for step in _unfinished(state) if step not in kept)]
+    return [*beyond, *(step for step in _unfinished_in_store(state) if step not in kept)]
 
 
 def _asked_for(state: State) -> set[int]:
@@ -156,7 +156,7 @@ def _asked_for(state: State) -> set[int]:
     return {step for step in (state.orders.asked_step, pinned) if step is not None}
 
 
-def _unfinished(state: State) -> list[int]:
+def _unfinished_in_store(state: State) -> list[int]:
     """Stored steps that are half-deleted, or half-sent and passed by: billed, and nobody can restore them.
 
     Not those above the newest good one: a publish goes on with them. One without a manifest may also be a whole step

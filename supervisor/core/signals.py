@@ -12,13 +12,13 @@ from typing import Literal
 from supervisor.core.deadlines import (
     FRESH_S,
     IDLE_S,
-    counting,
     current,
     excuse,
     excuse_limit,
     explained_s,
+    knows_counters,
     standstill_limits,
-    started,
+    start_of_limit,
     step_began,
     step_deadline,
     step_limits,
@@ -134,7 +134,7 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     if not engine.ever_ok or (frozen_s < hang_s / 2 and not missed and not engine.units):
         return []
     signals = []
-    is_counting = counting(state, watch)
+    is_counting = knows_counters(state, watch)
     if is_counting:
         waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
         # An engine that answers from within does not hang, unless it makes no token for us either: what others call
@@ -182,7 +182,7 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
     """An engine that is well and of which nobody has asked anything for a while: somebody else is stuck."""
     engine, hang_s = state.engine, state.settings.hang_s
     idle_s = engine.counted_t - engine.worked_t
-    if not counting(state, watch) or engine.work_since is not None or idle_s < hang_s:
+    if not knows_counters(state, watch) or engine.work_since is not None or idle_s < hang_s:
         return None
     return Signal("counters", f"the engine is well and nobody asked it anything for {span(idle_s)}")
 
@@ -207,12 +207,12 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
         return []
     limit_s, late_s = found
     starting = state.mode == "starting"
-    began = started(state, watch) if starting else step_began(state, watch)
+    began = start_of_limit(state, watch) if starting else step_began(state, watch)
     if not watch.over(state.attempt.started if starting else state.progress.t, late_s) or not watch.over(began, late_s):
         return []
     told = work is not None and not watch.over(work.t, FRESH_S)
-    waits_since = resting(state) if not told else _idle_trainer(state)
-    if waits_since is None or not counting(state, watch):
+    waits_since = trainer_rests_since(state) if not told else _idle_trainer(state)
+    if waits_since is None or not knows_counters(state, watch):
         return []
     since = max(engine.worked_t, waits_since, state.attempt.started if starting else state.progress.t)
     if work is not None and told:
@@ -220,7 +220,7 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
     if not watch.over(since, limit_s) or engine.counted_t - since < limit_s - FRESH_S or excuse(state, watch):
         return []
     signals = [Signal("counters", f"the engine made no token for anybody for {span(state.now - engine.worked_t)}")]
-    if resting(state) is not None:
+    if trainer_rests_since(state) is not None:
         signals.append(Signal("power", f"the trainer's GPUs have rested for {span(state.now - waits_since)}"))
     still = still_rollouts(state, watch)
     if still is not None:
@@ -228,7 +228,7 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
     return signals if len(signals) > 1 else []
 
 
-def resting(state: State) -> float | None:
+def trainer_rests_since(state: State) -> float | None:
     """Since when all of the trainer's GPUs have drawn little; None: one works, or nobody can say."""
     trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
     known = [since for since in trainers if since is not None]
@@ -240,7 +240,7 @@ def _idle_trainer(state: State) -> float | None:
     phase = state.job.phases.get("trainer")
     if phase is not None and current(state, phase) and phase.phase == "rollouts":
         return phase.t
-    return resting(state)
+    return trainer_rests_since(state)
 
 
 def busy_trainer(state: State, watch: Watch) -> bool:
@@ -268,7 +268,7 @@ def busy_trainer(state: State, watch: Watch) -> bool:
     return times is not None and not watch.over(step_began(state, watch), SILENT_LONGEST * times.longest_s)
 
 
-def moving(state: State, watch: Watch) -> bool:
+def is_step_moving(state: State, watch: Watch) -> bool:
     """Does something of the step under way move: tokens for somebody, rollouts that end, files that grow?"""
     work, growth = state.job.work, state.job.growth.get("rollouts")
     moved = [state.engine.worked_t]

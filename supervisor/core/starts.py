@@ -11,7 +11,7 @@ HUNG = (OVERDUE, "start-stuck")
 MORE = 1.1  # memory and downloads differ by a little from start to start
 
 
-def shown(state: State) -> dict[str, float]:
+def progress_of_start(state: State) -> dict[str, float]:
     """How far the present start has come: phases, an engine that answers, bytes in memory and fetched."""
     found = {
         f"{role}/{phase.phase}": 1.0 for role, phase in state.job.phases.items() if phase.t >= state.attempt.started
@@ -32,7 +32,7 @@ def more_time(state: State) -> int:
     if not overdue:
         return 0
     before, times = overdue[0].shown, 0
-    for now in (*(one.shown for one in overdue[1:]), shown(state)):
+    for now in (*(one.shown for one in overdue[1:]), progress_of_start(state)):
         times += _more(now, before)
         before = _furthest(before, now)
     return times

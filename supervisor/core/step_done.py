@@ -10,7 +10,7 @@ from supervisor.core.moves import Actions, enter, say, with_all
 from supervisor.core.pace import with_step
 from supervisor.core.phases import RESUME, STEP, learn
 from supervisor.core.state import State
-from supervisor.core.training_health import judged
+from supervisor.core.training_health import judge_fact
 from supervisor.core.verdicts import progress_sentence
 from supervisor.core.words import span
 
@@ -26,7 +26,7 @@ def react(before: State, state: State, fact: f.StepDone) -> tuple[State, Actions
 
 def judge_training(before: State, state: State, fact: f.StepDone | f.ErrorSeen) -> tuple[State, Actions]:
     """Training that goes on and is worth nothing: said, with the way back. What is done is the policy's to decide."""
-    worth, news = judged(state.worth, fact, state.now, state.wall)
+    worth, news = judge_fact(state.worth, fact, state.now, state.wall)
     if worth is state.worth:
         return state, []
     state = replace(state, worth=worth)
@@ -49,7 +49,7 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
         say("step", progress_sentence(state), step=step, seconds=progress.duration_s, reward=progress.reward)
     ]
     state, went_on = _went_on(state)
-    state, slower = _paced(before, state)
+    state, slower = _report_slower_pace(before, state)
     acts += [*went_on, *slower]
     if state.mode == "starting":
         if state.attempt.resume_step is not None and state.job.scratch and step < state.attempt.resume_step:
@@ -88,7 +88,7 @@ def _close_incident(state: State, step: int) -> tuple[State, Actions]:
     return replace(state, incidents=incidents), [say("incident-closed", sentence, incident=one.id, step=step)]
 
 
-def _paced(before: State, state: State) -> tuple[State, Actions]:
+def _report_slower_pace(before: State, state: State) -> tuple[State, Actions]:
     """Say once when steps take longer for good, and what the GPUs read then."""
     took_s, began = state.progress.interval_s, before.progress.t
     explained = any(one.phase in ("checkpoint", "eval") and one.t >= began for one in before.job.phases.values())

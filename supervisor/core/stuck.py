@@ -29,7 +29,13 @@ class Stuck:
 
 def find(state: State) -> Stuck:
     """The part that keeps all others waiting, or both candidates."""
-    return _blocked(state) or _by_trainers_words(state) or _by_barrier(state) or _by_work(state) or _by_silence(state)
+    return (
+        _find_blocked_process(state)
+        or _by_trainers_words(state)
+        or _by_barrier(state)
+        or _by_work(state)
+        or _by_silence(state)
+    )
 
 
 def _stuck(part: str, why: str) -> Stuck:
@@ -37,7 +43,7 @@ def _stuck(part: str, why: str) -> Stuck:
     return Stuck(cause, f"{who(part)} is stuck: {why}")  # type: ignore[arg-type]  # a role
 
 
-def _blocked(state: State) -> Stuck | None:
+def _find_blocked_process(state: State) -> Stuck | None:
     """A process in a call that no signal ends: a mount that is gone, a driver that does not answer."""
     for role in ("trainer", "orchestrator", "env"):
         effort = state.job.efforts.get(role)

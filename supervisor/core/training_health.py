@@ -93,7 +93,7 @@ class Finding:
     cleared: bool = False
 
 
-def judged(worth: Worth, fact: StepDone | ErrorSeen, t: float, wall: float) -> tuple[Worth, tuple[Finding, ...]]:
+def judge_fact(worth: Worth, fact: StepDone | ErrorSeen, t: float, wall: float) -> tuple[Worth, tuple[Finding, ...]]:
     """Take in one fact, seen at ``t`` (seconds of the core's clock; ``wall`` is Unix time), and say what is new.
 
     A fact that says nothing of worth gives back ``worth`` itself.
@@ -110,15 +110,15 @@ def judged(worth: Worth, fact: StepDone | ErrorSeen, t: float, wall: float) -> t
 
 def present(worth: Worth) -> tuple[str, ...]:
     """The sentences of the warnings that stand, in the order of ``RULES``."""
-    return tuple(standing(worth).values())
+    return tuple(standing_findings(worth).values())
 
 
-def standing(worth: Worth) -> dict[str, str]:
+def standing_findings(worth: Worth) -> dict[str, str]:
     """The same, by name."""
     return {name: row.said for name in RULES if (row := worth.rows.get(name)) is not None and row.said}
 
 
-def ruined(worth: Worth, since: float) -> Hold | None:
+def find_ruin(worth: Worth, since: float) -> Hold | None:
     """What has been found bad, and was at a step seen after ``since``, up to the newest; None where nothing is."""
     for name in HOLDING:
         row, hold = worth.rows.get(name), worth.holds.get(name)
@@ -136,7 +136,7 @@ def to_record(worth: Worth) -> tuple[Hold, ...]:
     return tuple(hold for name, hold in sorted(worth.holds.items()) if hold.why or is_feared(name))
 
 
-def inherited(worth: Worth, holds: tuple[Hold, ...], t: float) -> Worth:
+def inherit_holds(worth: Worth, holds: tuple[Hold, ...], t: float) -> Worth:
     """With what pods before this one knew; what was seen here goes before it."""
     new = {hold.finding: hold for hold in holds if hold.finding not in worth.holds}
     if not new:
@@ -166,7 +166,7 @@ def gone_back(worth: Worth, step: int | None) -> Worth:
 
 
 class _Judge:
-    """One call of ``judged``: the worth so far, and what it found."""
+    """One call of ``judge_fact``: the worth so far, and what it found."""
 
     def __init__(self, worth: Worth, t: float, wall: float) -> None:
         self.worth = worth
@@ -337,20 +337,22 @@ def _error(judge: _Judge, fact: ErrorSeen) -> None:
         # The trainer dies of it, so there is no row of steps to wait for.
         row = judge.bad("all-masked") or judge.worth.rows["all-masked"]
         if not row.said:
-            judge.say("all-masked", row, f"All samples of a batch are masked; the trainer logs: {_quoted(fact.text)}.")
+            judge.say(
+                "all-masked", row, f"All samples of a batch are masked; the trainer logs: {_quote_text(fact.text)}."
+            )
     elif fact.signature in EMPTY:
         if row_now := judge.bad("all-masked"):
             judge.say(
                 "all-masked",
                 row_now,
-                f"{row_now.bad} batches held no sample to train on; the {fact.role} logs: {_quoted(fact.text)}.",
+                f"{row_now.bad} batches held no sample to train on; the {fact.role} logs: {_quote_text(fact.text)}.",
             )
     elif fact.signature in REFUSED and not judge.worth.stepped and (row_now := judge.bad("requests-refused")):
         judge.say(
             "requests-refused",
             row_now,
             f"No step is done, and the engine refused {row_now.bad} requests in {_minutes(judge.t - row_now.since)} "
-            f"({fact.signature}): {_quoted(fact.text)}. {fact.remedy}".rstrip(),
+            f"({fact.signature}): {_quote_text(fact.text)}. {fact.remedy}".rstrip(),
         )
 
 
@@ -358,5 +360,5 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return text[:200].rstrip(". ")

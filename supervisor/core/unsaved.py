@@ -6,7 +6,7 @@ from supervisor.core.state import State
 from supervisor.core.words import numbers
 
 
-def unsaved(state: State) -> str:
+def unsaved_sentences(state: State) -> str:
     """Sentences on the steps that the store lacks; "" where the last step done is there, and all that is here."""
     stored = state.good_stored()
     here = _never_published(state)

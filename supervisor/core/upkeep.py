@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import fencing, leaving, pinned_steps
-from supervisor.core.account import settled
+from supervisor.core.account import ledger_until_now
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_TRY_AGAIN, Actions, say, stop_budget
-from supervisor.core.observe_steps import begun
+from supervisor.core.observe_steps import remember_begun
 from supervisor.core.retention import (
     disk_critical,
     disk_over,
@@ -18,6 +18,7 @@ from supervisor.core.retention import (
     victims_in_store,
 )
 from supervisor.core.state import BEING_LISTED, UNANSWERED, State
+from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import size
 
@@ -27,7 +28,6 @@ ENDED_WITHIN_S = 400.0  # of a plain SIGTERM: what sent it kills after 420 s (th
 STALE_AGAIN_S = 600.0
 PRUNE_PATIENCE_S = 120.0  # how long a deletion that makes no room keeps the job from being stopped
 LISTED_WITHIN_S = 60.0
-STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
 NEEDS_ENGINE = ("starting", "running", "stopping", "surveying", "restoring", "backing-off")
 LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to reach the store
 
@@ -49,14 +49,15 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         acts += claim
     if state.settings.has_store and busy.publish is None and may_publish and not state.store.reason:
         step = next_to_publish(state)
-        wait = state.mode == "leaving" and _listing(state)  # for the newest step: there may be time for one
+        wait = state.mode == "leaving" and _awaits_listing(state)  # for the newest step: there may be time for one
         if step is not None and not state.ending.said and not wait and leaving.time_to_publish(state):
-            skipped = [s for s in state.good_local() if _skipped(state, s, step)]
+            skipped = [s for s in state.good_local() if _is_skipped(state, s, step)]
             if skipped:
                 acts.append(say("skipped", _why_skipped(state, step, skipped)))
             back = state.store.latest is not None and str(state.store.latest) in state.store.quarantined
-            acts.append(a.Publish(step, back, dict(state.progress.rewards).get(step)))
-            state = begun(replace(state, busy=replace(state.busy, publish=step)), step)
+            publish = a.Publish(step, back, dict(state.progress.rewards).get(step))
+            state, ordered = order_effect(remember_begun(state, step), publish)
+            acts += ordered
     full = not going and (disk_over(state) or disk_critical(state) or disk_short(state))
     if state.busy.prune_local is None and full and not state.local.reason and watch.over(state.disk.prune_after, 0.0):
         state, more = _prune_local(state, watch)
@@ -66,8 +67,8 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.settings.has_store and busy.prune_store is None and not state.store.reason and busy.publish is None:
         victims = victims_in_store(state)
         if victims and may_publish and not going and watch.over(state.store.prune_after, 0.0):
-            acts.append(a.PruneStore(victims[0]))
-            state = replace(state, busy=replace(state.busy, prune_store=victims[0]))
+            state, ordered = order_effect(state, a.PruneStore(victims[0]))
+            acts += ordered
     return state, acts
 
 
@@ -100,10 +101,10 @@ def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
     if not last and not watch.over(state.books.records_t, RECORDS_S):
         return state, []
     state = replace(state, books=replace(state.books, records_t=state.now))
-    return state, [a.KeepRecords(state.books.learned, state.journal, settled(state))]
+    return state, [a.KeepRecords(state.books.learned, state.journal, ledger_until_now(state))]
 
 
-def _skipped(state: State, step: int, chosen: int) -> bool:
+def _is_skipped(state: State, step: int, chosen: int) -> bool:
     stored = {s.step for s in state.store.steps if s.committed}
     return step < chosen and step not in stored and (state.store.published is None or step > state.store.published)
 
@@ -128,12 +129,10 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
             state,
             disk=replace(state.disk, stale_attempt=state.attempt.number, stale_t=state.now, prune_t=state.now),
         )
-        return replace(state, busy=replace(state.busy, prune_local=STALE)), [a.PruneStale(kept)]
+        return order_effect(state, a.PruneStale(kept))
     if victims:
-        state = replace(
-            state, busy=replace(state.busy, prune_local=victims[0]), disk=replace(state.disk, prune_t=state.now)
-        )
-        return state, [a.PruneLocal(victims[0])]
+        state = replace(state, disk=replace(state.disk, prune_t=state.now))
+        return order_effect(state, a.PruneLocal(victims[0]))
     if state.disk.nothing_said:
         return state, []
     free, total = state.disk.free or 0, state.disk.total or 1
@@ -169,9 +168,9 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     engine = (state.own.alive or state.own.asked != "") and state.settings.mode == "act"
     publishing = (
         (state.busy.publish is not None and not leaving.hopeless(state))
-        or _listing(state)
+        or _awaits_listing(state)
         # Also with nothing to publish: a claim that arrives after the end would keep the next pod waiting.
-        or (fencing.unanswered(state) and state.now - state.since < LEAVE_S)
+        or (fencing.is_claim_unanswered(state) and state.now - state.since < LEAVE_S)
         or (
             state.busy.publish is None
             and next_to_publish(state) is not None
@@ -194,20 +193,20 @@ def _may_still_publish(state: State) -> bool:
     that gives up by itself does not.
     """
     if state.mode == "leaving":
-        holds = fencing.may_write(state) or fencing.expected(state) or fencing.refused_for_now(state)
+        holds = fencing.may_write(state) or fencing.may_get_the_run(state) or fencing.refused_for_now(state)
         return holds and not (state.publishing.permanent or (state.store.reason and state.store.permanent))
-    holds = fencing.may_write(state) or fencing.expected(state)
+    holds = fencing.may_write(state) or fencing.may_get_the_run(state)
     return holds and state.publishing.failures == 0 and state.store.reason in ("", *UNANSWERED)
 
 
-def _listing(state: State) -> bool:
+def _awaits_listing(state: State) -> bool:
     """Is the disk being listed before the end? One that hangs is not waited for for ever."""
     return state.local.reason == BEING_LISTED and state.now - state.since < LEAVE_S
 
 
 def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
     """End the daemon. The last sentence of all names what would go with this disk."""
-    unpublished = leaving.unpublished(state)
+    unpublished = leaving.list_unpublished(state)
     told = [say("unpublished", unpublished, "error")] if unpublished else []
     state = replace(
         state, why=f"{state.why} {unpublished}".rstrip(), ending=replace(state.ending, said=True, code=code)

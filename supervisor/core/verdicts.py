@@ -9,32 +9,32 @@ from __future__ import annotations
 
 from supervisor.core import stuck
 from supervisor.core.deadlines import (
-    counting,
     excuse,
+    is_updating_weights,
+    knows_counters,
     longest_pause,
-    started,
+    start_of_limit,
     startup_budget,
     startup_suspect,
     step_began,
     step_deadline,
     step_limits,
     unsaid,
-    updating,
 )
-from supervisor.core.launcher import stopping, who
+from supervisor.core.launcher import who, why_launcher_stops
 from supervisor.core.proof import (
     APART_S,
     CULPRIT_S,
     DRAIN_LIMIT_S,
     Verdict,
     ended_by_launcher,
-    ending,
     engine_missing,
-    exited,
     finished_but_alive,
     grace,
+    is_about_to_end,
+    is_trainer_through,
+    judge_exit,
     process_gone,
-    trained,
 )
 from supervisor.core.signals import (
     Signal,
@@ -42,16 +42,16 @@ from supervisor.core.signals import (
     engine_signals,
     gpu_signal,
     idle_engine,
+    is_step_moving,
     late,
     lost_gpu,
-    moving,
     soft_overdue,
     standstill,
     still_rollouts,
 )
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.training_health import REFUSED
-from supervisor.core.unsaved import unsaved
+from supervisor.core.unsaved import unsaved_sentences
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
@@ -64,7 +64,7 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
     """The verdict on a live attempt. ``watch`` learns when it could next be another one."""
     watch = watch or Watch(state.now)
     proof = (
-        exited(state, watch)
+        judge_exit(state, watch)
         or finished_but_alive(state, watch)
         or process_gone(state, watch)
         or engine_missing(state)
@@ -72,14 +72,14 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
     )
     if proof is not None:
         return proof
-    judged = state.settings.has_engine and not ending(state) and not state.own.asked
+    judged = state.settings.has_engine and not is_about_to_end(state) and not state.own.asked
     against = engine_signals(state, watch) if judged else []
     return (
         _gpu_lost(state, watch)
         or _engine_dead(state, against, watch)
         or _engine_hung(state, against, watch)
         or _hopeless(state, watch)
-        or _wedged(state, watch)
+        or _judge_standstill(state, watch)
         or _overdue(state, watch)
         or _stuck_start(state, against, watch)
         or _startup_overdue(state, watch)
@@ -136,7 +136,7 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return None
     kinds = {s.kind for s in signals}
     stop, fell = (
-        stopping(state, watch),
+        why_launcher_stops(state, watch),
         [state.engine.bad_since, *(m.fallen_since for m in state.gpus.by_uuid.values())],
     )
     if stop is not None and stop.part != "inference" and any(t is not None and t > stop.t for t in fell):
@@ -163,7 +163,7 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if len(stuck) < 2 or not kinds & {"counters", "request"}:
         return None
     still_s = state.engine.counted_t - state.engine.moved_t
-    if still_s < 2 * state.settings.hang_s and updating(state, watch):
+    if still_s < 2 * state.settings.hang_s and is_updating_weights(state, watch):
         return None
     if "counters" not in kinds and excuse(state, watch):
         return None  # rollouts wait for an evaluation, and a busy server is late to answer: nobody saw it stand still
@@ -204,9 +204,9 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
     return None
 
 
-def _wedged(state: State, watch: Watch) -> Verdict | None:
+def _judge_standstill(state: State, watch: Watch) -> Verdict | None:
     """Nobody works: the step is overdue, and rollouts stand still or the engine is idle. Or all are known to."""
-    if ending(state) or state.mode != "running":
+    if is_about_to_end(state) or state.mode != "running":
         return None
     overdue = soft_overdue(state, watch)
     signals = [overdue, *_nobody_works(state, watch)] if overdue is not None else []
@@ -224,7 +224,7 @@ def _nobody_works(state: State, watch: Watch) -> list[Signal]:
     # The engine makes tokens for somebody, or pauses as it does here: a long step, not a stuck one. Where nobody can
     # say, one that waits for a long rollout looks the same: its lateness and the still counts are one signal.
     pause_s = max(settings.hang_s, longest_pause(state))
-    if settings.has_engine and (not counting(state, watch) or engine.counted_t - engine.worked_t < pause_s):
+    if settings.has_engine and (not knows_counters(state, watch) or engine.counted_t - engine.worked_t < pause_s):
         return []
     if busy_trainer(state, watch):
         return []
@@ -236,11 +236,11 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
         return None
     _, hard = step_limits(state)
     # After the last step come the last save and the way out; a job that hangs there says no more than one that trains.
-    ends = state.settings.writing_s + DRAIN_LIMIT_S if trained(state) else 0.0
+    ends = state.settings.writing_s + DRAIN_LIMIT_S if is_trainer_through(state) else 0.0
     began = step_began(state, watch)
     if not watch.over(began, hard + ends):
         return None
-    longer = MOVING_FACTOR * hard if moving(state, watch) else hard
+    longer = MOVING_FACTOR * hard if is_step_moving(state, watch) else hard
     if not watch.over(began, longer + unsaid(state, watch) + ends):
         return None
     since, found = late(state).rstrip(","), stuck.find(state)
@@ -256,7 +256,7 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     slow = Signal("step", f"no step for {span(state.now - state.attempt.started)} since the start")
     others = standstill(state, watch)
     late_s = startup_suspect(state) + unsaid(state, watch)
-    if not others and watch.over(started(state, watch), late_s) and not excuse(state, watch):
+    if not others and watch.over(start_of_limit(state, watch), late_s) and not excuse(state, watch):
         others = [s for s in signals if s.kind != "step"] or _nobody_works(state, watch)
     if not others:
         return None
@@ -270,10 +270,10 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
 def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
     if state.mode != "starting":
         return None
-    budget, began = startup_budget(state), started(state, watch)
+    budget, began = startup_budget(state), start_of_limit(state, watch)
     if not watch.over(began, budget):
         return None
-    longer = MOVING_FACTOR * budget if moving(state, watch) else budget
+    longer = MOVING_FACTOR * budget if is_step_moving(state, watch) else budget
     if not watch.over(began, longer + (unsaid(state, watch) if state.engine.ever_ok else 0.0)):
         return None  # rollouts of a first step that is a long one
     since = state.now - state.attempt.started
@@ -292,11 +292,11 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
 
 
 def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
-    if ending(state):
+    if is_about_to_end(state):
         return None
     fresh = [g for g in state.job.gone if not watch.over(g.t, grace(state, g))]
     if fresh:
-        said = f" {stop.sentence}." if (stop := stopping(state, watch)) is not None else ""
+        said = f" {stop.sentence}." if (stop := why_launcher_stops(state, watch)) is not None else ""
         sentence = f"{who(fresh[0].role)}'s process {fresh[0].pid} is gone.{said}"
         return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
     if state.job.scratch and state.attempt.resume_step is not None:
@@ -351,4 +351,4 @@ def finished_sentence(state: State) -> str:
         told = f"The run is finished: step {state.last_good} is the last one, and it is in the store."
     else:
         told = f"The run is finished: {progress_sentence(state)}."
-    return f"{told} {unsaved(state)}".rstrip()
+    return f"{told} {unsaved_sentences(state)}".rstrip()

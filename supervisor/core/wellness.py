@@ -41,11 +41,11 @@ def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tup
     found = [
         _loop(state, now),
         leaving.word(state),
-        _training(state, now),
-        _paused(state, now),
-        _holding(state),
-        _publishing(state, wall, tolerance),
-        _saving(state, wall, tolerance),
+        _why_not_training(state, now),
+        _why_paused(state, now),
+        _why_not_holding(state),
+        _why_publish_lags(state, wall, tolerance),
+        _why_nothing_saved(state, wall, tolerance),
         _disk(state),
     ]
     return tuple(clause for clause in found if clause)
@@ -56,7 +56,7 @@ def _loop(state: State, now: float) -> str:
     return f"the supervisor's loop has not turned for {span(age)}" if age > STALE_S else ""
 
 
-def _training(state: State, now: float) -> str:
+def _why_not_training(state: State, now: float) -> str:
     if state.mode != "running":
         if state.leave.asked:
             return ""  # that this pod goes says it all
@@ -70,17 +70,17 @@ def _training(state: State, now: float) -> str:
     return ""
 
 
-def _paused(state: State, now: float) -> str:
+def _why_paused(state: State, now: float) -> str:
     if not state.orders.paused or now - state.orders.paused_t <= PAUSED_S:
         return ""
     return f"the supervisor has been paused for {span(now - state.orders.paused_t)}"
 
 
-def _holding(state: State) -> str:
+def _why_not_holding(state: State) -> str:
     return "" if fencing.may_write(state) else fencing.note(state).rstrip(".") or "this pod does not hold the run"
 
 
-def _publishing(state: State, wall: float, tolerance: Tolerance) -> str:
+def _why_publish_lags(state: State, wall: float, tolerance: Tolerance) -> str:
     stored = state.good_stored()
     newest = stored[-1] if stored else None
     waiting = [s for s in state.local.steps if s.state == "complete" and (newest is None or s.step > newest)]
@@ -100,7 +100,7 @@ def _publishing(state: State, wall: float, tolerance: Tolerance) -> str:
     return ""
 
 
-def _saving(state: State, wall: float, tolerance: Tolerance) -> str:
+def _why_nothing_saved(state: State, wall: float, tolerance: Tolerance) -> str:
     """Steps go on and none of them is saved: nothing waits to be published then, and a lost pod costs them all."""
     done = state.progress.step
     if done is None or state.mode != "running":

@@ -126,7 +126,7 @@ class FrontDesk:
 
     def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
         """The run's incidents, newest first, out of the journal; the whole story of one when it is named."""
-        return incidents.told(self._house.run_file.state_dir, number, only_open=only_open)
+        return incidents.read_incidents(self._house.run_file.state_dir, number, only_open=only_open)
 
     def log_files(self) -> dict[str, Path]:
         """Newest log of each role, and of each component's captured output."""

@@ -547,7 +547,7 @@ class Daemon:
         self.attending.close()
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
-            if told := leaving.unpublished(self.state):
+            if told := leaving.list_unpublished(self.state):
                 logs.say("error", "unpublished", told)  # once more: what goes with this disk has the last word
         self.api.close()
         self.journal.snapshot(self.state)

@@ -30,7 +30,7 @@ def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple
     if observed and verb in ("start", "stop", "restart", "rollback"):
         return False, f"Nothing is started or stopped: {observed}"
     if state.fence.lost and verb in ("restart", "rollback", "pin", "unpin"):
-        return False, f"Nothing is changed. {fencing.lost(state)}"
+        return False, f"Nothing is changed. {fencing.sentence_of_lost_run(state)}"
     if verb == "rollback":
         return _rollback(state, int(args[0]))
     if verb in ("pin", "unpin"):

@@ -145,7 +145,7 @@ def _logs_of_own_attempts(state_dir: Path, only: int | None) -> list[Source]:
 def _reasons_by_attempt(state_dir: Path) -> dict[str, str]:
     """What went wrong in each attempt, by the journal; nothing of those that were ended from outside."""
     try:
-        told = incidents.told(state_dir)
+        told = incidents.read_incidents(state_dir)
     except SupervisorError:
         return {}  # the logs are read all the same
     return {f"attempt {one['attempt']}": one["sentence"] for one in told if one["cause"] != "ended-from-outside"}

@@ -15,7 +15,7 @@ from supervisor.core.deadlines import (
     allowance,
     excuse,
     excuse_limit,
-    started,
+    start_of_limit,
     startup_budget,
     step_deadline,
 )
@@ -51,7 +51,7 @@ class Piece:
 def evidence(state: State) -> list[dict[str, Any]]:
     """Every piece, ready for JSON."""
     pieces = [*_processes(state), *_gpus(state), *_engine(state), *_rollouts(state), *_words(state), *_step(state)]
-    return [asdict(_rounded(piece)) for piece in pieces]
+    return [asdict(_round_times(piece)) for piece in pieces]
 
 
 def forecast(state: State) -> list[dict[str, Any]]:
@@ -142,17 +142,22 @@ def _gpus(state: State) -> list[Piece]:
             )
         else:
             found.append(
-                Piece(f"GPU {gpu.index}", text, deadline_s=_watched(memory, limit), would=_if_it_fell(memory, limit))
+                Piece(
+                    f"GPU {gpu.index}",
+                    text,
+                    deadline_s=_limit_if_watched(memory, limit),
+                    would=_if_it_fell(memory, limit),
+                )
             )
     return found
 
 
-def _watched(memory: GpuMemory, limit_s: float) -> float | None:
+def _limit_if_watched(memory: GpuMemory, limit_s: float) -> float | None:
     return limit_s if memory.gpu.role in ("inference", "shared") and memory.plateau_bytes else None
 
 
 def _if_it_fell(memory: GpuMemory, limit_s: float) -> str:
-    if _watched(memory, limit_s) is None:
+    if _limit_if_watched(memory, limit_s) is None:
         return ""
     least = memory.plateau_bytes * (SHARED_DROP if memory.gpu.role == "shared" else NEAR_ZERO)
     return f"less than {size(least)} for {span(limit_s)} {A_SIGNAL}"
@@ -254,7 +259,9 @@ def _step(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
         begun = state.now - state.attempt.started
-        budget = startup_budget(state) + started(state) - state.attempt.started  # with what known reasons explain
+        budget = (
+            startup_budget(state) + start_of_limit(state) - state.attempt.started
+        )  # with what known reasons explain
         would = f"{span(budget)} without one alone would be acted upon"
         return [Piece("start", "no new step yet", begun, budget, budget - begun, would)]
     if state.mode != "running":
@@ -275,7 +282,7 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _rounded(piece: Piece) -> Piece:
+def _round_times(piece: Piece) -> Piece:
     def short(seconds: float | None) -> float | None:
         return None if seconds is None else round(seconds, 1)
 

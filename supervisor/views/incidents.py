@@ -92,7 +92,7 @@ def ending_orders(state_dir: Path) -> dict[int, str]:
     return found
 
 
-def told(state_dir: Path, number: int | None = None, *, only_open: bool = False) -> list[dict[str, Any]]:
+def read_incidents(state_dir: Path, number: int | None = None, *, only_open: bool = False) -> list[dict[str, Any]]:
     """Incidents as JSON values, newest first; the one that is named with its whole story. Times in Unix time.
 
     {id, open, opened, noticed, closed, down_s, attempt, cause, sentence, roots [{attempt, name, role, text, remedy}],
@@ -175,7 +175,7 @@ def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
     return found, str(identity[0]) if identity else "", float(last[1])
 
 
-def _done(one: _Found, event: Mapping[str, Any]) -> str:
+def _short_sentence(one: _Found, event: Mapping[str, Any]) -> str:
     """What was done, without the words that the incident's own sentence begins with, and without a long command."""
     sentence = str(event["sentence"])
     if event["event"] == "launched":
@@ -198,7 +198,7 @@ def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> di
     mine = [bundle for bundle in there if bundle.incident == one.id]
     # What was begun before it was noticed, the attempt that broke among it, was not done about it.
     since = one.opened if one.noticed is None else one.noticed
-    done = [_done(one, event) for event in one.story if event["event"] in DONE and event["wall"] >= since]
+    done = [_short_sentence(one, event) for event in one.story if event["event"] in DONE and event["wall"] >= since]
     value = {
         "id": one.id,
         "open": one.closed is None,

@@ -18,12 +18,12 @@ from supervisor.base.errors import SupervisorError
 from supervisor.config.settings import RunFile
 from supervisor.core import goodput as g
 from supervisor.core import time_kinds as k
-from supervisor.core.account import settled
+from supervisor.core.account import ledger_until_now
 from supervisor.core.codec import decode
 from supervisor.core.decide import decide
 from supervisor.core.facts import Observation
 from supervisor.core.goodput import Ledger, Outage
-from supervisor.core.interval import advise, measured
+from supervisor.core.interval import advise, measure_run
 from supervisor.core.state import Incident, State
 from supervisor.effects import run_records
 from supervisor.effects.patient_transfers import PatientTransfers
@@ -83,7 +83,7 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
             found = _journal(path, run_file.run.id)
         except (sqlite3.Error, OSError, ValueError) as error:
             notes.append(f"The journal {path} cannot be read and is left out: {error}.")
-    ledgers = _begun(found.ledgers)
+    ledgers = _without_unstarted(found.ledgers)
     try:
         asked = request(run_file, "get-records")
         # Where this machine's journal knows the run, a report of what is here is better than one in half an hour.
@@ -93,14 +93,14 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
         ledgers |= run_records.of_others(stored, found.own, time.time())[1]
     except StoreError as error:
         notes.append(f"The store could not be asked, so other pods' parts may be missing or old: {error}")
-    ledgers = _begun(ledgers)
+    ledgers = _without_unstarted(ledgers)
     if not ledgers:
         told = " ".join([".", *notes]) if notes else f": neither in {path} nor in {run_file.store_url}."
         raise SupervisorError(f"Nothing is known of run {run_file.run.id}{told}")
     return Found(found.run, found.own, ledgers, found.sentences, found.open, found.now, tuple(notes))
 
 
-def _begun(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
+def _without_unstarted(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
     """Without those in which nothing was ever started, such as a journal that a publish by hand made."""
     return {name: ledger for name, ledger in ledgers.items() if ledger.began_wall is not None}
 
@@ -119,7 +119,9 @@ def _journal(path: Path, run: str) -> Found:
     sentences |= {one.id: one.sentence for one in state.incidents.closed}
     if state.incidents.open is not None:
         sentences[state.incidents.open.id] = state.incidents.open.sentence
-    return Found(run, own, {**state.books.others, own: settled(state)}, sentences, state.incidents.open, state.now)
+    return Found(
+        run, own, {**state.books.others, own: ledger_until_now(state)}, sentences, state.incidents.open, state.now
+    )
 
 
 def _state(db: sqlite3.Connection) -> State:
@@ -128,11 +130,11 @@ def _state(db: sqlite3.Connection) -> State:
             state = decode(json.loads(text))
         except (KeyError, TypeError, ValueError):
             continue  # of another version
-        return _replayed(db, state, number)
-    return _replayed(db, State(), 0)
+        return _replay_state(db, state, number)
+    return _replay_state(db, State(), 0)
 
 
-def _replayed(db: sqlite3.Connection, state: State, after: int) -> State:
+def _replay_state(db: sqlite3.Connection, state: State, after: int) -> State:
     for t, wall, source, text in db.execute(
         "SELECT t, wall, source, fact FROM observations WHERE id > ? ORDER BY id", (after,)
     ):
@@ -156,10 +158,10 @@ def report(
 ) -> dict[str, Any]:
     """The report as JSON values. ``price``: dollars an hour; times in seconds, Unix time, shares from 0 to 1."""
     pods = g.across(found.ledgers)
-    run = g.merged(found.ledgers)
+    run = g.sum_ledgers(found.ledgers)
     newest = max(pods.values(), key=lambda ledger: ledger.wall)  # not the one that began last: a pod may come back
     lost = sum(1 for ledger in pods.values() if ledger is not newest and ledger.last != k.STOPPED)
-    advice = advise(measured(run, lost_pods=lost, interval_steps=interval_steps))
+    advice = advise(measure_run(run, lost_pods=lost, interval_steps=interval_steps))
     incidents = [_incident(found, name, one, person_every_h) for name, pod in pods.items() for one in pod.outages]
     if found.open is not None:
         incidents.append(_open(found, found.open))
@@ -168,7 +170,7 @@ def report(
         **_part(run),
         "pods": [{"journal": name, **_part(pod)} for name, pod in pods.items()],
         "incidents": sorted(incidents, key=lambda one: float(one["opened"])),
-        "saved": _saved([one for one in incidents if one["recovered"]], person_every_h, price),
+        "saved": _time_saved([one for one in incidents if one["recovered"]], person_every_h, price),
         "cost": None if price is None else _cost(run, price),
         "interval": {
             "sentence": advice.sentence,
@@ -237,7 +239,7 @@ def _saved_by(one: Outage, person_every_h: float) -> float:
     return person_every_h * 3600 / 2 - (one.detect_s + one.stop_s + one.prepare_s)
 
 
-def _saved(recovered: list[dict[str, Any]], person_every_h: float, price: float | None) -> dict[str, Any]:
+def _time_saved(recovered: list[dict[str, Any]], person_every_h: float, price: float | None) -> dict[str, Any]:
     seconds = sum(one["saved_s"] for one in recovered)
     return {
         "baseline": f"until a person looks, every {person_every_h:g} hours day and night",

@@ -7,14 +7,14 @@ from statistics import median
 from typing import Any
 
 from supervisor.core import leaving, pinned_steps
-from supervisor.core.account import settled
-from supervisor.core.deadlines import allowance, excuse, started, startup_budget, step_deadline
-from supervisor.core.goodput import across, merged
+from supervisor.core.account import ledger_until_now
+from supervisor.core.deadlines import allowance, excuse, start_of_limit, startup_budget, step_deadline
+from supervisor.core.goodput import across, sum_ledgers
 from supervisor.core.phases import STEP
-from supervisor.core.retention import held, next_to_publish
+from supervisor.core.retention import held_steps, next_to_publish
 from supervisor.core.state import UNANSWERED, Incident, State
 from supervisor.core.time_kinds import PRODUCTIVE
-from supervisor.core.training_health import standing
+from supervisor.core.training_health import standing_findings
 from supervisor.core.upkeep import publish_until
 from supervisor.core.verdicts import judge, progress_sentence
 from supervisor.core.words import root_line, span
@@ -58,7 +58,7 @@ def headline(state: State) -> str:
             words.append(progress_sentence(state))
     if waiting := _last_publish(state):
         words.insert(0, waiting.rstrip("."))
-    for finding in standing(state.worth).values():  # the note below says where to go back to
+    for finding in standing_findings(state.worth).values():  # the note below says where to go back to
         words.insert(0, finding.rstrip("."))
     if state.orders.paused:
         words.insert(0, "paused")
@@ -105,7 +105,7 @@ def _last_publish(state: State) -> str:
     """What the daemon stays for although all else is over; "" where that is nothing."""
     if state.ending.code is None or state.ending.said:
         return ""
-    return leaving.unpublished(state, max(0.0, publish_until(state) - state.now))
+    return leaving.list_unpublished(state, max(0.0, publish_until(state) - state.now))
 
 
 def _roots(one: Incident, told: str) -> list[str]:
@@ -153,7 +153,7 @@ def status(state: State) -> dict[str, Any]:
         "store_reason": state.store.reason or ("" if state.fence.lost else state.publishing.reason),
         "next_to_publish": next_to_publish(state),
         "pinned": sorted({*state.pins.steps, *(int(s) for s, on in state.pins.wishes.items() if on)}),
-        "held": sorted(held(state)),
+        "held": sorted(held_steps(state)),
         "damaged": dict(state.store.damaged),
         "quarantined": sorted(int(step) for step in state.store.quarantined),
         "gpus": [
@@ -191,8 +191,8 @@ def _typical_step(state: State) -> float | None:
 
 def goodput(state: State) -> dict[str, Any] | None:
     """The run's ledger, all pods together, up to now: seconds by category, and the effective training time ratio."""
-    ledgers = {**state.books.others, state.journal or "this": settled(state)}
-    run = merged(ledgers)
+    ledgers = {**state.books.others, state.journal or "this": ledger_until_now(state)}
+    run = sum_ledgers(ledgers)
     if run.total_s <= 0:
         return None
     lost = {name: seconds for name, seconds in run.seconds.items() if name != PRODUCTIVE and seconds > 0}
@@ -265,7 +265,7 @@ def _deadline(state: State) -> dict[str, Any] | None:
         more = f"; known reasons explain {span(extra)} more" if extra else ""
         return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
     if state.mode == "starting":
-        budget, extra = startup_budget(state), started(state) - state.attempt.started
+        budget, extra = startup_budget(state), start_of_limit(state) - state.attempt.started
         left = budget + extra - (state.now - state.attempt.started)
         more = f"; known reasons explain {span(extra)} more" if extra else ""
         return {

@@ -48,7 +48,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "incident": None,
         "worthless": None,
         "why": None,
-        "held": _held(state_dir),
+        "held": _did_a_person_stop(state_dir),
         "progress": None,
         "published": None,
     }
@@ -57,7 +57,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     if found["last_words"] is not None:
         _newest_line(found, (state_dir / "daemon.jsonl", *log_files))
     with contextlib.suppress(SupervisorError):
-        found["incident"] = next(iter(incidents.told(state_dir)), None)
+        found["incident"] = next(iter(incidents.read_incidents(state_dir)), None)
     return found
 
 
@@ -106,7 +106,7 @@ def _journal(state_dir: Path) -> dict[str, Any]:
     return found
 
 
-def _held(state_dir: Path) -> bool:
+def _did_a_person_stop(state_dir: Path) -> bool:
     """Did a person stop the run? The daemon's own record of orders says it (``daemon.witness``)."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         told = json.loads((state_dir / "witness.json").read_bytes()[:TAIL_BYTES])

@@ -214,7 +214,7 @@ json_values = st.recursive(
 def test_whatever_stands_in_a_record_what_is_taken_from_it_is_bounded(field: str, value: Any) -> None:
     found = parse(ONE, changed(**{f"ledger__{field}": value}), NOW)
     if found is not None:
-        run = g.merged({ONE: found.ledger, TWO: record(TWO, NOW).ledger})
+        run = g.sum_ledgers({ONE: found.ledger, TWO: record(TWO, NOW).ledger})
         assert 0 <= run.total_s < 1e11
         assert 0 <= run.share(k.PRODUCTIVE) <= 1
         assert len(to_bytes(found)) < RECORD_LIMIT

@@ -13,7 +13,7 @@ from hypothesis.stateful import invariant
 from supervisor.core import facts as f
 from supervisor.core import goodput as g
 from supervisor.core import time_kinds as k
-from supervisor.core.account import account, settled
+from supervisor.core.account import account, ledger_until_now
 from supervisor.core.codec import decode, encode
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.state import State
@@ -37,7 +37,7 @@ def adds_up(state: State, began: float) -> None:
     ledger = state.books.ledger
     assert ledger.mark is not None
     assert ledger.total_s + (state.now - ledger.mark) == pytest.approx(state.now - began, abs=1e-6)
-    assert settled(state).total_s == pytest.approx(state.now - began, abs=1e-6)
+    assert ledger_until_now(state).total_s == pytest.approx(state.now - began, abs=1e-6)
     assert all(seconds >= -1e-6 for seconds in ledger.seconds.values()), ledger.seconds
     assert ledger.seconds.get(k.PRODUCTIVE, 0.0) == pytest.approx(sum(took for _, _, took in ledger.spans), abs=1e-6)
     assert 0 <= ledger.steps_lost <= ledger.steps
@@ -212,7 +212,7 @@ def test_time_after_the_last_step_is_nobodys_progress(world: World) -> None:
     assert after[k.OTHER] == 20
     assert k.WASTED not in after
     assert world.state.mode == "finished"
-    assert settled(world.state).last == k.STOPPED
+    assert ledger_until_now(world.state).last == k.STOPPED
     adds_up(world.state, 1000)
 
 
@@ -220,7 +220,7 @@ def test_what_is_under_way_is_shown_as_if_it_ended_well_and_can_be_lost_by_the_n
     world.running_at(5)
     world.t += 90
     world.see(f.Tick())
-    now = settled(world.state)
+    now = ledger_until_now(world.state)
     assert now.seconds[k.PRODUCTIVE] == 4 * 200 + 90
     assert now.steps == 5
     lost = g.lose(now, 5)
@@ -291,7 +291,7 @@ def test_a_lost_pods_gap_and_the_steps_it_had_not_published_are_in_the_runs_ledg
     first = pod(0, 1050)
     second = replace(pod(2000, 100), spans=((9, 9, 100.0),), floor=8)
     second = replace(second, seconds={k.PRODUCTIVE: 100.0, k.STARTUP: 400.0}, wall=2500)
-    run = g.merged({"bb": second, "aa": first})
+    run = g.sum_ledgers({"bb": second, "aa": first})
     assert run.total_s == 2500, "all time from the first pod's first second to the last pod's last"
     assert run.seconds[k.INFRASTRUCTURE] == 950
     assert run.seconds[k.WASTED] == 200
@@ -302,13 +302,13 @@ def test_a_lost_pods_gap_and_the_steps_it_had_not_published_are_in_the_runs_ledg
 
 def test_a_gap_after_a_person_stopped_the_run_is_not_a_lost_pods() -> None:
     first, second = pod(0, 1000, last=k.STOPPED), pod(5000, 500, floor=10, spans=((11, 15, 500.0),))
-    run = g.merged({"a": first, "b": second})
+    run = g.sum_ledgers({"a": first, "b": second})
     assert run.seconds[k.STOPPED] == 4000
     assert not run.seconds[k.INFRASTRUCTURE]
 
 
 def test_pods_whose_clocks_overlap_book_no_negative_gap() -> None:
-    run = g.merged({"a": pod(0, 1000), "b": pod(900, 500, floor=10, spans=((11, 15, 500.0),))})
+    run = g.sum_ledgers({"a": pod(0, 1000), "b": pod(900, 500, floor=10, spans=((11, 15, 500.0),))})
     assert run.total_s == 1500
     assert min(run.seconds.values()) >= 0
 
@@ -316,14 +316,14 @@ def test_pods_whose_clocks_overlap_book_no_negative_gap() -> None:
 def test_a_run_that_has_not_begun_has_no_ratio() -> None:
     assert g.ettr({}) == 0.0
     assert g.ettr({"a": Ledger()}) == 0.0
-    assert g.merged({"a": Ledger()}).total_s == 0
+    assert g.sum_ledgers({"a": Ledger()}).total_s == 0
 
 
 def test_a_step_under_way_on_a_lost_pod_is_wasted_when_the_next_one_does_it_again(world: World) -> None:
     world.running_at(5)
     world.t += 90
     world.see(f.Tick())
-    first = settled(world.state)
+    first = ledger_until_now(world.state)
     began = first.wall + 600
     second = World(replace(SETTINGS, first_step_at=1))
     second.t = began - 1.7e9
@@ -331,7 +331,7 @@ def test_a_step_under_way_on_a_lost_pod_is_wasted_when_the_next_one_does_it_agai
     second.boot()
     second.job_up()
     second.step(6)
-    run = g.merged({"one": first, "two": settled(second.state)})
+    run = g.sum_ledgers({"one": first, "two": ledger_until_now(second.state)})
     assert run.seconds[k.WASTED] == 90
     assert run.seconds[k.INFRASTRUCTURE] == pytest.approx(600)
     assert (run.steps, run.kept) == (6, 6)
@@ -349,7 +349,7 @@ class Journal:
     def trains(self, wall: float, resumed: int, to: int, held: int | None = None) -> Journal:
         """The pod goes on at ``resumed`` and trains up to step ``to``. What was before it was no pod of ours."""
         one = g.book(self.ledger, {k.INFRASTRUCTURE: wall - self.ledger.wall, k.PRODUCTIVE: 10.0 * (to - resumed)})
-        one = g.resumed(one, resumed, wall, held)
+        one = g.resume_ledger(one, resumed, wall, held)
         for step in range(resumed + 1, to + 1):
             one = replace(one, spans=g.with_span(one.spans, (step, step, 10.0), one.starts))
         self.ledger = replace(one, wall=wall + 10.0 * (to - resumed), steps=one.steps + to - resumed)
@@ -361,7 +361,7 @@ class Journal:
 def told(**journals: Journal) -> tuple[Ledger, dict[str, int]]:
     """The run's ledger and the steps that stayed, by pod. Every second is where it was, and somewhere."""
     ledgers = {name: one.ledger for name, one in journals.items()}
-    run = g.merged(ledgers)
+    run = g.sum_ledgers(ledgers)
     walls = [(one.began_wall or 0.0, one.wall) for one in ledgers.values()]
     gaps = sum(max(0.0, began - max(until for _, until in walls[:n])) for n, (began, _) in enumerate(walls) if n)
     assert run.total_s == pytest.approx(sum(until - began for began, until in walls) + gaps)

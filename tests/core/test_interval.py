@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from supervisor.core import time_kinds as k
 from supervisor.core.goodput import Ledger, Outage
-from supervisor.core.interval import Measured, advise, best_interval_s, loss, measured
+from supervisor.core.interval import Measured, advise, best_interval_s, loss, measure_run
 
 HOUR = 3600.0
 
@@ -98,12 +98,12 @@ def test_a_ledger_says_what_was_measured() -> None:
         incidents=2,
         outages=outages,
     )
-    found = measured(run, lost_pods=1)
+    found = measure_run(run, lost_pods=1)
     assert (found.step_s, found.save_s, found.upload_s) == (200, 30, 100)
     assert (found.failures, found.watched_s) == (3, 36300)
     assert (found.detect_s, found.recover_s) == (4, 296)
     assert found.interval_steps == 18, "seen, where the run file does not say it"
-    assert measured(run, interval_steps=20).interval_steps == 20
+    assert measure_run(run, interval_steps=20).interval_steps == 20
 
 
 def test_the_loss_is_least_at_the_best_interval() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.core.codec import decode, encode
 from supervisor.core.facts import ErrorSeen, Role, StepDone
-from supervisor.core.training_health import KEEP_SPEEDS, RULES, Finding, Worth, judged, present
+from supervisor.core.training_health import KEEP_SPEEDS, RULES, Finding, Worth, judge_fact, present
 
 WALL = 1_767_600_000.0
 
@@ -35,7 +35,7 @@ class Run:
         return self.findings[before:]
 
     def see(self, fact: StepDone | ErrorSeen) -> list[Finding]:
-        self.worth, found = judged(self.worth, fact, self.t, WALL + self.t)
+        self.worth, found = judge_fact(self.worth, fact, self.t, WALL + self.t)
         self.findings += found
         return list(found)
 

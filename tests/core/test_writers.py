@@ -17,7 +17,7 @@ CORE = Path(state.__file__).parent
 WRITERS = {
     "attempt": "adoption journal_lost leaving moves observe observed orders own_engine policy reactions step_done",
     "books": "decide observe observe_job observe_steps step_done upkeep",
-    "busy": "fencing journal_lost moves observe observe_steps observed pinned_steps policy reactions upkeep",
+    "busy": "under_way",
     "calm_until": "decide",
     "disk": "observe observe_steps upkeep",
     "ending": "leaving moves observed orders reactions upkeep",
@@ -45,7 +45,7 @@ WRITERS = {
     "reminder": "reminders",
     "said": "decide",
     "settings": "journal_lost observe",
-    "setup_pending": "observe reactions",
+    "setup_pending": "observe",
     "since": "moves",
     "since_wall": "moves",
     "store": "fencing leaving moves observe observe_steps policy reactions",

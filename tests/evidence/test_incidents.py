@@ -85,7 +85,7 @@ def test_the_attempt_that_broke_is_nothing_that_was_done_about_it(state: Path) -
             "'Attempt 1 is launched, from the start', '{}')",
             (noticed[0] + 500, noticed[1] - 1.0),
         )
-    (one,) = incidents.told(state, 1)
+    (one,) = incidents.read_incidents(state, 1)
     assert "Attempt 1 is launched, from the start" in [event["sentence"] for event in one["story"]]
     assert [sentence for sentence in one["done"] if "is launched" in sentence] == [
         "Attempt 2 is launched, resuming at step 10."
@@ -150,7 +150,7 @@ def test_beside_a_daemon_it_is_asked(
 
     def answer(number: int | None, *, only_open: bool) -> list[dict[str, object]]:
         asked.append((number, only_open))
-        return incidents.told(state, number, only_open=only_open)
+        return incidents.read_incidents(state, number, only_open=only_open)
 
     desk.incidents = answer  # type: ignore[method-assign]
     api = serve(desk)

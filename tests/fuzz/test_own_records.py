@@ -249,7 +249,7 @@ def reopened(folder: Path) -> State:
     finally:
         journal.close()
     try:
-        for item in incidents.told(folder):
+        for item in incidents.read_incidents(folder):
             pages.one(item)
     except SupervisorError as error:
         assert str(error).endswith(".")
@@ -352,7 +352,7 @@ def test_any_bundle_is_shown_as_far_as_it_can_be_read(
     bundle.mkdir(parents=True, exist_ok=True)
     (bundle / incidents_manifest()).write_bytes(manifest)
     (bundle / "explain.json").write_bytes(explain)
-    (item,) = incidents.told(folder, 1)
+    (item,) = incidents.read_incidents(folder, 1)
     lines = pages.one(json.loads(json.dumps(item)))
     # One of another journal belongs to another incident of this number.
     assert any(line.startswith(("Evidence: ", "There is no evidence")) for line in lines)

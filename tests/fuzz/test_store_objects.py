@@ -118,7 +118,7 @@ def test_any_lineage_is_read_or_nobody_resumes_by_guess(data: bytes) -> None:
 def test_any_record_of_another_pod_is_taken_within_its_limits_or_left_out(data: bytes) -> None:
     found = run_records.parse(JOURNAL, data, NOW)
     if found is not None:
-        run = g.merged({JOURNAL: found.ledger})
+        run = g.sum_ledgers({JOURNAL: found.ledger})
         assert 0 <= run.total_s < 1e11
     assert run_records.parse(JOURNAL, RECORD, NOW) is not None
 

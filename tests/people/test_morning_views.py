@@ -84,7 +84,7 @@ def test_what_was_done_repeats_neither_the_incident_nor_a_long_command(tmp_path:
     world = failed()
     world.see(f.RootSeen(1, 1, "cuda-oom", "trainer", "torch.OutOfMemoryError: CUDA out of memory.", "Smaller."))
     recorded(tmp_path, world)
-    (one,) = incidents.told(tmp_path)
+    (one,) = incidents.read_incidents(tmp_path)
     assert one["roots"] == [
         {
             "attempt": 1,
@@ -215,7 +215,7 @@ def test_a_reason_to_give_up_is_told_without_what_the_incident_says_already(tmp_
     world.after(60)
     assert world.said("gave-up")
     recorded(tmp_path, world)
-    (one,) = incidents.told(tmp_path)
+    (one,) = incidents.read_incidents(tmp_path)
     assert any(sentence.startswith("A restart cannot cure this: mend it") for sentence in one["done"]), one["done"]
 
 

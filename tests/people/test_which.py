@@ -104,7 +104,7 @@ def left_a_run(folder: Path, owner: int) -> Path:
     (folder / "attempts/0001/rl.log").write_text("the end\n")
     for path in (folder, *folder.rglob("*")):
         os.chown(path, owner, owner)
-    incidents.told(folder)  # loads late what a user who may not read this environment could not load
+    incidents.read_incidents(folder)  # loads late what a user who may not read this environment could not load
     return folder
 
 

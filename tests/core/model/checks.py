@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.account import settled
+from supervisor.core.account import ledger_until_now
 from supervisor.core.codec import decode, encode
 from supervisor.core.decide import Decision, decide
 from supervisor.core.observe import observe
@@ -27,7 +27,7 @@ def decision(before: State, observation: f.Observation, made: Decision, began: f
     assert made.deadline > observation.t
     if state.live:
         assert math.isfinite(made.deadline)
-    booked = settled(state)
+    booked = ledger_until_now(state)
     assert math.isclose(booked.total_s, state.now - began, abs_tol=1e-3), booked.seconds
     assert all(seconds >= -1e-6 for seconds in booked.seconds.values()), booked.seconds
     for action in made.actions:

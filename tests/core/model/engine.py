@@ -10,7 +10,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.proof import ending
+from supervisor.core.proof import is_about_to_end
 
 from .news import NewsPod
 from .pod import SETTINGS
@@ -184,7 +184,7 @@ class EnginePod(NewsPod):
             and not self.pending()
             and state.live
             and not state.orders.paused
-            and not ending(state)
+            and not is_about_to_end(state)
         )
         if not lonely or isinstance(fact, f.ClockJumped | f.DaemonStarted):
             self.alone_since = None
