@@ -27,13 +27,13 @@ from supervisor.core.facts import Observation
 from supervisor.core.goodput import merged
 from supervisor.core.interval import advise, measured
 from supervisor.core.state import State
-from supervisor.simulator.virtual import compare, sensitivity
-from supervisor.simulator.virtual.baselines import ALL, PlainWatcher
-from supervisor.simulator.virtual.healthy import BLOCK
-from supervisor.simulator.virtual.ledger import quantile
-from supervisor.simulator.virtual.policy import CorePolicy
-from supervisor.simulator.virtual.run import simulate
-from supervisor.simulator.virtual.scenario import Scenario, load_scenario
+from supervisor.simulator import compare, sensitivity
+from supervisor.simulator.baselines import ALL, PlainWatcher
+from supervisor.simulator.healthy import BLOCK
+from supervisor.simulator.ledger import quantile
+from supervisor.simulator.policy import CorePolicy
+from supervisor.simulator.run import simulate
+from supervisor.simulator.scenario import Scenario, load_scenario
 
 PRICE = 4.0  # dollars an hour, for two H100 on the spot market
 # Kinds of ``faults.KINDS`` in which a process of the engine, trainer, orchestrator or launcher is gone at once.

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core.time_kinds import CATEGORIES
-from supervisor.simulator.virtual import baselines, compare, sensitivity
-from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
-from supervisor.simulator.virtual.run import Report, simulate
-from supervisor.simulator.virtual.scenario import Scenario, load_scenario
-from supervisor.simulator.virtual.schedule import describe_kinds, load_faults
-from supervisor.simulator.virtual.world import Planned, World
+from supervisor.simulator import baselines, compare, sensitivity
+from supervisor.simulator.policy import CorePolicy, PolicyFactory
+from supervisor.simulator.run import Report, simulate
+from supervisor.simulator.scenario import Scenario, load_scenario
+from supervisor.simulator.schedule import describe_kinds, load_faults
+from supervisor.simulator.world import Planned, World
 
 POLICIES: dict[str, PolicyFactory] = {"core": CorePolicy, **baselines.POLICIES}
 SHOWN_FALSE = 10

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.simulator.timeline import Said, Seen, Story, said, steps
+from supervisor.practice.timeline import Said, Seen, Story, said, steps
 
-DEMO = [sys.executable, "-m", "supervisor.simulator.demo"]
+DEMO = [sys.executable, "-m", "supervisor.practice.demo"]
 QUICK = ["--steps", "12", "--step-seconds", "0.8", "--limit", "120"]
 DIED = 1000.0
 

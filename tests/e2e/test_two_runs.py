@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.practice.gpus import make_gpus
+from supervisor.practice.run import make_practice
 from supervisor.process import survivors
 from supervisor.process.survivors import Identity
-from supervisor.simulator.gpus import make_gpus
-from supervisor.simulator.practice import make_practice
 from tests.e2e.rig import Pod
 
 ERA = "v0.6"

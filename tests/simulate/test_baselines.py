@@ -6,8 +6,8 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.simulator.virtual.baselines import ALL, POLICIES
-from supervisor.simulator.virtual.policy import Policy
+from supervisor.simulator.baselines import ALL, POLICIES
+from supervisor.simulator.policy import Policy
 
 GIB = 1 << 30
 MIN = 60.0

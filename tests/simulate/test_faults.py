@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core import facts as f
-from supervisor.simulator.virtual.faults import KINDS
+from supervisor.simulator.faults import KINDS
 from tests.simulate.worlds import after, fault
 
 PROCESS_DEATHS = [

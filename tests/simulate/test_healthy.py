@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from supervisor.base.errors import ConfigError
-from supervisor.simulator.virtual.healthy import BLOCK, EVAL_S, STEP_S, healthy_physics
-from supervisor.simulator.virtual.run import simulate
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.schedule import parse_faults
+from supervisor.simulator.healthy import BLOCK, EVAL_S, STEP_S, healthy_physics
+from supervisor.simulator.run import simulate
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.schedule import parse_faults
 
 HARD = [f"rate.{kind}=60" for kind in ("engine-overload", "big-save", "slow-steps", "log-gap", "nvml-hang")]
 

@@ -12,13 +12,13 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode
 from supervisor.core.time_kinds import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, SAVE, WASTED
-from supervisor.simulator.virtual.baselines import POLICIES
-from supervisor.simulator.virtual.clockwork import Clockwork, Owner
-from supervisor.simulator.virtual.faults import KINDS, with_defaults
-from supervisor.simulator.virtual.ledger import Account
-from supervisor.simulator.virtual.run import plan, simulate
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.world import Planned
+from supervisor.simulator.baselines import POLICIES
+from supervisor.simulator.clockwork import Clockwork, Owner
+from supervisor.simulator.faults import KINDS, with_defaults
+from supervisor.simulator.ledger import Account
+from supervisor.simulator.run import plan, simulate
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.world import Planned
 from tests.simulate.worlds import after, fault, trace_of
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
-from supervisor.simulator.virtual.run import Outcome, simulate
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.schedule import parse_faults
+from supervisor.simulator.policy import CorePolicy, PolicyFactory
+from supervisor.simulator.run import Outcome, simulate
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.schedule import parse_faults
 
 AT = "2h"
 
