@@ -14,7 +14,8 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.simulator.baselines import ALL
-from supervisor.simulator.compare import run_all, score
+from supervisor.simulator.compare import run_all
+from supervisor.simulator.ledger import score
 from supervisor.simulator.scenario import load_scenario
 from supervisor.simulator.sensitivity import RATES, at_rates
 

@@ -10,117 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from supervisor.core.time_kinds import INFRASTRUCTURE, PRODUCTIVE, SAVE
 from supervisor.simulator.baselines import ALL
-from supervisor.simulator.ledger import Account, Strike, quantile
+from supervisor.simulator.ledger import Account, Score, quantile, score
 from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import Scenario
 
 CORE, ORACLE = "core", "oracle"
 PERCENT = 100.0
-
-
-@dataclass(frozen=True)
-class Score:
-    """One policy's figures over all its seeds. Times in seconds, shares from 0 to 1."""
-
-    policy: str
-    hours: float
-    seconds: dict[str, float]  # by category of ``supervisor.core.goodput``
-    detection_s: dict[str, list[float]] = field(default_factory=dict)  # by kind of fault, ascending
-    needing: dict[str, int] = field(default_factory=dict)  # by kind: faults that needed an act of the policy
-    false_restarts: int = 0
-    steps_lost: int = 0
-    pods: int = 0
-    gave_up: int = 0
-
-    @property
-    def ettr(self) -> float:
-        """Effective training time ratio: time on steps that stayed, of all time."""
-        return self.seconds[PRODUCTIVE] / sum(self.seconds.values())
-
-    @property
-    def ettr_apart(self) -> float:
-        """The same without what no policy changes: waiting for a pod, and saving checkpoints."""
-        apart = self.seconds[SAVE] + self.seconds[INFRASTRUCTURE]
-        return self.seconds[PRODUCTIVE] / (sum(self.seconds.values()) - apart)
-
-    @property
-    def all_detections_s(self) -> list[float]:
-        """Of every kind, ascending. Faults that were never acted upon are in none of them."""
-        return sorted(s for times in self.detection_s.values() for s in times)
-
-    def dollars_lost(self, per_hour: float) -> float:
-        """The price of all hours that brought no step that stayed."""
-        return self.hours * (1 - self.ettr) * per_hour
-
-    def as_json(self, per_hour: float | None = None) -> dict[str, Any]:
-        """All figures, rounded, as plain values."""
-        return {
-            "policy": self.policy,
-            "hours": self.hours,
-            "ettr": round(self.ettr, 6),
-            "ettr_without_saves_and_pods": round(self.ettr_apart, 6),
-            "ledger_s": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
-            "detection_s": {
-                kind: {
-                    "count": self.needing[kind],
-                    "detected": len(times),
-                    "median": quantile(times, 0.5),
-                    "p95": quantile(times, 0.95),
-                }
-                for kind, times in self.detection_s.items()
-            },
-            "false_restarts": self.false_restarts,
-            "steps_lost": self.steps_lost,
-            "pods": self.pods,
-            "gave_up": self.gave_up,
-            "dollars_lost": None if per_hour is None else round(self.dollars_lost(per_hour), 2),
-        }
-
-
-def score(policy: str, accounts: Sequence[Account]) -> Score:
-    """The figures of one policy from the books of its runs."""
-    seconds = {name: sum(a.seconds[name] for a in accounts) for name in accounts[0].seconds}
-    strikes = [s for a in accounts for s in a.strikes if _asks_for_an_act(s)]
-    times = {
-        kind: sorted(s.detected - s.t for s in strikes if s.kind == kind and s.detected is not None)
-        for kind in sorted({s.kind for s in strikes})
-    }
-    return Score(
-        policy,
-        sum(a.now - a.begun for a in accounts) / 3600,
-        seconds,
-        times,
-        {kind: sum(s.kind == kind for s in strikes) for kind in times},
-        sum(len(a.false_restarts) for a in accounts),
-        sum(a.steps_lost for a in accounts),
-        sum(a.pods for a in accounts),
-        sum(a.gave_up for a in accounts),
-    )
-
-
-def added(scores: Sequence[Score]) -> Score:
-    """One policy's figures over all these runs of it."""
-    kinds = sorted({kind for s in scores for kind in s.needing})
-    return Score(
-        scores[0].policy,
-        sum(s.hours for s in scores),
-        {name: sum(s.seconds[name] for s in scores) for name in scores[0].seconds},
-        {kind: sorted(t for s in scores for t in s.detection_s.get(kind, ())) for kind in kinds},
-        {kind: sum(s.needing.get(kind, 0) for s in scores) for kind in kinds},
-        sum(s.false_restarts for s in scores),
-        sum(s.steps_lost for s in scores),
-        sum(s.pods for s in scores),
-        sum(s.gave_up for s in scores),
-    )
-
-
-def _asks_for_an_act(strike: Strike) -> bool:
-    return strike.needs != "nothing"
 
 
 def compare(

@@ -7,10 +7,12 @@ on from an earlier step: then it moves to what was wasted. So the parts add up t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from supervisor.core.time_kinds import CATEGORIES, OTHER, PRODUCTIVE, WASTED
+from supervisor.core.time_kinds import CATEGORIES, INFRASTRUCTURE, OTHER, PRODUCTIVE, SAVE, WASTED
 
 
 @dataclass
@@ -23,6 +25,11 @@ class Strike:
     detected: float | None = None  # when the policy acted upon it
     natural: float | None = None  # when it was over without the policy's doing
     sentence: str = ""  # why the policy says that it acted
+
+    @property
+    def asks_for_an_act(self) -> bool:
+        """Does the job not go on by itself?"""
+        return self.needs in ("restart", "pod")
 
 
 @dataclass
@@ -56,6 +63,11 @@ class Account:
 
     def __post_init__(self) -> None:
         self.now = self.begun
+
+    @property
+    def restarts(self) -> int:
+        """Starts after the first."""
+        return max(0, self.starts - 1)
 
     # ------------------------------------------------------------ seconds
 
@@ -99,6 +111,10 @@ class Account:
         self.strikes.append(strike)
         return strike
 
+    def struck_by_kind(self) -> dict[str, int]:
+        """How often each kind struck."""
+        return dict(sorted(Counter(strike.kind for strike in self.strikes).items()))
+
     def close(self, t: float) -> None:
         """The simulated time is over; the parts must add up to it."""
         self.turn(t, self.category)
@@ -115,29 +131,99 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Latencies:
-    """Seconds from a fault to the act upon it, of one kind."""
+class Score:
+    """One policy's figures over all its seeds. Times in seconds, shares from 0 to 1."""
 
-    count: int
-    detected: int
-    median_s: float | None
-    p95_s: float | None
-    longest_s: float | None
+    policy: str
+    hours: float
+    seconds: dict[str, float]  # by category of ``core.time_kinds``
+    detection_s: dict[str, list[float]] = field(default_factory=dict)  # by kind of fault, ascending
+    needing: dict[str, int] = field(default_factory=dict)  # by kind: faults that needed an act of the policy
+    false_restarts: int = 0
+    steps_lost: int = 0
+    pods: int = 0
+    gave_up: int = 0
+
+    @property
+    def ettr(self) -> float:
+        """Effective training time ratio: time on steps that stayed, of all time."""
+        return self.seconds[PRODUCTIVE] / sum(self.seconds.values())
+
+    @property
+    def ettr_apart(self) -> float:
+        """The same without what no policy changes: waiting for a pod, and saving checkpoints."""
+        rest = sum(self.seconds.values()) - self.seconds[SAVE] - self.seconds[INFRASTRUCTURE]
+        return self.seconds[PRODUCTIVE] / rest if rest > 0 else 0.0
+
+    @property
+    def all_detections_s(self) -> list[float]:
+        """Of every kind, ascending. Faults that were never acted upon are in none of them."""
+        return sorted(s for times in self.detection_s.values() for s in times)
+
+    def dollars_lost(self, per_hour: float) -> float:
+        """The price of all hours that brought no step that stayed."""
+        return self.hours * (1 - self.ettr) * per_hour
+
+    def as_json(self, per_hour: float | None = None) -> dict[str, Any]:
+        """All figures, rounded, as plain values."""
+        return {
+            "policy": self.policy,
+            "hours": self.hours,
+            "ettr": round(self.ettr, 6),
+            "ettr_without_saves_and_pods": round(self.ettr_apart, 6),
+            "ledger_s": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+            "detection_s": {
+                kind: {
+                    "count": self.needing[kind],
+                    "detected": len(times),
+                    "median": quantile(times, 0.5),
+                    "p95": quantile(times, 0.95),
+                }
+                for kind, times in self.detection_s.items()
+            },
+            "false_restarts": self.false_restarts,
+            "steps_lost": self.steps_lost,
+            "pods": self.pods,
+            "gave_up": self.gave_up,
+            "dollars_lost": None if per_hour is None else round(self.dollars_lost(per_hour), 2),
+        }
 
 
-def latencies(strikes: Sequence[Strike]) -> dict[str, Latencies]:
-    """By kind, of the faults that need an answer."""
-    found: dict[str, list[Strike]] = {}
-    for strike in strikes:
-        if strike.needs != "nothing":
-            found.setdefault(strike.kind, []).append(strike)
-    told = {}
-    for kind, all_of_it in sorted(found.items()):
-        times = sorted(s.detected - s.t for s in all_of_it if s.detected is not None)
-        told[kind] = Latencies(
-            len(all_of_it), len(times), quantile(times, 0.5), quantile(times, 0.95), times[-1] if times else None
-        )
-    return told
+def score(policy: str, accounts: Sequence[Account]) -> Score:
+    """The figures of one policy from the books of its runs."""
+    seconds = {name: sum(a.seconds[name] for a in accounts) for name in accounts[0].seconds}
+    strikes = [s for a in accounts for s in a.strikes if s.asks_for_an_act]
+    times = {
+        kind: sorted(s.detected - s.t for s in strikes if s.kind == kind and s.detected is not None)
+        for kind in sorted({s.kind for s in strikes})
+    }
+    return Score(
+        policy,
+        sum(a.now - a.begun for a in accounts) / 3600,
+        seconds,
+        times,
+        {kind: sum(s.kind == kind for s in strikes) for kind in times},
+        sum(len(a.false_restarts) for a in accounts),
+        sum(a.steps_lost for a in accounts),
+        sum(a.pods for a in accounts),
+        sum(a.gave_up for a in accounts),
+    )
+
+
+def added(scores: Sequence[Score]) -> Score:
+    """One policy's figures over all these runs of it."""
+    kinds = sorted({kind for s in scores for kind in s.needing})
+    return Score(
+        scores[0].policy,
+        sum(s.hours for s in scores),
+        {name: sum(s.seconds[name] for s in scores) for name in scores[0].seconds},
+        {kind: sorted(t for s in scores for t in s.detection_s.get(kind, ())) for kind in kinds},
+        {kind: sum(s.needing.get(kind, 0) for s in scores) for kind in kinds},
+        sum(s.false_restarts for s in scores),
+        sum(s.steps_lost for s in scores),
+        sum(s.pods for s in scores),
+        sum(s.gave_up for s in scores),
+    )
 
 
 def quantile(ascending: Sequence[float], part: float) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from supervisor.simulator.compare import CORE, ORACLE, PERCENT, Job, columns, run_all, score
+from supervisor.simulator.compare import CORE, ORACLE, PERCENT, Job, columns, run_all
+from supervisor.simulator.ledger import score
 from supervisor.simulator.scenario import Scenario
 
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -98,7 +98,7 @@ class World:
         self._pods = 0
         self._open: list[Strike] = []  # faults that need an answer and have none yet
         self._sent_bytes: dict[tuple[int, float], float] = {}
-        self._policy = factory()
+        self.policy = factory()
         self._jam_next_resume: Callable[[], None] | None = None
         for fault in planned:
             self.clock.at(START_T + fault.at, self._striking(fault))
@@ -149,7 +149,7 @@ class World:
         )
         self.pod.jam_next_resume = self._jam_next_resume
         if self._pods > 1:
-            self._policy = self.factory()
+            self.policy = self.factory()
         self._sent_bytes = {}
         self._boot()
 
@@ -160,7 +160,7 @@ class World:
         self.attendant = Attendant(
             self,
             self.pod,
-            self._policy,
+            self.policy,
             self.scenario.settings,
             sensor_random=self._sensor_random,
             hands_random=self._hands_random,
@@ -312,13 +312,13 @@ class World:
         strike = self.account.struck(kind, self.clock.now, needs)
         if needs in ("restart", "pod"):
             self._open.append(strike)
-        if needs in ("restart", "pod") and self._policy.omniscient and self.pod is not None:
+        if needs in ("restart", "pod") and self.policy.omniscient and self.pod is not None:
             self.clock.after(0.0, lambda: self._tell_oracle(kind), self.pod)
         return strike
 
     def _tell_oracle(self, kind: str) -> None:
         if self.attendant is not None:
-            self._policy.told(self.clock.now, kind)
+            self.policy.told(self.clock.now, kind)
             self.attendant.tick()
 
     def poisoned(self) -> None:
@@ -326,7 +326,7 @@ class World:
         told, self.poison_told = self.poison_told, None
         if told is not None:
             told()
-        elif self._policy.omniscient and self.pod is not None:
+        elif self.policy.omniscient and self.pod is not None:
             self.clock.after(0.0, lambda: self._tell_oracle("poison-step"), self.pod)
 
     # ------------------------------------------------------------ what the policy does, judged by the truth
@@ -341,7 +341,7 @@ class World:
             return
         if pod.foreign_bytes > 0:
             return  # to stop before the disk is full is no mistake
-        odd = sorted({s.kind for s in self.account.strikes[-10:] if s.needs == "nothing" and now - s.t < 7200.0})
+        odd = sorted({s.kind for s in self.account.strikes[-10:] if not s.asks_for_an_act and now - s.t < 7200.0})
         self.account.false_restarts.append(FalseRestart(now - START_T, reason, ", ".join(odd)))
 
     def policy_starts(self, step: int | None) -> None:

@@ -24,7 +24,7 @@ class Told:
     """A simulated run and what was said in it, for tests."""
 
     def __init__(self, outcome: Outcome, facts: list[f.Fact]) -> None:
-        self.outcome, self.report, self.world = outcome, outcome.report, outcome.world
+        self.outcome, self.account, self.world = outcome, outcome.account, outcome.world
         self.facts = facts
 
     def said(self, event: str) -> list[str]:
