@@ -43,6 +43,22 @@ class Kind:
     strike: Callable[[World, Values], None]
 
 
+KINDS: dict[str, Kind] = {}
+"""All kinds of faults, by name."""
+
+
+def _kind(
+    name: str, needs: str, about: str, **parameters: tuple[Any, str]
+) -> Callable[[Callable[[World, Values], None]], Callable[[World, Values], None]]:
+    """Puts a function that changes the world into ``KINDS``; each parameter with its default and what it is."""
+
+    def add(strike: Callable[[World, Values], None]) -> Callable[[World, Values], None]:
+        KINDS[name] = Kind(name, needs, about, {key: Parameter(*value) for key, value in parameters.items()}, strike)
+        return strike
+
+    return add
+
+
 def _job(world: World) -> Job:
     job = world.pod.job if world.pod is not None and not world.pod.paused else None
     if job is None or not job.alive or job.exit is not None or job.ending:
@@ -54,29 +70,54 @@ def _later(world: World, kind: str) -> Callable[[], None]:
     """What is called when a fault that waits for its moment strikes."""
 
     def strikes() -> None:
-        world.struck(kind, "restart")
+        world.struck(kind)
 
     return strikes
 
 
+def _for_a_while(world: World, kind: str, p: Values, undo: Callable[[], None]) -> None:
+    """The fault strikes, and its ``seconds`` later it is over, if the pod lives so long."""
+    strike = world.struck(kind)
+
+    def over() -> None:
+        strike.natural = world.clock.now
+        undo()
+
+    world.clock.after(float(p["seconds"]), over, world.here())
+
+
+@_kind(
+    "engine-exit-0",
+    "restart",
+    "vLLM ends with exit code 0, which the launcher does not notice",
+    says=(False, "does its log name the error first?"),
+)
 def _engine_exit_0(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("engine-exit-0", "restart")
+    world.struck("engine-exit-0")
     if p["says"]:
         text = "EngineCore encountered a fatal error."
         job.write(Line("inference", "error", "engine-dead", text=text))
     job.vanish("inference")
 
 
+@_kind("engine-crash", "restart", "vLLM ends with an error, and the launcher ends the job", code=(1, "exit code"))
 def _engine_crash(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("engine-crash", "restart")
+    world.struck("engine-crash")
     job.crash("inference", int(p["code"]), "engine-dead", "Engine core proc EngineCore_DP0 died unexpectedly")
 
 
+@_kind(
+    "engine-hang",
+    "restart",
+    "vLLM makes no token and answers /health with 200",
+    says=(False, "does it log 'No available shared memory broadcast block' each minute?"),
+    shows_running=(True, "does its own count of running requests stay up?"),
+)
 def _engine_hang(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("engine-hang", "restart")
+    world.struck("engine-hang")
     job.shows_running = bool(p["shows_running"])
     job.jam("inference")
     if p["says"]:
@@ -104,54 +145,70 @@ def _one_engine(world: World, p: Values) -> tuple[Job, int]:
     return job, number
 
 
+@_kind("engine-one-dies", "restart", "one of several data-parallel engines is gone", engine=(0, "which one"))
 def _engine_one_dies(world: World, p: Values) -> None:
     job, number = _one_engine(world, p)
-    world.struck("engine-one-dies", "restart")
+    world.struck("engine-one-dies")
     job.vanish("inference", number)
 
 
+@_kind("engine-one-hangs", "restart", "one of several data-parallel engines makes no token", engine=(0, "which one"))
 def _engine_one_hangs(world: World, p: Values) -> None:
     job, number = _one_engine(world, p)
-    world.struck("engine-one-hangs", "restart")
+    world.struck("engine-one-hangs")
     job.jam("inference", number)
 
 
+@_kind(
+    "engine-overload",
+    "nothing",
+    "vLLM answers late and makes few tokens, which only looks like a hang",
+    seconds=(300.0, "how long"),
+    speed=(0.15, "part of its tokens that it still makes"),
+)
 def _engine_overload(world: World, p: Values) -> None:
     job, pod = _job(world), world.here()
-    strike = world.struck("engine-overload", "nothing")
-    pod.http_slow = True
-    job.slow_down(float(p["speed"]))
 
     def over() -> None:
         pod.http_slow = False
-        strike.natural = world.clock.now
         if pod.job is job:
             job.slow_down(1.0)
 
-    world.clock.after(float(p["seconds"]), over, pod)
+    _for_a_while(world, "engine-overload", p, over)
+    pod.http_slow = True
+    job.slow_down(float(p["speed"]))
 
 
+@_kind("trainer-crash", "restart", "the trainer ends with a CUDA error; the launcher notices")
 def _trainer_crash(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("trainer-crash", "restart")
+    world.struck("trainer-crash")
     job.crash("trainer", 1, "fatal-error", "Fatal error in train: CUDA error: an illegal memory access was encountered")
 
 
+@_kind("orchestrator-crash", "restart", "the orchestrator ends with an error")
 def _orchestrator_crash(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("orchestrator-crash", "restart")
+    world.struck("orchestrator-crash")
     job.crash("orchestrator", 1, "fatal-error", "Fatal error in orchestrate")
 
 
+@_kind("job-killed", "restart", "a person kills the whole job")
 def _launcher_killed(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("job-killed", "restart")
+    world.struck("job-killed")
     job.die(9)
 
 
+@_kind(
+    "nccl-hang",
+    "restart",
+    "a collective of the trainer never ends",
+    watchdog_s=(3600.0, "NCCL's own time-out after which it crashes, 0: never"),
+)
 def _nccl_hang(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("nccl-hang", "restart")
+    world.struck("nccl-hang")
     job.jam("trainer")
     watchdog_s = float(p["watchdog_s"])
     if watchdog_s > 0:
@@ -159,30 +216,44 @@ def _nccl_hang(world: World, p: Values) -> None:
         world.clock.after(watchdog_s, lambda: job.crash("trainer", 1, "nccl-timeout", text), job)
 
 
+@_kind(
+    "orchestrator-wedge",
+    "restart",
+    "the orchestrator lives and sends nothing more",
+    silent=(False, "does its pipeline line stop as well?"),
+)
 def _orchestrator_wedge(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("orchestrator-wedge", "restart")
+    world.struck("orchestrator-wedge")
     job.silent = bool(p["silent"])
     job.jam("orchestrator")
 
 
+@_kind("resume-deadlock", "restart", "the next resume never gets to its first step")
 def _resume_deadlock(world: World, p: Values) -> None:
     world.jam_next_resume(_later(world, "resume-deadlock"))
 
 
+@_kind("env-death", "restart", "the environment server is gone; rollouts never finish")
 def _env_death(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("env-death", "restart")
+    world.struck("env-death")
     job.vanish("env")
 
 
+@_kind(
+    "host-oom",
+    "restart",
+    "the kernel kills a role for want of memory",
+    role=("any", "trainer, orchestrator, inference, env, or any of the first three"),
+)
 def _host_oom(world: World, p: Values) -> None:
     job, pod, role = _job(world), world.here(), str(p["role"])
     if role == "any":
         role = world.fault_random.choice(("trainer", "orchestrator", "inference"))
     if role not in ("trainer", "orchestrator", "inference", "env"):
         raise ConfigError(f"host-oom kills trainer, orchestrator, inference, env or any, not {role!r}.")
-    world.struck("host-oom", "restart")
+    world.struck("host-oom")
     pod.oom_kills += 1
     pod.memory_free_part = 0.02
     pod.host_changed()
@@ -193,6 +264,12 @@ def _host_oom(world: World, p: Values) -> None:
         job.killed(role, 9)  # type: ignore[arg-type]
 
 
+@_kind(
+    "gpu-lost",
+    "pod",
+    "a GPU falls off the bus: the job crashes, and cannot start on this pod any more",
+    gpu=(0, "which one, counted from 0, the engines' first"),
+)
 def _gpu_lost(world: World, p: Values) -> None:
     pod = world.here()
     number = int(p["gpu"])
@@ -200,7 +277,7 @@ def _gpu_lost(world: World, p: Values) -> None:
         raise ConfigError(f"There is no GPU {number}: this pod has {len(pod.cards)}, counted from 0.")
     if pod.cards[number].lost:
         raise NotNowError(f"GPU {number} is lost already")
-    world.struck("gpu-lost", "pod")
+    world.struck("gpu-lost")
     pod.cards[number].lost = True
     pod.gpus_changed()
     job = pod.job
@@ -213,23 +290,29 @@ def _gpu_lost(world: World, p: Values) -> None:
         world.clock.after(after_s, lambda: job.crash(role, 1, name, text), job)  # type: ignore[arg-type]
 
 
+@_kind("nvml-hang", "nothing", "the GPU driver does not answer", seconds=(600.0, "how long"))
 def _nvml_hang(world: World, p: Values) -> None:
     pod = world.here()
-    strike = world.struck("nvml-hang", "nothing")
-    pod.nvml_hangs = True
 
-    def over() -> None:
-        pod.nvml_hangs = False
-        strike.natural = world.clock.now
+    def set_hanging(now: bool) -> None:
+        pod.nvml_hangs = now
         pod.gpus_changed()
 
-    pod.gpus_changed()
-    world.clock.after(float(p["seconds"]), over, pod)
+    _for_a_while(world, "nvml-hang", p, lambda: set_hanging(False))
+    set_hanging(True)
 
 
+@_kind(
+    "disk-fills",
+    "room",
+    "files of others fill the disk",
+    leaves_gb=(20.0, "room that they leave"),
+    growth_gb_s=(0.5, "how fast they grow, 0: at once"),
+    seconds=(7200.0, "until they are gone again"),
+)
 def _disk_full(world: World, p: Values) -> None:
     pod = world.here()
-    strike = world.struck("disk-fills", "nothing")  # what it asks for is room, not a restart
+    _for_a_while(world, "disk-fills", p, lambda: pod.set_foreign(0.0))
     room = max(0.0, pod.disk_free() - float(p["leaves_gb"]) * GB)
     rate = float(p["growth_gb_s"]) * GB
     if rate > 0:
@@ -238,17 +321,18 @@ def _disk_full(world: World, p: Values) -> None:
     else:
         pod.set_foreign(pod.foreign() + room)
 
-    def over() -> None:
-        strike.natural = world.clock.now
-        pod.set_foreign(0.0)
 
-    world.clock.after(float(p["seconds"]), over, pod)
-
-
+@_kind("torn-checkpoint", "restart", "the trainer is killed in the middle of its next save")
 def _torn_checkpoint(world: World, p: Values) -> None:
     world.here().tear_next_save = _later(world, "torn-checkpoint")
 
 
+@_kind(
+    "poison-step",
+    "restart",
+    "the newest checkpoint always leads to a crash; the one before does not",
+    after=(2, "steps from it to the crash"),
+)
 def _poison_step(world: World, p: Values) -> None:
     job, pod = _job(world), world.here()
     whole = [step for step, folder in pod.folders.items() if folder.state == "complete"]
@@ -261,14 +345,16 @@ def _poison_step(world: World, p: Values) -> None:
     job.poison = at
 
 
+@_kind("weights-lost", "nothing", "the weights become NaN, and with them each later checkpoint")
 def _weights_lost(world: World, p: Values) -> None:
     job = _job(world)
-    world.struck("weights-lost", "nothing")
+    world.struck("weights-lost")
     job.ruined = True
 
 
+@_kind("store-outage", "nothing", "the store does not answer", seconds=(2100.0, "how long"))
 def _store_outage(world: World, p: Values) -> None:
-    strike = world.struck("store-outage", "nothing")
+    strike = world.struck("store-outage")
     until = world.clock.now + float(p["seconds"])
     world.store.down_until = max(world.store.down_until, until)
     world.link_changed()
@@ -280,29 +366,37 @@ def _store_outage(world: World, p: Values) -> None:
     world.clock.at(world.store.down_until, over)
 
 
-def _slow_link(world: World, p: Values) -> None:
-    pod = world.here()
-    strike = world.struck("slow-link", "nothing")
-    pod.link.slow_down(float(p["speed"]))
-
-    def over() -> None:
-        strike.natural = world.clock.now
-        pod.link.slow_down(1.0)
-
-    world.clock.after(float(p["seconds"]), over, pod)
-
-
+@_kind("store-damage", "nothing", "the newest step in the store has wrong bytes")
 def _damaged_upload(world: World, p: Values) -> None:
     world.here()
     if world.store.latest is None:
         raise NotNowError("the store is empty")
-    world.struck("store-damage", "nothing")
+    world.struck("store-damage")
     world.store.damage(world.store.latest)
 
 
+@_kind(
+    "slow-link",
+    "nothing",
+    "the line to the store is slow",
+    seconds=(3600.0, "how long"),
+    speed=(0.05, "part of the bandwidth that is left"),
+)
+def _slow_link(world: World, p: Values) -> None:
+    pod = world.here()
+    _for_a_while(world, "slow-link", p, lambda: pod.link.slow_down(1.0))
+    pod.link.slow_down(float(p["speed"]))
+
+
+@_kind(
+    "spot-loss",
+    "nothing",
+    "the pod is taken away, its disk with it, and another one comes",
+    warning_s=(0.0, "seconds between SIGTERM and the end, 0: none"),
+)
 def _spot_loss(world: World, p: Values) -> None:
     world.here()
-    strike = world.struck("spot-loss", "nothing")
+    strike = world.struck("spot-loss")
     warning_s = float(p["warning_s"])
     if warning_s > 0:
         world.warn()
@@ -311,213 +405,60 @@ def _spot_loss(world: World, p: Values) -> None:
         world.lose_pod(strike)
 
 
+@_kind("host-vanishes", "nothing", "the pod is gone without a word", unnoticed_s=(300.0, "until the provider notices"))
 def _host_vanishes(world: World, p: Values) -> None:
     world.here()
-    strike = world.struck("host-vanishes", "nothing")
+    strike = world.struck("host-vanishes")
     world.lose_pod(strike, unnoticed_s=float(p["unnoticed_s"]))
 
 
+@_kind("clock-jump", "nothing", "the host stands still", seconds=(600.0, "how long"))
 def _clock_jump(world: World, p: Values) -> None:
     world.here()
-    strike = world.struck("clock-jump", "nothing")
+    strike = world.struck("clock-jump")
     world.pause_host(float(p["seconds"]), strike)
 
 
+@_kind("daemon-kill", "nothing", "the supervisor itself is killed and comes back", seconds=(10.0, "until it is back"))
 def _daemon_kill(world: World, p: Values) -> None:
     world.here()
-    strike = world.struck("daemon-kill", "nothing")
+    strike = world.struck("daemon-kill")
     world.kill_daemon(float(p["seconds"]), strike)
 
 
+@_kind("long-evaluation", "nothing", "the next step waits for it", seconds=(2400.0, "how long"))
 def _long_evaluation(world: World, p: Values) -> None:
     _job(world)
-    world.struck("long-evaluation", "nothing")
+    world.struck("long-evaluation")
     world.here().next_eval_s = float(p["seconds"])
 
 
+@_kind("big-save", "nothing", "the next checkpoint is written slowly", seconds=(600.0, "how long"))
 def _big_save(world: World, p: Values) -> None:
     _job(world)
-    world.struck("big-save", "nothing")
+    world.struck("big-save")
     world.here().next_save_s = float(p["seconds"])
 
 
+@_kind(
+    "slow-steps",
+    "nothing",
+    "the next steps take longer",
+    steps=(4, "how many"),
+    factor=(4.0, "by up to this factor"),
+)
 def _heavy_steps(world: World, p: Values) -> None:
     _job(world)
-    world.struck("slow-steps", "nothing")
+    world.struck("slow-steps")
     factors = [1.0 + world.fault_random.random() * (float(p["factor"]) - 1.0) for _ in range(int(p["steps"]))]
     world.here().heavy_steps = factors
 
 
+@_kind("log-gap", "nothing", "no log line can be read; they all come at the end", seconds=(900.0, "how long"))
 def _log_gap(world: World, p: Values) -> None:
     pod = world.here()
-    strike = world.struck("log-gap", "nothing")
+    _for_a_while(world, "log-gap", p, pod.read_on)
     pod.logs_stand = True
-
-    def over() -> None:
-        strike.natural = world.clock.now
-        pod.read_on()
-
-    world.clock.after(float(p["seconds"]), over, pod)
-
-
-def _kind(
-    name: str, needs: str, strike: Callable[[World, Values], None], about: str, **parameters: tuple[Any, str]
-) -> Kind:
-    return Kind(name, needs, about, {key: Parameter(*value) for key, value in parameters.items()}, strike)
-
-
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        _kind(
-            "engine-exit-0",
-            "restart",
-            _engine_exit_0,
-            "vLLM ends with exit code 0, which the launcher does not notice",
-            says=(False, "does its log name the error first?"),
-        ),
-        _kind(
-            "engine-crash",
-            "restart",
-            _engine_crash,
-            "vLLM ends with an error, and the launcher ends the job",
-            code=(1, "exit code"),
-        ),
-        _kind(
-            "engine-hang",
-            "restart",
-            _engine_hang,
-            "vLLM makes no token and answers /health with 200",
-            says=(False, "does it log 'No available shared memory broadcast block' each minute?"),
-            shows_running=(True, "does its own count of running requests stay up?"),
-        ),
-        _kind(
-            "engine-one-dies",
-            "restart",
-            _engine_one_dies,
-            "one of several data-parallel engines is gone",
-            engine=(0, "which one"),
-        ),
-        _kind(
-            "engine-one-hangs",
-            "restart",
-            _engine_one_hangs,
-            "one of several data-parallel engines makes no token",
-            engine=(0, "which one"),
-        ),
-        _kind(
-            "engine-overload",
-            "nothing",
-            _engine_overload,
-            "vLLM answers late and makes few tokens, which only looks like a hang",
-            seconds=(300.0, "how long"),
-            speed=(0.15, "part of its tokens that it still makes"),
-        ),
-        _kind("trainer-crash", "restart", _trainer_crash, "the trainer ends with a CUDA error; the launcher notices"),
-        _kind("orchestrator-crash", "restart", _orchestrator_crash, "the orchestrator ends with an error"),
-        _kind("job-killed", "restart", _launcher_killed, "a person kills the whole job"),
-        _kind(
-            "nccl-hang",
-            "restart",
-            _nccl_hang,
-            "a collective of the trainer never ends",
-            watchdog_s=(3600.0, "NCCL's own time-out after which it crashes, 0: never"),
-        ),
-        _kind(
-            "orchestrator-wedge",
-            "restart",
-            _orchestrator_wedge,
-            "the orchestrator lives and sends nothing more",
-            silent=(False, "does its pipeline line stop as well?"),
-        ),
-        _kind("resume-deadlock", "restart", _resume_deadlock, "the next resume never gets to its first step"),
-        _kind("env-death", "restart", _env_death, "the environment server is gone; rollouts never finish"),
-        _kind(
-            "host-oom",
-            "restart",
-            _host_oom,
-            "the kernel kills a role for want of memory",
-            role=("any", "trainer, orchestrator, inference, env, or any of the first three"),
-        ),
-        _kind(
-            "gpu-lost",
-            "pod",
-            _gpu_lost,
-            "a GPU falls off the bus: the job crashes, and cannot start on this pod any more",
-            gpu=(0, "which one, counted from 0, the engines' first"),
-        ),
-        _kind("nvml-hang", "nothing", _nvml_hang, "the GPU driver does not answer", seconds=(600.0, "how long")),
-        _kind(
-            "disk-fills",
-            "room",
-            _disk_full,
-            "files of others fill the disk",
-            leaves_gb=(20.0, "room that they leave"),
-            growth_gb_s=(0.5, "how fast they grow, 0: at once"),
-            seconds=(7200.0, "until they are gone again"),
-        ),
-        _kind("torn-checkpoint", "restart", _torn_checkpoint, "the trainer is killed in the middle of its next save"),
-        _kind(
-            "poison-step",
-            "restart",
-            _poison_step,
-            "the newest checkpoint always leads to a crash; the one before does not",
-            after=(2, "steps from it to the crash"),
-        ),
-        _kind("weights-lost", "nothing", _weights_lost, "the weights become NaN, and with them each later checkpoint"),
-        _kind("store-outage", "nothing", _store_outage, "the store does not answer", seconds=(2100.0, "how long")),
-        _kind("store-damage", "nothing", _damaged_upload, "the newest step in the store has wrong bytes"),
-        _kind(
-            "slow-link",
-            "nothing",
-            _slow_link,
-            "the line to the store is slow",
-            seconds=(3600.0, "how long"),
-            speed=(0.05, "part of the bandwidth that is left"),
-        ),
-        _kind(
-            "spot-loss",
-            "nothing",
-            _spot_loss,
-            "the pod is taken away, its disk with it, and another one comes",
-            warning_s=(0.0, "seconds between SIGTERM and the end, 0: none"),
-        ),
-        _kind(
-            "host-vanishes",
-            "nothing",
-            _host_vanishes,
-            "the pod is gone without a word",
-            unnoticed_s=(300.0, "until the provider notices"),
-        ),
-        _kind("clock-jump", "nothing", _clock_jump, "the host stands still", seconds=(600.0, "how long")),
-        _kind(
-            "daemon-kill",
-            "nothing",
-            _daemon_kill,
-            "the supervisor itself is killed and comes back",
-            seconds=(10.0, "until it is back"),
-        ),
-        _kind(
-            "long-evaluation", "nothing", _long_evaluation, "the next step waits for it", seconds=(2400.0, "how long")
-        ),
-        _kind("big-save", "nothing", _big_save, "the next checkpoint is written slowly", seconds=(600.0, "how long")),
-        _kind(
-            "slow-steps",
-            "nothing",
-            _heavy_steps,
-            "the next steps take longer",
-            steps=(4, "how many"),
-            factor=(4.0, "by up to this factor"),
-        ),
-        _kind(
-            "log-gap",
-            "nothing",
-            _log_gap,
-            "no log line can be read; they all come at the end",
-            seconds=(900.0, "how long"),
-        ),
-    )
-}
 
 
 def with_defaults(kind: str, given: Values) -> dict[str, Any]:

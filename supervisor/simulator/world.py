@@ -307,13 +307,13 @@ class World:
 
         return strike
 
-    def struck(self, kind: str, needs: str) -> Strike:
+    def struck(self, kind: str) -> Strike:
         """A fault changes the world now. Only a policy that knows everything is told."""
-        strike = self.account.struck(kind, self.clock.now, needs)
-        if needs in ("restart", "pod"):
+        strike = self.account.struck(kind, self.clock.now, KINDS[kind].needs)
+        if strike.asks_for_an_act:
             self._open.append(strike)
-        if needs in ("restart", "pod") and self.policy.omniscient and self.pod is not None:
-            self.clock.after(0.0, lambda: self._tell_oracle(kind), self.pod)
+            if self.policy.omniscient and self.pod is not None:
+                self.clock.after(0.0, lambda: self._tell_oracle(kind), self.pod)
         return strike
 
     def _tell_oracle(self, kind: str) -> None:
