@@ -9,7 +9,7 @@ from supervisor.core import facts as f
 from supervisor.simulator.clockwork import NEVER, Owner
 from supervisor.simulator.hands import Hands
 from supervisor.simulator.link import Transfer
-from supervisor.simulator.pod import WALL, Pod
+from supervisor.simulator.pod import NO_WATCHER, WALL, Pod
 from supervisor.simulator.policy import Policy
 from supervisor.simulator.sensing import Sensing
 
@@ -81,4 +81,4 @@ class Attendant(Owner):
         self.alive = False
         self.deadline = NEVER
         if self.pod.watcher is self.sensing:
-            self.pod.watcher = None
+            self.pod.watcher = NO_WATCHER

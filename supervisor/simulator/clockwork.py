@@ -31,6 +31,27 @@ class Event:
         self.call = None
 
 
+class Alarm:
+    """One call that is planned at most once: the earliest moment that was asked for holds, until it came."""
+
+    def __init__(self, clock: Clockwork, call: Call, owner: Owner) -> None:
+        self._clock, self._call, self._owner = clock, call, owner
+        self._event: Event | None = None
+
+    @property
+    def t(self) -> float:
+        """When it goes off; NEVER while nothing is planned."""
+        return self._event.t if self._event is not None and self._event.call is not None else NEVER
+
+    def not_after(self, t: float) -> None:
+        """Go off at ``t``, unless it does so before."""
+        if self.t <= t:
+            return
+        if self._event is not None:
+            self._event.cancel()
+        self._event = self._clock.at(t, self._call, self._owner)
+
+
 class Clockwork:
     """Events by time; those of the same time in the order in which they were planned."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from supervisor.core import facts as f
-from supervisor.simulator.clockwork import Event, Owner
+from supervisor.simulator.clockwork import Alarm, Owner
 from supervisor.simulator.job import INFLIGHT, Job
 
 ENDPOINT = "http://127.0.0.1:8000"
@@ -25,10 +25,10 @@ class EngineEyes:
     def __init__(
         self, job: Job, random: Random, tell: Callable[[f.Fact, str], None], *, owner: Owner, phase_s: float
     ) -> None:
-        self.pod, self.job, self.random, self._tell, self._owner = job.pod, job, random, tell, owner
+        self.pod, self.job, self.random, self._tell = job.pod, job, random, tell
         self.clock = job.clock
         self._phase_s = phase_s
-        self._at: Event | None = None
+        self._alarm = Alarm(self.clock, self._look, owner)
         self._shape: tuple[object, ...] = ()
         self._last: list[float] = []
         self._still_since = self.clock.now
@@ -46,15 +46,9 @@ class EngineEyes:
             return
         self._shape = shape
         now = self.clock.now
-        t = now + LOOK_S - (now - self._phase_s) % LOOK_S
-        if self._at is not None:
-            if self._at.call is not None and self._at.t <= t:
-                return
-            self._at.cancel()
-        self._at = self.clock.at(t, self._look, self._owner)
+        self._alarm.not_after(now + LOOK_S - (now - self._phase_s) % LOOK_S)
 
     def _look(self) -> None:
-        self._at = None
         job, now = self.job, self.clock.now
         if not job.alive or job is not self.pod.job:
             return
@@ -104,7 +98,7 @@ class EngineEyes:
             wait_s = IDLE_S
         else:
             wait_s = LOOK_S
-        self._at = self.clock.after(wait_s, self._look, self._owner)
+        self._alarm.not_after(now + wait_s)
 
     def _fails(self) -> bool:
         """Does this look come to nothing, for no reason of the engine's?"""

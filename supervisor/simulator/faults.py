@@ -256,7 +256,7 @@ def _host_oom(world: World, p: Values) -> None:
     world.struck("host-oom")
     pod.oom_kills += 1
     pod.memory_free_part = 0.02
-    pod.host_changed()
+    pod.watcher.host_changed()
     world.clock.after(20.0, lambda: setattr(pod, "memory_free_part", 0.6), pod)
     if role in ("inference", "env"):
         job.vanish(role)  # type: ignore[arg-type]  # vLLM's server ends with 0 when its core was killed
@@ -279,7 +279,7 @@ def _gpu_lost(world: World, p: Values) -> None:
         raise NotNowError(f"GPU {number} is lost already")
     world.struck("gpu-lost")
     pod.cards[number].lost = True
-    pod.gpus_changed()
+    pod.watcher.gpus_changed()
     job = pod.job
     if job is not None:
         role = "trainer" if pod.cards[number].role == "trainer" else "inference"
@@ -296,7 +296,7 @@ def _nvml_hang(world: World, p: Values) -> None:
 
     def set_hanging(now: bool) -> None:
         pod.nvml_hangs = now
-        pod.gpus_changed()
+        pod.watcher.gpus_changed()
 
     _for_a_while(world, "nvml-hang", p, lambda: set_hanging(False))
     set_hanging(True)

@@ -277,7 +277,7 @@ class Hands(Owner):
                 done()
                 self.attendant.sent_bytes.pop(key, None)
                 pod.folders[step] = Folder(stored, "complete", self.clock.now, size)
-                pod.steps_changed()
+                pod.watcher.steps_changed()
                 self._tell(f.Restored(step, size, self.clock.now - began))
 
         transfer = self._transfer(left, moved)
@@ -299,7 +299,7 @@ class Hands(Owner):
                 self._tell(f.PruneFailed(step, "local", f"step {step} is being written."))
                 return
             freed = int(self.pod.folders.pop(step).written_bytes) if folder is not None else 0
-            self.pod.steps_changed()
+            self.pod.watcher.steps_changed()
             self._tell(f.Pruned(step, "local", freed))
 
         self._in(self._between(1.0, 6.0), end)
@@ -307,7 +307,7 @@ class Hands(Owner):
     def _prune_stale(self, done: Callable[[], None]) -> None:
         def end() -> None:
             freed, self.pod.aside_bytes = int(self.pod.aside_bytes), 0.0
-            self.pod.disk_changed()
+            self.pod.watcher.disk_changed()
             done()
             self._tell(f.Pruned(-1, "local", freed))
 

@@ -282,7 +282,7 @@ class Job(Owner):
         loss = 0.05 + abs(self.pod.physics_random.gauss(0, 0.02))
         loss = math.nan if self.ruined else loss
         self.write(Line("trainer", "step", "", self.step, self.step_s, loss, extra=round(2e6 / self.step_s, 1)))
-        self.pod.step_done(self.step)
+        self.pod.truth.step_done(self.step)
         last = self.step == self.pod.physics.max_steps
         if self.step % self.pod.physics.interval == 0 or last:
             self.write(Line("trainer", "phase", "checkpoint", self.step, text=f"Saving checkpoint at step {self.step}"))
@@ -467,7 +467,7 @@ class Job(Owner):
 
     def _gone(self, process: Process) -> None:
         process.alive = False
-        self.pod.process_gone(self, process)
+        self.pod.watcher.process_gone(self, process)
 
     def _exited(self, code: int | None, signal: int | None) -> None:
         self._count()

@@ -21,8 +21,8 @@ WALL = 1_700_000_000.0  # Unix time at t = 0: only a label
 ENGINE_GIB, TRAINER_GIB, EMPTY_GIB, GPU_GIB = 72.0, 61.0, 0.5, 80.0
 
 
-class Watcher(Protocol):
-    """What looks at a pod. Each call says that something may be seen now; what, the watcher looks up itself."""
+class Watcher(Owner):
+    """What looks at a pod; this one sees nothing. Each call says that something may be seen now, never what."""
 
     def job_changed(self) -> None: ...
     def job_launched(self, job: Job) -> None: ...
@@ -33,6 +33,9 @@ class Watcher(Protocol):
     def disk_changed(self) -> None: ...
     def host_changed(self) -> None: ...
     def steps_changed(self) -> None: ...
+
+
+NO_WATCHER = Watcher()
 
 
 class Truth(Protocol):
@@ -83,7 +86,7 @@ class Pod(Owner):
     ) -> None:
         self.number, self.clock, self.physics, self.physics_random = number, clock, physics, physics_random
         self.store, self.truth = store, truth
-        self.watcher: Watcher | None = None
+        self.watcher = NO_WATCHER
         self.unread: list[Line] = []
         self.logs_stand = False  # the log volume does not answer: lines come late
         self.job: Job | None = None
@@ -160,16 +163,7 @@ class Pod(Owner):
         """Files of others take so much, and grow by ``rate`` bytes a second."""
         self.foreign()
         self.foreign_bytes, self.foreign_rate = size_bytes, rate
-        self.disk_changed()
-
-    def disk_changed(self) -> None:
-        if self.watcher is not None:
-            self.watcher.disk_changed()
-
-    def steps_changed(self) -> None:
-        if self.watcher is not None:
-            self.watcher.steps_changed()
-            self.watcher.disk_changed()
+        self.watcher.disk_changed()
 
     # ------------------------------------------------------------ checkpoints
 
@@ -190,7 +184,7 @@ class Pod(Owner):
         elif not whole:
             text = "OSError: [Errno 28] No space left on device"
             self.clock.after(seconds * written / size, lambda: job.crash("trainer", 1, "disk-full", text), job)
-        self.steps_changed()
+        self.watcher.steps_changed()
         return seconds
 
     @staticmethod
@@ -206,7 +200,7 @@ class Pod(Owner):
             whole = sorted(step for step, other in self.folders.items() if other.state == "complete")
             for step in whole[:-keep]:
                 del self.folders[step]
-        self.steps_changed()
+        self.watcher.steps_changed()
 
     def writing(self) -> Folder | None:
         """The folder that is being written now."""
@@ -217,7 +211,7 @@ class Pod(Owner):
         for folder in self.folders.values():
             if folder.state == "writing":
                 folder.state, folder.changed = "incomplete", self.clock.now
-                self.steps_changed()
+                self.watcher.steps_changed()
 
     def set_aside_above(self, step: int | None) -> list[int]:
         """Move folders above ``step`` out of the job's sight, as a start does."""
@@ -229,7 +223,7 @@ class Pod(Owner):
             else:
                 self.aside_bytes += folder.written_bytes
         if moved:
-            self.steps_changed()
+            self.watcher.steps_changed()
         return moved
 
     # ------------------------------------------------------------ the job
@@ -240,8 +234,7 @@ class Pod(Owner):
         self.unread.clear()
         self.job = Job(self, attempt, step, poison)
         self.job.ruined = step is not None and self.folders[step].checkpoint.ruined
-        if self.watcher is not None:
-            self.watcher.job_launched(self.job)
+        self.watcher.job_launched(self.job)
         self.job.begin()
         if any(card.lost for card in self.cards):
             text = "Fatal error in train: CUDA error: no CUDA-capable device is detected"
@@ -260,7 +253,7 @@ class Pod(Owner):
         for card in self.cards:
             card.used_bytes = EMPTY_GIB * GIB
         self.tidy()
-        self.gpus_changed()
+        self.watcher.gpus_changed()
         self.truth.recount()
 
     def memory_of(self, role: str, up: list[bool] | None, *, gone: bool = False, after_s: float = 0.0) -> None:
@@ -272,13 +265,9 @@ class Pod(Owner):
             for number, card in enumerate(mine):
                 here = (up[number] if up is not None else True) and not gone
                 card.used_bytes = (full + self.physics_random.uniform(0, 1)) * GIB if here else EMPTY_GIB * GIB
-            self.gpus_changed()
+            self.watcher.gpus_changed()
 
         self.clock.after(after_s, change, self.job or self)
-
-    def host_changed(self) -> None:
-        if self.watcher is not None:
-            self.watcher.host_changed()
 
     def poison(self, step: int, at: int) -> None:
         """Whoever resumes from ``step``, here or from the store, crashes at step ``at``."""
@@ -292,12 +281,8 @@ class Pod(Owner):
             folder.checkpoint = replace(folder.checkpoint, poison=None)
         self.store.steps = {step: replace(c, poison=None) for step, c in self.store.steps.items()}
 
-    def gpus_changed(self) -> None:
-        if self.watcher is not None:
-            self.watcher.gpus_changed()
-
     def write(self, line: Line) -> None:
-        if self.watcher is None or self.logs_stand:
+        if self.watcher is NO_WATCHER or self.logs_stand:
             self.unread.append(line)
         else:
             self.watcher.line(line)
@@ -305,7 +290,7 @@ class Pod(Owner):
     def read_on(self) -> None:
         """The logs can be read again: all that waited is there."""
         self.logs_stand = False
-        if self.watcher is not None:
+        if self.watcher is not NO_WATCHER:
             waiting, self.unread = self.unread, []
             for line in waiting:
                 self.watcher.line(line)
@@ -317,20 +302,11 @@ class Pod(Owner):
             told()
             job.jam("trainer")
 
-    def step_done(self, step: int) -> None:
-        self.truth.step_done(step)
-
     def job_changed(self) -> None:
         self.truth.recount()
-        if self.watcher is not None:
-            self.watcher.job_changed()
-
-    def process_gone(self, job: Job, process: Process) -> None:
-        if self.watcher is not None:
-            self.watcher.process_gone(job, process)
+        self.watcher.job_changed()
 
     def job_ended(self, job: Job) -> None:
         self.tidy()
         self.truth.job_over(job)
-        if self.watcher is not None:
-            self.watcher.job_ended(job)
+        self.watcher.job_ended(job)

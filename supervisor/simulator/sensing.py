@@ -12,10 +12,10 @@ from collections.abc import Callable
 from random import Random
 
 from supervisor.core import facts as f
-from supervisor.simulator.clockwork import Event, Owner
+from supervisor.simulator.clockwork import NEVER, Alarm
 from supervisor.simulator.engine_look import EngineEyes
 from supervisor.simulator.job import POWER_IDLE, Job, Line, Process
-from supervisor.simulator.pod import ENGINE_GIB, WALL, GpuCard, Pod
+from supervisor.simulator.pod import ENGINE_GIB, WALL, GpuCard, Pod, Watcher
 from supervisor.simulator.scenario import GB, GIB
 
 CHECKPOINT_SCAN_S, QUIET_S, STEPS_HEARTBEAT_S = 15.0, 20.0, 600.0
@@ -46,7 +46,7 @@ def local_steps(pod: Pod, *, settled: bool = False) -> f.LocalSteps:
     return f.LocalSteps(tuple(found), settled=settled)
 
 
-class Sensing(Owner):
+class Sensing(Watcher):
     """All sensors of one daemon on one pod."""
 
     def __init__(self, pod: Pod, random: Random, tell: Tell) -> None:
@@ -55,14 +55,13 @@ class Sensing(Owner):
         self._line_t = self.clock.now
         self._steps_said: f.LocalSteps | None = None
         self._steps_t = self.clock.now
-        self._steps_at: Event | None = None
         self._disk_said = -1
-        self._disk_at: Event | None = None
-        self._gpu_at: Event | None = None
-        self._work_at: Event | None = None
+        self._steps_alarm = Alarm(self.clock, self._look_at_steps, self)
+        self._disk_alarm = Alarm(self.clock, self._look_at_disk, self)
+        self._gpu_alarm = Alarm(self.clock, self._look_at_gpus, self)
+        self._work_alarm = Alarm(self.clock, self._look_at_work, self)
         self._work_said: tuple[int, int, int] | None = None
         self._faults_told: set[str] = set()
-        self._oom_told = pod.oom_kills
         self._engine: EngineEyes | None = None
         self._gpu_soon(1.0)
         self._disk_soon(1.0)
@@ -153,13 +152,10 @@ class Sensing(Owner):
         if job.phase in ("load", "resume"):
             return
         # The rhythm of the real lines from the moment at which the numbers may stand still.
-        if self._work_at is None or (job.blocked and self._work_at.t > self.clock.now + WORK_S):
-            if self._work_at is not None:
-                self._work_at.cancel()
-            self._work_at = self.clock.at(self._grid(WORK_S), self._look_at_work, self)
+        if self._work_alarm.t == NEVER or (job.blocked and self._work_alarm.t > self.clock.now + WORK_S):
+            self._work_alarm.not_after(self._grid(WORK_S))
 
     def _look_at_work(self) -> None:
-        self._work_at = None
         job = self.pod.job
         if job is None or not job.alive or job.exit is not None or "orchestrator" in job.missing:
             return
@@ -171,7 +167,7 @@ class Sensing(Owner):
         if not self.pod.logs_stand and not job.silent and self.pod.physics.pipeline:
             self._tell(f.WorkSeen(*work), "logs")
         calm = self.pod.physics.thinned and not still and not job.blocked
-        self._work_at = self.clock.after(WORK_CALM_S if calm else WORK_S, self._look_at_work, self)
+        self._work_alarm.not_after(self.clock.now + (WORK_CALM_S if calm else WORK_S))
 
     # ------------------------------------------------------------ GPUs
 
@@ -179,15 +175,9 @@ class Sensing(Owner):
         self._gpu_soon(self.random.uniform(0.05, 1.0))
 
     def _gpu_soon(self, seconds: float) -> None:
-        t = self.clock.now + seconds
-        if self._gpu_at is not None:
-            if self._gpu_at.call is not None and self._gpu_at.t <= t:
-                return
-            self._gpu_at.cancel()
-        self._gpu_at = self.clock.at(t, self._look_at_gpus, self)
+        self._gpu_alarm.not_after(self.clock.now + seconds)
 
     def _look_at_gpus(self) -> None:
-        self._gpu_at = None
         pod = self.pod
         if not pod.physics.nvml:
             self._tell(f.GpuLook(reason="there is no NVML here"), "gpu")
@@ -250,15 +240,9 @@ class Sensing(Owner):
         self._disk_soon(self.random.uniform(0.5, DISK_LOOK_S))
 
     def _disk_soon(self, seconds: float) -> None:
-        t = self.clock.now + seconds
-        if self._disk_at is not None:
-            if self._disk_at.call is not None and self._disk_at.t <= t:
-                return
-            self._disk_at.cancel()
-        self._disk_at = self.clock.at(t, self._look_at_disk, self)
+        self._disk_alarm.not_after(self.clock.now + seconds)
 
     def _look_at_disk(self) -> None:
-        self._disk_at = None
         if self._fails():
             self._tell(f.DiskLook("/data/run", None, None, "statvfs did not answer"), "disk")
             self._disk_soon(DISK_LOOK_S)
@@ -273,17 +257,12 @@ class Sensing(Owner):
 
     def steps_changed(self) -> None:
         self._steps_soon()
+        self.disk_changed()
 
     def _steps_soon(self) -> None:
-        t = self._grid(CHECKPOINT_SCAN_S)
-        if self._steps_at is not None:
-            if self._steps_at.call is not None and self._steps_at.t <= t:
-                return
-            self._steps_at.cancel()
-        self._steps_at = self.clock.at(t, self._look_at_steps, self)
+        self._steps_alarm.not_after(self._grid(CHECKPOINT_SCAN_S))
 
     def _look_at_steps(self) -> None:
-        self._steps_at = None
         if self._fails():
             self._tell(f.LocalSteps(reason="the folder did not answer"), "checkpoints")
             self._steps_soon()
@@ -302,7 +281,7 @@ class Sensing(Owner):
         if any(step.state == "writing" for step in fact.steps):
             self._steps_soon()
         else:
-            self._steps_at = self.clock.after(STEPS_HEARTBEAT_S, self._look_at_steps, self)
+            self._steps_alarm.not_after(self.clock.now + STEPS_HEARTBEAT_S)
 
     def host_changed(self) -> None:
         self.clock.after(self.random.uniform(1.0, 10.0), self._tell_host, self)
