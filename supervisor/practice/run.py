@@ -43,7 +43,6 @@ class Practice:
     port: int
     engine_port: int
     gpus: Path
-    gpu_uuids: tuple[str, ...]
     engine_config: Path | None = None
     """The inference server's own configuration, where it is not in `config`."""
 
@@ -180,7 +179,7 @@ def make_practice(
         text, engine_text = without_inference(era, text, port)
         engine_config.write_text(engine_text, encoding="utf-8")
     config.write_text(text, encoding="utf-8")
-    uuids = make_gpus(folder / "gpus", gpu_count, gpu_bytes)
+    make_gpus(folder / "gpus", gpu_count, gpu_bytes)
     run_dir = home / "outputs" / ("practice" if era.layout["run_dirs"] else "")
     practice = Practice(
         era=era,
@@ -191,7 +190,6 @@ def make_practice(
         port=port,
         engine_port=port + offset,
         gpus=folder / "gpus",
-        gpu_uuids=tuple(uuids),
         engine_config=engine_config,
     )
     practice.set_knobs(faults=faults, **knobs)

@@ -16,22 +16,14 @@ class SettingsError(ValueError):
     """A configuration that the real validators refuse: the launcher ends with exit 1."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the launcher and its children need to know. Paths are as given (relative to the working folder)."""
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The settings of one child (trainer or orchestrator), read back from the sub-configuration that the launcher
+    wrote for it. Paths are as given (relative to the working folder)."""
 
     output_dir: Path
-    run_dir: Path
-    """The folder that holds checkpoints/: output_dir, or output_dir / run name since 2026-08-13."""
-    orchestrator_dir: Path
     max_steps: int | None
     model: str
-    port: int
-    """The client-facing port: the engine's own, or the router's where there is one."""
-    engine_port: int
-    has_inference: bool
-    inference_gpus: tuple[int, ...]
-    trainer_gpus: tuple[int, ...]
     checkpoints: bool
     interval: int | None
     keep_last: int | None
@@ -42,11 +34,27 @@ class Settings:
     resume_step: int | None
     """None with `resuming` means the latest; -1 is spelled as None here."""
     resume_from: Path | None
+    base_url: str
     batch_size: int
     log_level: str
     json_lines: bool
     broadcast_kind: str
     max_async_level: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Part):
+    """What the launcher needs to know."""
+
+    run_dir: Path
+    """The folder that holds checkpoints/: output_dir, or output_dir / run name since 2026-08-13."""
+    orchestrator_dir: Path
+    port: int
+    """The client-facing port: the engine's own, or the router's where there is one."""
+    engine_port: int
+    has_inference: bool
+    inference_gpus: tuple[int, ...]
+    trainer_gpus: tuple[int, ...]
     clean: bool
     dry_run: bool
 
@@ -67,75 +75,74 @@ def resolve(era: Era, config: dict[str, Any]) -> Settings:
     port = int(get(config, "inference.server.port", 8000))
     offset = int(era.engine["port_offset"]) if era.engine["router"] else 0
     _check_client(era, config, port)
-    checkpoints, trainer_step = "ckpt" in config, get(config, "trainer.ckpt.resume_step")
-    checkpoints = checkpoints or get(config, "trainer.ckpt") is not None
+    trainer_step = get(config, "trainer.ckpt.resume_step")
     step = get(config, era.command_line["resume_key"], trainer_step)
     if trainer_step is not None and step != trainer_step:
         raise SettingsError(f"trainer.ckpt.resume_step ({trainer_step}) does not match ckpt.resume_step ({step})")
-    resuming = step is not None
-    resume_from = None
-    if era.layout["run_dirs"]:
-        resuming = config.get("resume") is not None
-        source = get(config, "resume.dir")
-        if source is not None:
-            resume_from = Path(source)
-            step = int(resume_from.name.removeprefix("step_"))
     kind = get(config, "weight_broadcast.type")
     if kind is None:
         kind = era.layout["broadcast_kind"]
         if kind == "markers" and (get(config, "trainer.model.lora") is not None or config.get("inference") is None):
             kind = "filesystem"  # auto_setup_weight_broadcast
+    shared = _part_values(era, config, output_dir, step=step, kind=kind, checkpoint_dir=run_dir)
+    shared["batch_size"] = int(get(config, "orchestrator.batch_size", 8))
     return Settings(
-        output_dir=output_dir,
+        **shared,
         run_dir=run_dir,
         orchestrator_dir=run_dir / era.layout["orchestrator_tree"],
-        max_steps=get(config, "max_steps", get(config, "trainer.max_steps")),
-        model=get(config, "model.name", get(config, "trainer.model.name", "Qwen/Qwen3-0.6B")),
         port=port,
         engine_port=port + offset,
         has_inference=config.get("inference") is not None,
         inference_gpus=_gpus(era, config, "inference"),
         trainer_gpus=_gpus(era, config, "trainer"),
-        checkpoints=checkpoints,
-        interval=_interval(era, config) if checkpoints else None,
-        keep_last=get(config, f"ckpt.{era.command_line['keep_last_key']}"),
-        keep_interval=get(config, "ckpt.keep_interval"),
-        checkpoint_dir=Path(get(config, "ckpt.output_dir") or run_dir),
-        resuming=resuming,
-        resume_step=None if step in (None, -1) else int(step),
-        resume_from=resume_from,
-        batch_size=int(get(config, "orchestrator.batch_size", 8)),
-        log_level=str(get(config, "log.level", "info")),
-        json_lines=bool(get(config, "log.json_logging", False)),
-        broadcast_kind="markers" if kind in ("nccl", "nixl", "markers") else kind,
-        max_async_level=int(get(config, "max_async_level", era.steps["max_async_level"])),
         clean=bool(get(config, era.start.get("clean_key", "clean"), "clean_key" not in era.start)),
         dry_run=bool(get(config, "dry_run", False)),
     )
 
 
-@dataclass(frozen=True)
-class Part:
-    """The settings of one child (trainer or orchestrator), read back from the sub-configuration that the launcher
-    wrote for it."""
+def part_settings(era: Era, role: str, config: dict[str, Any]) -> Part:
+    """`config` is a child's own configuration (its keys without the role's prefix)."""
+    output_dir = Path(get(config, "output_dir", "outputs"))
+    kind = get(config, "weight_broadcast.type", era.layout["broadcast_kind"])
+    step = get(config, era.command_line["resume_key"])
+    values = _part_values(era, config, output_dir, step=step, kind=kind, checkpoint_dir=output_dir)
+    if role != "trainer":
+        values["checkpoint_dir"] = output_dir
+    return Part(**values)
 
-    output_dir: Path
-    max_steps: int | None
-    model: str
-    checkpoints: bool
-    interval: int | None
-    keep_last: int | None
-    keep_interval: int | None
-    checkpoint_dir: Path
-    resuming: bool
-    resume_step: int | None
-    resume_from: Path | None
-    base_url: str
-    batch_size: int
-    log_level: str
-    json_lines: bool
-    broadcast_kind: str
-    max_async_level: int
+
+def _part_values(
+    era: Era, config: dict[str, Any], output_dir: Path, *, step: int | None, kind: str, checkpoint_dir: Path
+) -> dict[str, Any]:
+    """The fields of `Part`, from the launcher's configuration or from a child's own."""
+    resuming, source = step is not None, None
+    if era.layout["run_dirs"]:
+        resuming = config.get("resume") is not None
+        source = get(config, "resume.dir")
+        if source is not None:
+            step = int(Path(source).name.removeprefix("step_"))
+    client = str(era.engine["client_key"]).removeprefix("orchestrator.")
+    url = get(config, f"{client}.base_url", "http://localhost:8000/v1")
+    checkpoints = config.get("ckpt") is not None or get(config, "trainer.ckpt") is not None
+    return {
+        "output_dir": output_dir,
+        "max_steps": get(config, "max_steps", get(config, "trainer.max_steps")),
+        "model": get(config, "model.name", get(config, "trainer.model.name", "Qwen/Qwen3-0.6B")),
+        "checkpoints": checkpoints,
+        "interval": _interval(era, config) if checkpoints else None,
+        "keep_last": get(config, f"ckpt.{era.command_line['keep_last_key']}"),
+        "keep_interval": get(config, "ckpt.keep_interval"),
+        "checkpoint_dir": Path(get(config, "ckpt.output_dir") or checkpoint_dir),
+        "resuming": resuming,
+        "resume_step": None if step in (None, -1) else int(step),
+        "resume_from": None if source is None else Path(source),
+        "base_url": url[0] if isinstance(url, list) else url,
+        "batch_size": int(get(config, "batch_size", 8)),
+        "log_level": str(get(config, "log.level", "info")),
+        "json_lines": bool(get(config, "log.json_logging", False)),
+        "broadcast_kind": "markers" if kind in ("nccl", "nixl", "markers") else kind,
+        "max_async_level": int(get(config, "max_async_level", era.steps["max_async_level"])),
+    }
 
 
 def subconfigs(era: Era, config: dict[str, Any], run: Settings) -> dict[str, dict[str, Any]]:
@@ -172,41 +179,6 @@ def subconfigs(era: Era, config: dict[str, Any], run: Settings) -> dict[str, dic
         table.clear()
         table.update(resolved)
     return {"inference": inference, "orchestrator": orchestrator, "trainer": trainer}
-
-
-def part_settings(era: Era, role: str, config: dict[str, Any]) -> Part:
-    """`config` is a child's own configuration (its keys without the role's prefix)."""
-    output_dir = Path(get(config, "output_dir", "outputs"))
-    step = get(config, era.command_line["resume_key"])
-    resuming, source = step is not None, None
-    if era.layout["run_dirs"]:
-        resuming = config.get("resume") is not None
-        source = get(config, "resume.dir")
-        if source is not None:
-            step = int(Path(source).name.removeprefix("step_"))
-    client = str(era.engine["client_key"]).removeprefix("orchestrator.")
-    url = get(config, f"{client}.base_url", "http://localhost:8000/v1")
-    kind = get(config, "weight_broadcast.type", era.layout["broadcast_kind"])
-    checkpoints = config.get("ckpt") is not None
-    return Part(
-        output_dir=output_dir,
-        max_steps=get(config, "max_steps"),
-        model=get(config, "model.name", "Qwen/Qwen3-0.6B"),
-        checkpoints=checkpoints,
-        interval=get(config, "ckpt.interval", era.command_line["default_interval"] or None) if checkpoints else None,
-        keep_last=get(config, f"ckpt.{era.command_line['keep_last_key']}"),
-        keep_interval=get(config, "ckpt.keep_interval"),
-        checkpoint_dir=Path(get(config, "ckpt.output_dir") or output_dir) if role == "trainer" else output_dir,
-        resuming=resuming,
-        resume_step=None if step in (None, -1) else int(step),
-        resume_from=None if source is None else Path(source),
-        base_url=url[0] if isinstance(url, list) else url,
-        batch_size=int(get(config, "batch_size", 8)),
-        log_level=str(get(config, "log.level", "info")),
-        json_lines=bool(get(config, "log.json_logging", False)),
-        broadcast_kind="markers" if kind in ("nccl", "nixl", "markers") else kind,
-        max_async_level=int(get(config, "max_async_level", era.steps["max_async_level"])),
-    )
 
 
 def _interval(era: Era, config: dict[str, Any]) -> int | None:

@@ -16,7 +16,7 @@ What else is odd (an overloaded engine, slow saves, log gaps, a host that stands
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -35,7 +35,6 @@ class _Strata:
     """Numbers from 0 to 1, one a name, of which each block has one in each twentieth."""
 
     number: int
-    drawn: Mapping[str, float] = field(default_factory=dict)
 
     def part(self, name: str) -> float:
         block, place = divmod(self.number - 1, BLOCK)

@@ -55,7 +55,7 @@ def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any
     home = folder / "practice" / "prime-rl"
     remove_tree(folder)
     (folder / "practice").mkdir(parents=True)
-    uuids = make_gpus(folder / "practice" / "gpus", 2, DEFAULT_TOTAL_BYTES)
+    make_gpus(folder / "practice" / "gpus", 2, DEFAULT_TOTAL_BYTES)
     here = dataclasses.replace(
         practice,
         home=home,
@@ -63,7 +63,6 @@ def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any
         knobs_file=folder / "practice" / "practice-knobs.toml",
         run_dir=home / practice.run_dir.relative_to(practice.home),
         gpus=folder / "practice" / "gpus",
-        gpu_uuids=tuple(uuids),
     )
     here.set_knobs(step_s=0.1)
     install = f"{sys.executable} -m supervisor.practice.install {shlex.quote(str(home))} --era {practice.era.name}"
