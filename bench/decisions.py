@@ -30,7 +30,7 @@ from supervisor.core.state import State
 from supervisor.simulator import compare, sensitivity
 from supervisor.simulator.baselines import ALL, PlainWatcher
 from supervisor.simulator.healthy import BLOCK
-from supervisor.simulator.ledger import Score, added, quantile, score
+from supervisor.simulator.ledger import Score, add_scores, quantile, score
 from supervisor.simulator.policy import CorePolicy
 from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import Scenario, load_scenario
@@ -170,7 +170,7 @@ def measure(hours: float = 1000, seeds: int = 8, healthy_hours: float = 500, wor
         measure_mix("rates x 4", GAP_TIMES_4, at_four, hours=hours / 2, seeds=some, policies=SHOWN),
         measure_mix("silent mix", GAP_SILENT, load_scenario("silent"), hours=hours / 2, seeds=some, policies=SHOWN),
     ]
-    found.scores = [added(scores) for scores in fixed.by_seed.values()]
+    found.scores = [add_scores(scores) for scores in fixed.by_seed.values()]
     _say(f"No spot pods, {hours:g} h of 2 seeds ...")
     steady = compare.compare(load_scenario("no-spot"), hours, (1, 2), [compare.CORE, compare.ORACLE])
     steps = advised_interval(hours)

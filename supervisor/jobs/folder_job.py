@@ -20,7 +20,7 @@ from supervisor.jobs.base import (
     StopRules,
     WeightUpdate,
 )
-from supervisor.jobs.downloads import arriving
+from supervisor.jobs.downloads import arriving_folders
 from supervisor.jobs.folders import StepFolders
 
 PATIENCE_S = 60.0
@@ -57,7 +57,7 @@ class FolderJob:
         """Downloads and checkpoints; of rollouts these jobs say nothing."""
         if what == "download":
             request = StartRequest("look", 0, None, {}, "look", Path("/"))
-            return Grows(arriving(self.job_variables(request), self.folder))
+            return Grows(arriving_folders(self.job_variables(request), self.folder))
         return self.folders.growing() if what == "checkpoint" else None
 
     def steps(self) -> Sequence[int]:

@@ -63,13 +63,13 @@ class CommandLine:
         self.checked = entry in ("rl", "inference", "orchestrator", "trainer")
 
     def parse(self, arguments: list[str]) -> dict[str, Any]:
-        config, rest = self._files(list(arguments))
-        merge(config, self._flags(rest))
+        config, rest = self._read_files(list(arguments))
+        merge(config, self._parse_flags(rest))
         for path, value in walk(config):
-            self._check(path, value)
+            self._check_value(path, value)
         return config
 
-    def _files(self, arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
+    def _read_files(self, arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
         config: dict[str, Any] = {}
         rest: list[str] = []
         position = 0
@@ -77,10 +77,10 @@ class CommandLine:
             word = arguments[position]
             following = arguments[position + 1] if position + 1 < len(arguments) else ""
             if word == "@":
-                merge(config, self._file(following))
+                merge(config, self._read_file(following))
                 position += 2
             elif word.startswith("--") and following == "@" and position + 2 < len(arguments):
-                table = self._file(arguments[position + 2])
+                table = self._read_file(arguments[position + 2])
                 for key in reversed(snake(word[2:]).split(".")):
                     table = {key: table}
                 merge(config, table)
@@ -90,17 +90,17 @@ class CommandLine:
                 position += 1
         return config, rest
 
-    def _file(self, name: str) -> dict[str, Any]:
+    def _read_file(self, name: str) -> dict[str, Any]:
         path = Path(name)
         if not path.exists():
             if self.old:
                 raise FileNotFoundError(f"TOML file {name} does not exist")
-            self._boxed(f"Config file not found: {name}")
+            self._end_with_box(f"Config file not found: {name}")
         text = path.read_text(encoding="utf-8")
         data: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         return data
 
-    def _flags(self, words: list[str]) -> dict[str, Any]:
+    def _parse_flags(self, words: list[str]) -> dict[str, Any]:
         config: dict[str, Any] = {}
         strays: list[str] = []
         position = 0
@@ -124,10 +124,10 @@ class CommandLine:
             if self.old and path.rpartition(".")[2] in SWITCHES and values not in ([], ["false"]):
                 strays += values
                 values = []
-            if self.old and not self._known(path):
+            if self.old and not self.is_known(path):
                 strays += [word, *values]
                 continue
-            put(config, path, self._value(path, values))
+            put(config, path, self._parse_value(path, values))
         if strays:
             if self.old:
                 print(
@@ -135,10 +135,10 @@ class CommandLine:
                     file=sys.stderr,
                 )
                 sys.exit(int(self.era.command_line["unknown_flag_exit"]))
-            self._boxed(f"Unrecognized arguments: {' '.join(strays)}")
+            self._end_with_box(f"Unrecognized arguments: {' '.join(strays)}")
         return config
 
-    def _value(self, path: str, values: list[str]) -> Any:
+    def _parse_value(self, path: str, values: list[str]) -> Any:
         key = path.rpartition(".")[2]
         if not values:
             return {} if (f"{self.prefix}.{path}" if self.prefix else path) in self.era.keys else True
@@ -150,36 +150,36 @@ class CommandLine:
                 if self.old or values[0].startswith("[")
                 else values
             )
-            return [self._integer(path, part.strip()) for part in parts]
+            return [self._parse_integer(path, part.strip()) for part in parts]
         if len(values) > 1:
             return values
         text = values[0]
         if text == "None":
             return None
         if key in INTEGERS:
-            return self._integer(path, text)
+            return self._parse_integer(path, text)
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         return text
 
-    def _integer(self, path: str, text: str) -> int:
+    def _parse_integer(self, path: str, text: str) -> int:
         try:
             return int(text)
         except ValueError:
-            self._invalid(path, "Input should be a valid integer, unable to parse string as an integer", text)
+            self._end_with_invalid(path, "Input should be a valid integer, unable to parse string as an integer", text)
 
-    def _check(self, path: str, value: object) -> None:
-        if not self._known(path):
-            self._invalid(path, "Extra inputs are not permitted", value)
+    def _check_value(self, path: str, value: object) -> None:
+        if not self.is_known(path):
+            self._end_with_invalid(path, "Extra inputs are not permitted", value)
         if (
             path.rpartition(".")[2] in INTEGERS
             and path not in SECONDS
             and value is not None
             and (not isinstance(value, int) or isinstance(value, bool))
         ):
-            self._invalid(path, "Input should be a valid integer", value)
+            self._end_with_invalid(path, "Input should be a valid integer", value)
 
-    def _known(self, path: str) -> bool:
+    def is_known(self, path: str) -> bool:
         if not self.checked:
             return True
         table = self.prefix
@@ -192,10 +192,10 @@ class CommandLine:
             table = f"{table}.{key}" if table else key
         return True
 
-    def _invalid(self, path: str, problem: str, value: object) -> NoReturn:
+    def _end_with_invalid(self, path: str, problem: str, value: object) -> NoReturn:
         if not self.old:
             flag = path.replace("_", "-")
-            self._boxed(
+            self._end_with_box(
                 f"Failed to validate config:\n1 validation error for RLConfig\n--{flag}\n{problem} (got {value!r})"
             )
         print(
@@ -206,7 +206,7 @@ class CommandLine:
         )
         sys.exit(1)
 
-    def _boxed(self, text: str) -> NoReturn:
+    def _end_with_box(self, text: str) -> NoReturn:
         body = "\n".join(f"│ {line: <76} │" for line in text.splitlines())
         print(f"╭─ Config file error {'─' * 58}╮\n{body}\n╰{'─' * 78}╯", file=sys.stderr)
         sys.exit(1)

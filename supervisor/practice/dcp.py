@@ -19,11 +19,11 @@ from supervisor.practice.torchfile import (
     Global,
     Inert,
     New,
-    pickled,
+    pickle_bytes,
     read_archive,
     read_pickle,
-    saved,
-    saved_tensor,
+    tensor_save_bytes,
+    torch_save_bytes,
 )
 
 METADATA = "torch.distributed.checkpoint.metadata"
@@ -63,15 +63,15 @@ def shard_name(rank: int) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _frozen(label: str, size: int) -> bytes:
-    return _floats(label, size)
+def _frozen_floats(label: str, size: int) -> bytes:
+    return _floats_from(label, size)
 
 
-def _floats(label: str, size: int) -> bytes:
+def _floats_from(label: str, size: int) -> bytes:
     return hashlib.shake_128(label.encode()).digest(size).translate(CLEAR_EXPONENT_TOP)
 
 
-def _tensors(plan: Plan, step: int, rank: int) -> dict[str, tuple[bytes, int]]:
+def _shard_tensors(plan: Plan, step: int, rank: int) -> dict[str, tuple[bytes, int]]:
     """Name -> (this rank's rows as bytes, how many rows)."""
     row = COLUMNS * 4
     rows = max(2, plan.size_bytes // plan.ranks // row)
@@ -83,12 +83,12 @@ def _tensors(plan: Plan, step: int, rank: int) -> dict[str, tuple[bytes, int]]:
     found = {}
     for name, (count, changes) in names.items():
         label = f"{plan.seed}/{rank}/{name}"
-        data = _floats(f"{label}/{step}", count * row) if changes else _frozen(label, count * row)
+        data = _floats_from(f"{label}/{step}", count * row) if changes else _frozen_floats(label, count * row)
         found[name] = (data, count)
     return found
 
 
-def _values(progress: Progress) -> dict[str, object]:
+def _plain_values(progress: Progress) -> dict[str, object]:
     return {
         "app.optimizers.param_groups.0.lr": 1e-05,
         "app.scheduler.last_epoch": progress.step,
@@ -103,9 +103,10 @@ def shard(plan: Plan, progress: Progress, rank: int) -> tuple[bytes, dict[str, t
     parts: list[bytes] = []
     places: dict[str, tuple[int, int]] = {}
     offset = 0
-    items = {name: saved(value) for name, value in _values(progress).items()} if rank == 0 else {}
+    items = {name: torch_save_bytes(value) for name, value in _plain_values(progress).items()} if rank == 0 else {}
     items |= {
-        name: saved_tensor(data, rows, COLUMNS) for name, (data, rows) in _tensors(plan, progress.step, rank).items()
+        name: tensor_save_bytes(data, rows, COLUMNS)
+        for name, (data, rows) in _shard_tensors(plan, progress.step, rank).items()
     }
     for name, data in items.items():
         parts.append(data)
@@ -127,12 +128,12 @@ def metadata(plan: Plan, progress: Progress) -> bytes:
     shards = [shard(plan, progress, rank)[1] for rank in range(plan.ranks)]
     entries: dict[str, object] = {}
     storage: dict[object, object] = {}
-    for name in _values(progress):
+    for name in _plain_values(progress):
         offset, length = shards[0][name]
         entries[name] = New(Global(METADATA, "BytesStorageMetadata"), {})
         key = New(index, {"fqn": name, "offset": None, "index": None})
-        storage[key] = New(storage_info, _info(shard_name(0), offset, length))
-    for name, (_, rows) in _tensors(plan, progress.step, 0).items():
+        storage[key] = New(storage_info, _storage_place(shard_name(0), offset, length))
+    for name, (_, rows) in _shard_tensors(plan, progress.step, 0).items():
         properties = New(
             Global(METADATA, "TensorProperties"),
             (float32, Call(layout, ("torch.strided",)), False, Call(encoding, (0,)), False),
@@ -145,18 +146,18 @@ def metadata(plan: Plan, progress: Progress) -> bytes:
         for rank in range(plan.ranks):
             offset, length = shards[rank][name]
             key = New(index, {"fqn": name, "offset": shape(rank * rows, 0), "index": rank})
-            storage[key] = New(storage_info, _info(shard_name(rank), offset, length))
+            storage[key] = New(storage_info, _storage_place(shard_name(rank), offset, length))
     state = {
         "state_dict_metadata": entries,
-        "planner_data": {name: _path(name) for name in entries},
+        "planner_data": {name: _state_dict_path(name) for name in entries},
         "storage_data": storage,
         "storage_meta": None,
         "version": "1.0.0",
     }
-    return pickled(New(Global(METADATA, "Metadata"), state), protocol=4)
+    return pickle_bytes(New(Global(METADATA, "Metadata"), state), protocol=4)
 
 
-def _path(name: str) -> tuple[str | int, ...]:
+def _state_dict_path(name: str) -> tuple[str | int, ...]:
     """An item's path through the state dict: the dots in a parameter's own name are no steps of the path."""
     for prefix in ("app.model.", "app.optimizers.state."):
         if name.startswith(prefix):
@@ -166,7 +167,7 @@ def _path(name: str) -> tuple[str | int, ...]:
     return tuple(int(part) if part.isdigit() else part for part in name.split("."))
 
 
-def _info(file: str, offset: int, length: int) -> dict[str, object]:
+def _storage_place(file: str, offset: int, length: int) -> dict[str, object]:
     return {"relative_path": file, "offset": offset, "length": length, "transform_descriptors": None}
 
 
@@ -186,7 +187,7 @@ def read_progress(folder: Path) -> Progress:
     values: dict[str, object] = {}
     for key, place in content.storage_data.items():
         file = folder / place.relative_path
-        data = _slice(file, place.offset, place.length)
+        data = _read_slice(file, place.offset, place.length)
         if len(data) < place.length:
             raise CheckpointError(f"{SHORT_ARCHIVE} ({file})")
         if key.fqn.startswith("app.progress."):
@@ -196,7 +197,7 @@ def read_progress(folder: Path) -> Progress:
     return Progress(**{name: int(str(value)) for name, value in values.items()})
 
 
-def _slice(file: Path, offset: int, length: int) -> bytes:
+def _read_slice(file: Path, offset: int, length: int) -> bytes:
     with file.open("rb") as stream:
         stream.seek(offset)
         return stream.read(length)

@@ -127,28 +127,30 @@ class Demo:
         assert self.daemon is not None
         deadline = time.monotonic() + limit_s
         while self.daemon.poll() is None and time.monotonic() < deadline:
-            self._look()
+            self._look_around()
             for one in self._new_sentences():
                 if one.event == "verdict" and one.fields.get("incident"):
                     self._show_status()
                 if one.event == "pruned" and one.fields.get("where") == "local" and not self._pruned:
                     self._pruned = True
                     full = self.seen.fullest_bytes / self.volume_bytes
-                    note(f"The disk was {full:.0%} full, and prime-rl deletes nothing: published steps make room.")
+                    print_remark(
+                        f"The disk was {full:.0%} full, and prime-rl deletes nothing: published steps make room."
+                    )
             time.sleep(LOOK_S)
-        self._look()
+        self._look_around()
         self._new_sentences()
         self.seen.exit_code = self.daemon.poll()
         self._look_at_the_end()
 
-    def _look(self) -> None:
+    def _look_around(self) -> None:
         seen, alive = self.seen, self.practice.alive()
         engines = [pid for pid, role in alive.items() if role == "engine-core"]
         if seen.engine_died is None and self._engine is not None and self._engine not in alive:
             seen.engine_died = time.time()
             left = {"rl": "launcher", "orchestrator": "orchestrator", "trainer-rank": "trainer"}
             others = [name for role, name in left.items() if role in alive.values()]
-            note(f"vLLM has just died, with exit code 0. Still alive: {', '.join(others) or 'nothing'}.")
+            print_remark(f"vLLM has just died, with exit code 0. Still alive: {', '.join(others) or 'nothing'}.")
         self._engine = engines[0] if engines else self._engine
         if "rl" in alive.values() and len(self.log) and not any(one.event == "stopped-job" for one in self.log):
             seen.launcher_alive = time.time()
@@ -180,7 +182,7 @@ class Demo:
             check=False,
             timeout=30,
         )
-        note("supervisorctl status", "\n" + (told.stdout + told.stderr).rstrip())
+        print_remark("supervisorctl status", "\n" + (told.stdout + told.stderr).rstrip())
 
     def _look_at_the_end(self) -> None:
         seen, era = self.seen, self.practice.era
@@ -189,7 +191,7 @@ class Demo:
             words = [word.replace("_", "-") for word in start["arguments"]]
             seen.resume_steps.append(int(words[words.index(flag) + 1]) if flag in words else None)
         seen.left_here = step_numbers(self.practice.run_dir / "checkpoints")
-        seen.ran_full = self.practice.state.marked("disk-was-full")
+        seen.ran_full = self.practice.state.is_marked("disk-was-full")
         published = self.store / RUN_ID
         seen.stored = [step for step in step_numbers(published) if (published / f"step_{step}/manifest.json").exists()]
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -220,12 +222,12 @@ def _colour(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if wanted else text
 
 
-def note(text: str, more: str = "") -> None:
+def print_remark(text: str, more: str = "") -> None:
     """A remark of the demo between the daemon's lines."""
     print(_colour(f"{time.strftime('%H:%M:%S')}  ---- {text}", "36;1") + more, flush=True)
 
 
-def heading(text: str) -> None:
+def print_heading(text: str) -> None:
     """A title of one line."""
     print(f"\n{_colour(text, '1')}\n", flush=True)
 
@@ -242,7 +244,7 @@ As in earnest: a look at the processes each second, 3 s before a process that is
 
 def _introduce(demo: Demo, step_s: float) -> None:
     era = demo.practice.era
-    heading("rl-supervisor: the demo")
+    print_heading("rl-supervisor: the demo")
     print(
         INTRODUCTION.format(
             steps=demo.seen.max_steps,
@@ -257,11 +259,11 @@ def _introduce(demo: Demo, step_s: float) -> None:
 
 
 def _conclude(story: Story) -> int:
-    heading("What happened")
+    print_heading("What happened")
     print("\n".join(story.timeline()))
     shortcomings = story.shortcomings()
     if shortcomings:
-        heading("The demo FAILED:")
+        print_heading("The demo FAILED:")
         print("\n".join(f"  - {sentence}" for sentence in shortcomings), flush=True)
         return 1
     return 0
@@ -271,7 +273,7 @@ def _conclude(story: Story) -> int:
 
 
 @contextlib.contextmanager
-def _folders(keep: Path | None) -> Iterator[tuple[Path, Path]]:
+def _demo_folders(keep: Path | None) -> Iterator[tuple[Path, Path]]:
     """(the demo's folder, a short one for the socket and the driver); removed unless kept."""
     runtime = tempfile.mkdtemp(prefix="rl-demo-")
     if len(runtime) > 80:  # a unix socket's path has 107 bytes
@@ -313,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, _interrupt)
     demo = None
     try:
-        with _folders(options.keep) as (folder, runtime), contextlib.ExitStack() as ending:
+        with _demo_folders(options.keep) as (folder, runtime), contextlib.ExitStack() as ending:
             demo = Demo(folder, runtime, era=options.era, steps=options.steps, step_s=options.step_seconds)
             ending.callback(demo.close)
             ending.callback(_no_more_signals)
@@ -322,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _introduce(demo, options.step_seconds)
             if no_gpus:
                 print(no_gpus)
-            heading(f"$ rl-supervisor run {demo.run_file.name}")
+            print_heading(f"$ rl-supervisor run {demo.run_file.name}")
             demo.start()
             demo.watch(options.limit)
             code = _conclude(Story(demo.log, demo.seen))

@@ -53,7 +53,7 @@ class EngineClient:
         self._answers: dict[int, queue.Queue[dict[str, Any] | None]] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._read_answers, daemon=True).start()
 
     def ask(self, request: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
         """Raises EngineDeadError when the engine is or turns dead, TimeoutError when it does not answer in time."""
@@ -78,7 +78,7 @@ class EngineClient:
             raise EngineDeadError
         return answer
 
-    def _read(self) -> None:
+    def _read_answers(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message = json.loads(line)
@@ -123,17 +123,19 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         engine = self.server.engine
         if path == "/health":
-            self._send(503 if engine.dead.is_set() else 200, b"", log=False)
+            self._send_response(503 if engine.dead.is_set() else 200, b"", log=False)
         elif path == "/metrics":
-            self._send(200, self._metrics().encode(), "text/plain; version=0.0.4; charset=utf-8", log=False)
+            self._send_response(
+                200, self._metrics_page().encode(), "text/plain; version=0.0.4; charset=utf-8", log=False
+            )
         elif path == "/v1/models":
-            self._json(
+            self._send_json(
                 200, {"object": "list", "data": [{"id": self.server.model, "object": "model", "owned_by": "vllm"}]}
             )
         elif path == "/liveness" and self.server.era.engine["liveness"]:
-            self._liveness()
+            self._answer_liveness()
         else:
-            self._json(404, {"detail": "Not Found"})
+            self._send_json(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
         path = self.path.partition("?")[0]
@@ -145,7 +147,7 @@ class Handler(BaseHTTPRequestHandler):
             for word in (*self.server.era.engine["update_paths"], *self.server.era.engine["admin_paths"])
         }
         if kind == "admin" and path not in known:
-            self._json(404, {"detail": "Not Found"})
+            self._send_json(404, {"detail": "Not Found"})
             return
         try:
             answer = self.server.engine.ask(
@@ -158,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
                 }
             )
         except EngineDeadError:
-            self._json(
+            self._send_json(
                 500,
                 {
                     "error": {
@@ -170,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
             )
             return
         if kind == "admin":
-            self._json(200, {"status": "ok"})
+            self._send_json(200, {"status": "ok"})
             return
         usage = {"prompt_tokens": 32, "completion_tokens": answer["tokens"], "total_tokens": 32 + answer["tokens"]}
         choice = {
@@ -179,7 +181,7 @@ class Handler(BaseHTTPRequestHandler):
             "message": {"role": "assistant", "content": answer["text"]},
             "finish_reason": "stop",
         }
-        self._json(
+        self._send_json(
             200,
             {
                 "id": f"cmpl-{answer['number']}",
@@ -190,19 +192,19 @@ class Handler(BaseHTTPRequestHandler):
             },
         )
 
-    def _liveness(self) -> None:
+    def _answer_liveness(self) -> None:
         try:
             self.server.engine.ask(
                 {"kind": "admin", "path": "liveness_probe"}, timeout_s=self.server.knobs.liveness_timeout_s
             )
         except TimeoutError:
-            self._json(503, {"status": "engine_unresponsive"})
+            self._send_json(503, {"status": "engine_unresponsive"})
         except EngineDeadError:
-            self._json(500, {"detail": "Internal Server Error"})
+            self._send_json(500, {"detail": "Internal Server Error"})
         else:
-            self._json(200, {"status": "ok"})
+            self._send_json(200, {"status": "ok"})
 
-    def _metrics(self) -> str:
+    def _metrics_page(self) -> str:
         label = f'{{engine="0",model_name="{self.server.model}"}}'
         lines = []
         for name, value in self.server.engine.counters.items():
@@ -210,10 +212,10 @@ class Handler(BaseHTTPRequestHandler):
             lines += [f"# HELP {name} practice", f"# TYPE {name} {kind}", f"{name}{label} {value}"]
         return "\n".join(lines) + "\n"
 
-    def _json(self, status: int, value: object) -> None:
-        self._send(status, json.dumps(value).encode(), "application/json")
+    def _send_json(self, status: int, value: object) -> None:
+        self._send_response(status, json.dumps(value).encode(), "application/json")
 
-    def _send(self, status: int, body: bytes, kind: str = "text/plain", *, log: bool = True) -> None:
+    def _send_response(self, status: int, body: bytes, kind: str = "text/plain", *, log: bool = True) -> None:
         with contextlib.suppress(OSError):
             self.send_response(status)
             self.send_header("Content-Type", kind)
@@ -241,7 +243,7 @@ def serve(era: Era, home: Path, arguments: list[str]) -> int:
     port = public + (int(era.engine["port_offset"]) if era.engine["router"] else 0)
     if era.titles:
         Log("info").info(era.line("inference", "starting", host="0.0.0.0", port=public, engine_port=port))
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _on_sigterm)
     log = VllmLog("APIServer")
     log.line("INFO", "api_server.py:1977", f"vLLM API server version {era.vllm}")
     router = (
@@ -273,17 +275,17 @@ def serve(era: Era, home: Path, arguments: list[str]) -> int:
                 log.line("ERROR", "core_client.py:600", "Engine core initialization failed. See root cause above.")
                 return 1
         with ApiServer(port, era=era, knobs=knobs, model=model, engine=engine, log=log) as server:
-            return _run(server, knobs, log)
+            return _run_server(server, knobs, log)
     except KeyboardInterrupt:
         log.uvicorn("Shutting down")
         return 0
     finally:
-        _end(engine.process)
+        _end_process(engine.process)
         if router is not None:
-            _end(router)
+            _end_process(router)
 
 
-def _run(server: ApiServer, knobs: Knobs, log: VllmLog) -> int:
+def _run_server(server: ApiServer, knobs: Knobs, log: VllmLog) -> int:
     log.uvicorn(f"Started server process [{os.getpid()}]")
     log.uvicorn("Waiting for application startup.")
     log.uvicorn("Application startup complete.")
@@ -313,7 +315,7 @@ def _run(server: ApiServer, knobs: Knobs, log: VllmLog) -> int:
     return 0
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(timeout=1)
@@ -322,5 +324,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt

@@ -40,31 +40,31 @@ class EngineCore:
         os.dup2(2, 1)
 
     def run(self) -> None:
-        self._hold(self.knobs.engine_memory_bytes)
+        self._hold_memory(self.knobs.engine_memory_bytes)
         time.sleep(self.knobs.start_s)
         self.log.line("INFO", "core.py:93", f"Initializing a V1 LLM engine (v{self.era.vllm})")
-        self._answer({"number": 0})
+        self._send_answer({"number": 0})
         for line in sys.stdin.buffer:
-            threading.Thread(target=self._serve, args=(json.loads(line),), daemon=True).start()
+            threading.Thread(target=self._serve_request, args=(json.loads(line),), daemon=True).start()
 
-    def _hold(self, size: int) -> None:
-        gpus.hold(dict.fromkeys(gpus.visible(), size))
+    def _hold_memory(self, size: int) -> None:
+        gpus.hold_memory(dict.fromkeys(gpus.visible_gpus(), size))
 
-    def _serve(self, request: dict[str, Any]) -> None:
+    def _serve_request(self, request: dict[str, Any]) -> None:
         if request["kind"] == "admin":
-            self._admin(request["path"], request.get("body") or {})
-            self._answer({"number": request["number"]})
+            self._obey(request["path"], request.get("body") or {})
+            self._send_answer({"number": request["number"]})
             return
         step = int(request["user"].removeprefix("step ")) if request["user"].startswith("step ") else -1
-        self._faults(step)
+        self._meet_faults(step)
         tokens = int(request["tokens"])
-        self._count({"vllm:num_requests_running": 1, "vllm:prompt_tokens_total": 32})
-        self._generate(self.knobs.step_s / 2)
-        self._note(step)
-        self._count({"vllm:num_requests_running": -1, "vllm:generation_tokens_total": tokens})
-        self._answer({"number": request["number"], "tokens": tokens, "text": f"The answer of step {step}."})
+        self._count_requests({"vllm:num_requests_running": 1, "vllm:prompt_tokens_total": 32})
+        self._generate_tokens(self.knobs.step_s / 2)
+        self._note_answer(step)
+        self._count_requests({"vllm:num_requests_running": -1, "vllm:generation_tokens_total": tokens})
+        self._send_answer({"number": request["number"], "tokens": tokens, "text": f"The answer of step {step}."})
 
-    def _admin(self, path: str, body: dict[str, Any]) -> None:
+    def _obey(self, path: str, body: dict[str, Any]) -> None:
         if path == "/pause":
             self._going.clear()
         elif path == "/resume":
@@ -74,7 +74,7 @@ class EngineCore:
         elif path == "/reload_weights":
             self.weights = "base"
 
-    def _generate(self, seconds: float) -> None:
+    def _generate_tokens(self, seconds: float) -> None:
         """Takes ``seconds`` of the time in which the engine is not paused."""
         slices = 10
         for _ in range(slices):
@@ -82,7 +82,7 @@ class EngineCore:
             time.sleep(seconds / slices)
         self._going.wait()
 
-    def _note(self, step: int) -> None:
+    def _note_answer(self, step: int) -> None:
         """Which weights ended this answer: what nobody sees outside, and a test wants to know."""
         if step >= 0 and self.state is not None and self.state.folder.exists():
             entry = {"step": step, "weights": self.weights, "pid": os.getpid()}
@@ -98,11 +98,11 @@ class EngineCore:
                 named = (self.home / ".practice" / "run-dir").read_text(encoding="utf-8")
         return State(self.home, Path(named)) if named else None
 
-    def _faults(self, step: int) -> None:
+    def _meet_faults(self, step: int) -> None:
         if step < 0 or self.state is None:
             return
         if self.state.strikes(self.knobs, "memory-fell", step):
-            self._hold(0)
+            self._hold_memory(0)
         if self.state.strikes(self.knobs, "engine-exit-0", step):
             die()
         hang = self.state.strikes(self.knobs, "engine-hang", step)
@@ -112,12 +112,12 @@ class EngineCore:
         if hang:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _count(self, changes: dict[str, float]) -> None:
+    def _count_requests(self, changes: dict[str, float]) -> None:
         with self._lock:
             for name, change in changes.items():
                 self.counters[name] += change
 
-    def _answer(self, answer: dict[str, Any]) -> None:
+    def _send_answer(self, answer: dict[str, Any]) -> None:
         with self._lock:
             self._output.write(json.dumps({**answer, "counters": self.counters}).encode() + b"\n")
 

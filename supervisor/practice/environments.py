@@ -23,7 +23,7 @@ def serve(era: Era, home: Path, title: str) -> int:
     set_title(title)
     worker = spawn([sys.executable, "-c", WORKER, "env-worker", era.name, str(home)], pipe_in=True)
     print("Environment server is ready", flush=True)
-    _rest(home, follow_parent=title.startswith("Verifiers"))
+    _wait_for_end(home, follow_parent=title.startswith("Verifiers"))
     worker.terminate()
     worker.wait()
     return 0
@@ -33,11 +33,11 @@ def work(era: Era, home: Path) -> int:
     """One worker. Without titles (January 2026) it does not notice that its orchestrator is gone."""
     if era.titles:
         set_title("Verifiers::EnvWorker0")
-    _rest(home, follow_parent=era.titles)
+    _wait_for_end(home, follow_parent=era.titles)
     return 0
 
 
-def _rest(home: Path, *, follow_parent: bool) -> None:
+def _wait_for_end(home: Path, *, follow_parent: bool) -> None:
     if follow_parent:
         sys.stdin.buffer.read()
         return

@@ -34,7 +34,7 @@ def make_gpus(
     return identities
 
 
-def installed() -> list[int]:
+def installed_gpus() -> list[int]:
     """The indices of the GPUs here; eight where no folder says otherwise."""
     folder = os.environ.get("PRACTICE_GPUS")
     if not folder:
@@ -42,13 +42,13 @@ def installed() -> list[int]:
     return list(range(len((Path(folder) / "gpus").read_text(encoding="utf-8").splitlines())))
 
 
-def visible() -> list[int]:
+def visible_gpus() -> list[int]:
     """The indices that CUDA_VISIBLE_DEVICES gives the present process."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return installed() if value is None else [int(part) for part in value.split(",") if part.strip()]
+    return installed_gpus() if value is None else [int(part) for part in value.split(",") if part.strip()]
 
 
-def hold(memory: dict[int, int]) -> None:
+def hold_memory(memory: dict[int, int]) -> None:
     """Says how many bytes the present process holds on each GPU (by index). An empty mapping frees all."""
     folder = os.environ.get("PRACTICE_GPUS")
     if not folder or not Path(folder).is_dir():

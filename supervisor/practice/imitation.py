@@ -25,7 +25,7 @@ def raw_lines(era: Era) -> list[str]:
     ]
 
 
-def quoted(era: Era) -> str:
+def quote_model(era: Era) -> str:
     """The message of a genuine warning that quotes what the model wrote."""
     return f'Unparsable answer: "{trainer_step(era)}" and then "{era.line("orchestrator", "finished")}"'
 

@@ -75,20 +75,20 @@ def install(folder: Path, era_name: str) -> Path:
     era = load_era(era_name)
     home = folder.resolve()
     for entry in era.install:
-        _write(home / entry["path"], _module_text(era, entry["path"], entry.get("names", [])))
+        _write_file(home / entry["path"], _module_text(era, entry["path"], entry.get("names", [])))
     names = [name for entry in era.install if entry["path"] == TRAINER_MODULE for name in entry.get("names", [])]
-    _write(home / TRAINER_MODULE, _trainer_text(era, home, names))
-    _keep_class(home, era)
-    _write(home / "pyproject.toml", f'# Stands in for prime-rl at {era.commit}.\n[project]\nname = "prime-rl"\n')
-    _environment(home)
+    _write_file(home / TRAINER_MODULE, _trainer_text(era, home, names))
+    _write_progress_class(home, era)
+    _write_file(home / "pyproject.toml", f'# Stands in for prime-rl at {era.commit}.\n[project]\nname = "prime-rl"\n')
+    _make_venv(home)
     names = [*SCRIPTS, *(["env-server"] if era.titles else [])]
     for name in names:
-        _script(home, era, name)
+        _write_script(home, era, name)
     (home / "bin").mkdir(exist_ok=True)
     uv = home / "bin" / "uv"
     uv.unlink(missing_ok=True)
     uv.symlink_to(home / ".venv" / "bin" / "uv")
-    _write(home / "configs" / "practice.toml", example(era))
+    _write_file(home / "configs" / "practice.toml", example(era))
     return home
 
 
@@ -150,7 +150,7 @@ def _trainer_text(era: Era, home: Path, names: list[str]) -> str:
     )
 
 
-def _environment(home: Path) -> None:
+def _make_venv(home: Path) -> None:
     binaries = home / ".venv" / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
     base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
@@ -159,38 +159,38 @@ def _environment(home: Path) -> None:
         link.unlink(missing_ok=True)
         link.symlink_to(base)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    _write(home / ".venv" / "pyvenv.cfg", f"home = {base.parent}\ninclude-system-site-packages = false\n")
+    _write_file(home / ".venv" / "pyvenv.cfg", f"home = {base.parent}\ninclude-system-site-packages = false\n")
     ours = Path(supervisor.__file__).resolve().parent.parent
     roots = [home / "src", home / "packages" / "prime-rl-configs" / "src", ours]
     packages = home / ".venv" / "lib" / version / "site-packages"
-    _write(packages / "reverse_text.py", ENVIRONMENT)
-    _write(
+    _write_file(packages / "reverse_text.py", ENVIRONMENT)
+    _write_file(
         packages / "prime_rl.pth",
         "".join(f"{root}\n" for root in roots if root.exists()),
     )
 
 
-def _script(home: Path, era: Era, name: str) -> None:
+def _write_script(home: Path, era: Era, name: str) -> None:
     python = home / ".venv" / "bin" / "python3"
     first = (
         f"#!{python}" if len(str(python)) < SHEBANG_LIMIT else f"#!/bin/sh\n'''exec' '{python}' \"$0\" \"$@\"\n' '''"
     )
     text = f"{first}\nfrom supervisor.practice.entry import main\n\nmain({name!r}, {era.name!r}, {str(home)!r})\n"
     path = home / ".venv" / "bin" / name
-    _write(path, text)
+    _write_file(path, text)
     path.chmod(0o755)
 
 
-def _keep_class(home: Path, era: Era) -> None:
+def _write_progress_class(home: Path, era: Era) -> None:
     """The class that the orchestrator's part of a checkpoint is pickled as."""
     module, _, name = era.layout["progress_class"].rpartition(".")
     path = home / "src" / f"{module.replace('.', '/')}.py"
     text = path.read_text(encoding="utf-8") if path.exists() else f'"""Stands in for {module} of prime-rl."""\n'
     if f"class {name}" not in text:
-        _write(path, f"{text}\n\nclass {name}:\n    step = 0\n")
+        _write_file(path, f"{text}\n\nclass {name}:\n    step = 0\n")
 
 
-def _write(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 

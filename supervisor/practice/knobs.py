@@ -148,13 +148,13 @@ class State:
             for fault in knobs.faults
             if fault.kind == "disk-full"
             and step >= fault.at_step
-            and (fault.every_time or not self.marked("disk-was-full"))
+            and (fault.every_time or not self.is_marked("disk-was-full"))
         )
 
     def mark(self, name: str) -> None:
         self._first_time(name)
 
-    def marked(self, name: str) -> bool:
+    def is_marked(self, name: str) -> bool:
         return (self.struck / name).exists()
 
     def record_start(self, arguments: list[str]) -> int:

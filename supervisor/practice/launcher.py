@@ -69,9 +69,9 @@ class Launcher:
         self.log = Log(self.run.log_level, self._log_file)
         self.say("info", "start")
         if self.run.clean:
-            self._wipe(rule)
+            self._wipe_folders(rule)
 
-    def _wipe(self, rule: str) -> None:
+    def _wipe_folders(self, rule: str) -> None:
         self.say("info", "clean")
         root, other = self.run.run_dir, self.run.orchestrator_dir
         resuming = bool(self.run.resume_step) or (self.run.resuming and self.run.resume_step is None)
@@ -136,7 +136,7 @@ class Launcher:
         os.environ["PRACTICE_ATTEMPT"] = str(attempt)
         os.environ["PRACTICE_RUN_DIR"] = str(self.run.run_dir.resolve())
         (self.home / ".practice" / "run-dir").write_text(os.environ["PRACTICE_RUN_DIR"], encoding="utf-8")
-        commands = self._commands()
+        commands = self._child_commands()
         if self.run.dry_run:
             self.say("success", "dry")
             return 0
@@ -153,7 +153,7 @@ class Launcher:
         try:
             if self.run.has_inference:
                 self.say("info", "inference", gpus=" ".join(map(str, engines)))
-                self._launch(
+                self._launch_child(
                     "inference",
                     commands["inference"],
                     logs / f"inference{suffix}",
@@ -164,26 +164,26 @@ class Launcher:
             for env, command in self._env_commands():
                 file = logs / "envs" / "train" / f"{env}.log"
                 self.say("info", "env_server", split="train", env=env, address="tcp://127.0.0.1:5000")
-                self._launch(f"train env server {env}", command, file, {})
+                self._launch_child(f"train env server {env}", command, file, {})
             self.say("info", "orchestrator")
             colours = {"LOGURU_FORCE_COLORS": "1", "WANDB_PROGRAM": "uv run rl", "WANDB_ARGS": json.dumps(sys.argv)}
-            self._launch(
+            self._launch_child(
                 "orchestrator",
                 commands["orchestrator"],
                 logs / f"orchestrator{suffix}",
-                colours | self._wandb("orchestrator"),
+                colours | self._wandb_variables("orchestrator"),
             )
             self.say("info", "trainer", gpus=" ".join(map(str, trainers)))
             visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, trainers)), "PYTHONUNBUFFERED": "1"}
-            self._launch(
+            self._launch_child(
                 "trainer",
                 commands["trainer"](logs, len(trainers)),
                 logs / f"trainer{suffix}",
-                colours | visible | self._wandb("trainer"),
+                colours | visible | self._wandb_variables("trainer"),
             )
             self.say("success", "up")
-            self._tail(logs / f"{self.era.processes['tail_of']}{suffix}")
-            return self._watch()
+            self._tail_log(logs / f"{self.era.processes['tail_of']}{suffix}")
+            return self._watch_children()
         except KeyboardInterrupt:
             self.say("warning", "interrupted")
             self._clean_up()
@@ -193,7 +193,7 @@ class Launcher:
             self._clean_up()
             raise
 
-    def _launch(self, name: str, command: list[str], file: Path, environment: dict[str, str]) -> None:
+    def _launch_child(self, name: str, command: list[str], file: Path, environment: dict[str, str]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("w") as output:
             child = spawn(command, environment, output=output.fileno())
@@ -209,7 +209,7 @@ class Launcher:
             self.errors.append(self.era.line("launcher", "failed", name=name.capitalize(), code=code))
         event.set()
 
-    def _watch(self) -> int:
+    def _watch_children(self) -> int:
         while not (self.ended["orchestrator"].is_set() and self.ended["trainer"].is_set()):
             if self.errors:
                 self.say("error", "error", error=self.errors[0])
@@ -233,14 +233,14 @@ class Launcher:
         for child in self.children:
             if child.poll() is not None:
                 continue
-            self._signal(child, signal.SIGTERM)
+            self._signal_child(child, signal.SIGTERM)
             try:
                 child.wait(timeout=grace_s)
             except subprocess.TimeoutExpired:
-                self._signal(child, signal.SIGKILL)
+                self._signal_child(child, signal.SIGKILL)
         shutil.rmtree(os.environ["PRACTICE_ATTEMPT"], ignore_errors=True)
 
-    def _signal(self, child: subprocess.Popen[bytes], number: int) -> None:
+    def _signal_child(self, child: subprocess.Popen[bytes], number: int) -> None:
         """The whole tree since 2026-04-01; before, only the direct child, which is the `uv` wrapper."""
         if self.era.processes["sigterm"] == "tree":
             signal_tree(child.pid, number)
@@ -254,9 +254,9 @@ class Launcher:
 
     # --- what it starts -----------------------------------------------------------------------------------------------
 
-    def _commands(self) -> dict[str, Any]:
+    def _child_commands(self) -> dict[str, Any]:
         parts = subconfigs(self.era, self.config, self.run)
-        files = {role: self._write(role, part) for role, part in parts.items()}
+        files = {role: self._write_config(role, part) for role, part in parts.items()}
         kind = self.era.layout["config_format"]
         if kind != "temp-toml":
             self.say("info", "wrote", path=self.run.run_dir / "configs")
@@ -293,7 +293,7 @@ class Launcher:
             "trainer": trainer,
         }
 
-    def _write(self, role: str, part: dict[str, Any]) -> str:
+    def _write_config(self, role: str, part: dict[str, Any]) -> str:
         if self.era.layout["config_format"] == "temp-toml":
             folder, name, text = Path(".pydantic_config"), f"temp_{uuid.uuid4()}.toml", to_toml(part)
         elif self.era.layout["config_format"] == "toml":
@@ -320,7 +320,7 @@ class Launcher:
             commands.append((name, ["env-server", "@", file.as_posix()]))
         return commands
 
-    def _wandb(self, role: str) -> dict[str, str]:
+    def _wandb_variables(self, role: str) -> dict[str, str]:
         variable = self.era.start["wandb_variable"]
         if not variable:
             return {}
@@ -334,7 +334,7 @@ class Launcher:
             return engines, trainers
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         physical = (
-            [int(part) for part in visible.split(",") if part.strip()] if visible is not None else gpus.installed()
+            [int(part) for part in visible.split(",") if part.strip()] if visible is not None else gpus.installed_gpus()
         )
         wanted = len(engines) + len(trainers)
         if wanted > len(physical):
@@ -359,7 +359,7 @@ class Launcher:
         link.replace(logs / "latest")
         return folder
 
-    def _tail(self, file: Path) -> None:
+    def _tail_log(self, file: Path) -> None:
         command = ["tail", "-F", str(file)]
         if self.era.processes["tail"] == "shell":
             command = ["/bin/sh", "-c", f"tail -F '{file}'"]

@@ -66,11 +66,11 @@ class Orchestrator:
         self.say("success", "envs_ready")
         self.say("info", "workers", count=1)
         self._await_engine()
-        self._resume()
+        self._load_checkpoint()
         self.say("info", "loop", max_steps=self.part.max_steps or "infinite")
         self.started = time.perf_counter()
         if "pipeline" in self.era.lines["orchestrator"]:
-            threading.Thread(target=self._pipeline, daemon=True).start()
+            threading.Thread(target=self._say_pipeline_lines, daemon=True).start()
         if not self.era.titles:
             self._blocking_loop()
             self._finish()
@@ -89,7 +89,7 @@ class Orchestrator:
     def _finish(self) -> None:
         if self.part.checkpoints:
             self.say("info", "final")
-            self._save(self.counters.step)
+            self._save_part(self.counters.step)
         self.say("success", "finished")
 
     def _final_part(self) -> None:
@@ -103,7 +103,7 @@ class Orchestrator:
                 return
             step -= 1
         self.say("info", "final")
-        self._save(step)
+        self._save_part(step)
 
     # --- the loops ----------------------------------------------------------------------------------------------------
 
@@ -115,16 +115,16 @@ class Orchestrator:
             last = self.part.max_steps is not None and step == self.part.max_steps - 1
             if self.part.interval and not first and not last and step % self.part.interval == 0:
                 self.say("info", "saving", step=step)
-                self._save(step)
+                self._save_part(step)
             if self.part.max_steps is not None and step >= self.part.max_steps:
                 return
             self.say("info", "step_begins", step=step, policy=self.policy)
             self._await_policy(step - self.part.max_async_level)
             started = time.perf_counter()
-            if not self._generate(step):
-                self._wedge()
-            self._ship(step)
-            self._count()
+            if not self._fill_batch(step):
+                self._stand_still()
+            self._ship_batch(step)
+            self._count_batch()
             self._step_line(step, time.perf_counter() - started)
             self.counters = self.counters.next()
             first = False
@@ -136,22 +136,22 @@ class Orchestrator:
         while True:
             step = self.counters.step
             if saves_after and last_step is not None and step > last_step:
-                self._drain(self.era.line("orchestrator", "past_the_end", step=step, max_steps=last_step))
+                self._say_drained(self.era.line("orchestrator", "past_the_end", step=step, max_steps=last_step))
                 return
             started = time.perf_counter()
             self._await_policy(
                 step - 1 - self.part.max_async_level if saves_after else step - self.part.max_async_level
             )
-            if not self._generate(step):
-                self._wedge()
+            if not self._fill_batch(step):
+                self._stand_still()
             if not saves_after:
                 if step > 0 and (last_step is None or step < last_step):
                     self._interval_part(step)
                 if last_step is not None and step >= last_step:
-                    self._drain("")
+                    self._say_drained("")
                     return
-            self._ship(step)
-            self._count()
+            self._ship_batch(step)
+            self._count_batch()
             if saves_after:
                 self.counters = self.counters.next()
                 if last_step is None or step < last_step:
@@ -160,33 +160,33 @@ class Orchestrator:
             if not saves_after:
                 self.counters = self.counters.next()
             elif last_step is not None and step >= last_step:
-                self._drain(self.era.line("orchestrator", "shipped_last"))
+                self._say_drained(self.era.line("orchestrator", "shipped_last"))
                 self._await_last_broadcast(last_step - 1)
                 return
 
     def _interval_part(self, step: int) -> None:
         if self.part.interval and step % self.part.interval == 0:
             self.say("info", "saving", step=step)
-            self._save(step)
+            self._save_part(step)
 
-    def _drain(self, reason: str) -> None:
+    def _say_drained(self, reason: str) -> None:
         self.say("info", "draining", cancelled=self.knobs.rollouts, reason=reason)
         self.say("info", "drained")
 
     def _await_last_broadcast(self, step: int) -> None:
-        if self.part.broadcast_kind == "markers" and not self._stable(step).exists():
+        if self.part.broadcast_kind == "markers" and not self._stable_marker(step).exists():
             self.say("info", "last_broadcast", step=step)
-            while not self._stable(step).exists():
+            while not self._stable_marker(step).exists():
                 time.sleep(POLL_S)
 
-    def _wedge(self) -> None:
+    def _stand_still(self) -> None:
         while True:
             time.sleep(1)
             self._end_with_the_install()
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
-    def _generate(self, step: int) -> bool:
+    def _fill_batch(self, step: int) -> bool:
         """Fills batch `step`. False when the orchestrator wedges at it: alive, and asking for nothing any more."""
         self.have, self.inflight = 0, 0
         if self.state.strikes(self.knobs, "orchestrator-wedge", step):
@@ -195,16 +195,16 @@ class Orchestrator:
         if self.state.strikes(self.knobs, "imitation", step):
             for line in imitation.raw_lines(self.era):
                 self.log.raw(line)
-            self.log.warning(imitation.quoted(self.era))
+            self.log.warning(imitation.quote_model(self.era))
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(self.knobs.rollouts):
-            threading.Thread(target=self._rollout, args=(step, done), daemon=True).start()
+            threading.Thread(target=self._make_rollout, args=(step, done), daemon=True).start()
         for _ in range(self.knobs.rollouts):
-            self._take(done)
+            self._take_rollout(done)
             self.have += 1
         return True
 
-    def _take(self, done: queue.SimpleQueue[None]) -> None:
+    def _take_rollout(self, done: queue.SimpleQueue[None]) -> None:
         while True:
             try:
                 done.get(timeout=1)
@@ -218,7 +218,7 @@ class Orchestrator:
         if not self.state.folder.exists():
             sys.exit(1)
 
-    def _rollout(self, step: int, done: queue.SimpleQueue[None]) -> None:
+    def _make_rollout(self, step: int, done: queue.SimpleQueue[None]) -> None:
         """One rollout, tried again for ever."""
         body = {
             "model": self.part.model,
@@ -253,33 +253,33 @@ class Orchestrator:
 
     # --- the policy ---------------------------------------------------------------------------------------------------
 
-    def _stable(self, step: int) -> Path:
+    def _stable_marker(self, step: int) -> Path:
         folder = self.part.output_dir / str(self.era.layout["broadcasts"]) / f"step_{step}"
         return folder / ("pytorch_model.bin" if self.part.broadcast_kind == "torch" else "STABLE")
 
     def _await_policy(self, needed: int) -> None:
         """Waits until the trainer published policy `needed`, then gives it to the engine."""
         if needed > self.policy:
-            if not self._stable(needed).exists():
+            if not self._stable_marker(needed).exists():
                 self.say("info", "gate_closed")
                 self.say("info", "barrier", step=needed, lag=self.part.max_async_level)
                 self.say("info", "paused", step=needed)
                 self.say("info", "holding", step=self.counters.step, needed=needed, have=self.policy)
             waited = time.perf_counter()
-            while not self._stable(needed).exists():
+            while not self._stable_marker(needed).exists():
                 self._end_with_the_install()
                 time.sleep(POLL_S)
             duration = format_duration(time.perf_counter() - waited)
             self.say("info", "resumed", step=needed, duration=duration)
-            self._update(needed)
+            self._update_engine(needed)
             self.say("info", "gate_open")
 
-    def _update(self, step: int) -> None:
+    def _update_engine(self, step: int) -> None:
         self.say("info", "update", step=step)
         if self.part.broadcast_kind == "markers":
-            (self._stable(step).parent / "NCCL_READY").touch()
+            (self._stable_marker(step).parent / "NCCL_READY").touch()
         for path in self.era.engine["update_paths"]:
-            self._tell_engine(path, {"weight_dir": str(self._stable(step).parent)})
+            self._tell_engine(path, {"weight_dir": str(self._stable_marker(step).parent)})
         self.policy = step
 
     def _tell_engine(self, path: str, body: dict[str, str]) -> None:
@@ -312,7 +312,7 @@ class Orchestrator:
                 self.say("warning", "not_reached", seconds=tries // 10, error=error, url=self.engine.url)
             return False
 
-    def _resume(self) -> None:
+    def _load_checkpoint(self) -> None:
         step = self.part.resume_step
         if self.part.resuming and step is None:
             step = highest_step(self.part.output_dir / "checkpoints")
@@ -321,7 +321,7 @@ class Orchestrator:
             for path in self.era.engine["admin_paths"]:
                 self.engine.post(path, {})
             if self.era.first_step == 1:
-                self._sync(0)
+                self._await_startup_broadcast(0)
             return
         source = self.part.resume_from
         folder = (source or self.part.output_dir / "checkpoints" / f"step_{step}") / "orchestrator"
@@ -329,23 +329,23 @@ class Orchestrator:
         self.say("info", "resuming", step=step)
         if self.era.first_step == 1:
             self.counters = self.counters.at(step + 1)
-            self._sync(step)
+            self._await_startup_broadcast(step)
             return
         needed = max(step - self.part.max_async_level, 0) if self.part.broadcast_kind == "torch" else self.counters.step
-        if not self._stable(needed).exists() and needed:
+        if not self._stable_marker(needed).exists() and needed:
             raise FileNotFoundError(f"No weight directory found for checkpoint step {needed}")
-        self._update(needed)
+        self._update_engine(needed)
 
-    def _sync(self, step: int) -> None:
+    def _await_startup_broadcast(self, step: int) -> None:
         """The rendezvous with the trainer's start-up broadcast (since 2026-08-08)."""
-        while not self._stable(step).exists():
+        while not self._stable_marker(step).exists():
             self._end_with_the_install()
             time.sleep(POLL_S)
-        self._update(step)
+        self._update_engine(step)
 
     # --- what it leaves behind ----------------------------------------------------------------------------------------
 
-    def _ship(self, step: int) -> None:
+    def _ship_batch(self, step: int) -> None:
         size = self.knobs.rollout_bytes
         if not self.era.layout["orchestrator_tree"]:
             size += self.state.growth(self.knobs, step)
@@ -353,11 +353,11 @@ class Orchestrator:
         if self.state.folder.exists():
             (self.state.attempt / f"batch-{step}").touch()
 
-    def _count(self) -> None:
+    def _count_batch(self) -> None:
         tokens = self.knobs.rollouts * self.knobs.tokens
         self.counters = self.counters.plus(tokens, self.part.batch_size)
 
-    def _save(self, step: int) -> None:
+    def _save_part(self, step: int) -> None:
         folder = self.part.output_dir / "checkpoints" / f"step_{step}" / "orchestrator"
         save_part(self.era, folder, self.counters, self.volume)
 
@@ -387,7 +387,7 @@ class Orchestrator:
         }
         append_metrics(self.metrics, step, [row])
 
-    def _pipeline(self) -> None:
+    def _say_pipeline_lines(self) -> None:
         while True:
             time.sleep(self.knobs.pipeline_log_s)
             want = self.knobs.rollouts

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from supervisor.practice.era import Era
-from supervisor.practice.torchfile import Global, New, read_archive, saved
+from supervisor.practice.torchfile import Global, New, read_archive, torch_save_bytes
 from supervisor.practice.volume import Volume
 
 BUFFER_FILES = ("easy_examples.jsonl", "hard_examples.jsonl", "rollout_buffer.jsonl")
@@ -52,10 +52,10 @@ def save_part(era: Era, folder: Path, counters: Counters, volume: Volume) -> Non
             "envs": {"reverse-text": {"cursor": counters.step}},
         }
         temporary = folder / f"progress.pt.{uuid.uuid4().hex[:8]}.tmp"
-        volume.write(temporary, saved(content))
+        volume.write(temporary, torch_save_bytes(content))
         temporary.replace(folder / "progress.pt")
     else:
-        volume.write(folder / "progress.pt", saved(content, root="progress"))
+        volume.write(folder / "progress.pt", torch_save_bytes(content, root="progress"))
     if era.layout["buffer"] == "jsonl":
         for file in BUFFER_FILES:
             line = json.dumps({"example_id": counters.step, "task": "reverse-text"}) + "\n"

@@ -38,7 +38,7 @@ def register(home: Path, pid: int, role: str) -> None:
         (folder / str(pid)).write_text(f"{start_ticks(pid)} {role}\n", encoding="utf-8")
 
 
-def registered(home: Path) -> dict[int, str]:
+def registered_processes(home: Path) -> dict[int, str]:
     """The living processes of an install: pid -> role. Zombies do not live."""
     found = {}
     for file in (home / ".practice" / "pids").glob("[0-9]*"):

@@ -33,13 +33,13 @@ def _route_one(client: socket.socket, target: tuple[str, int]) -> None:
             return
         worker.settimeout(None)
         with worker:
-            back = threading.Thread(target=_pump, args=(worker, client), daemon=True)
+            back = threading.Thread(target=_pump_bytes, args=(worker, client), daemon=True)
             back.start()
-            _pump(client, worker)
+            _pump_bytes(client, worker)
             back.join()
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
+def _pump_bytes(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)

@@ -25,7 +25,7 @@ from supervisor.practice.gpus import DEFAULT_TOTAL_BYTES, make_gpus
 from supervisor.practice.install import example, install, without_inference
 from supervisor.practice.knobs import State, read_knobs
 from supervisor.practice.nvml.build import build
-from supervisor.practice.processes import registered
+from supervisor.practice.processes import registered_processes
 
 STEP = re.compile(r"^\[[a-z]+0\]:\S+ \S+SUCCESS\S* \S*?Step (\d+) \|")
 
@@ -126,7 +126,7 @@ class Practice:
 
     def alive(self) -> dict[int, str]:
         """The run's living processes, orphans included: pid -> role."""
-        return registered(self.home)
+        return registered_processes(self.home)
 
     def pids(self, role: str) -> list[int]:
         return [pid for pid, found in self.alive().items() if found == role]

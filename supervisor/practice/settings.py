@@ -93,8 +93,8 @@ def resolve(era: Era, config: dict[str, Any]) -> Settings:
         port=port,
         engine_port=port + offset,
         has_inference=config.get("inference") is not None,
-        inference_gpus=_gpus(era, config, "inference"),
-        trainer_gpus=_gpus(era, config, "trainer"),
+        inference_gpus=_gpus_of_role(era, config, "inference"),
+        trainer_gpus=_gpus_of_role(era, config, "trainer"),
         clean=bool(get(config, era.start.get("clean_key", "clean"), "clean_key" not in era.start)),
         dry_run=bool(get(config, "dry_run", False)),
     )
@@ -129,7 +129,7 @@ def _part_values(
         "max_steps": get(config, "max_steps", get(config, "trainer.max_steps")),
         "model": get(config, "model.name", get(config, "trainer.model.name", "Qwen/Qwen3-0.6B")),
         "checkpoints": checkpoints,
-        "interval": _interval(era, config) if checkpoints else None,
+        "interval": _checkpoint_interval(era, config) if checkpoints else None,
         "keep_last": get(config, f"ckpt.{era.command_line['keep_last_key']}"),
         "keep_interval": get(config, "ckpt.keep_interval"),
         "checkpoint_dir": Path(get(config, "ckpt.output_dir") or checkpoint_dir),
@@ -181,14 +181,14 @@ def subconfigs(era: Era, config: dict[str, Any], run: Settings) -> dict[str, dic
     return {"inference": inference, "orchestrator": orchestrator, "trainer": trainer}
 
 
-def _interval(era: Era, config: dict[str, Any]) -> int | None:
+def _checkpoint_interval(era: Era, config: dict[str, Any]) -> int | None:
     interval = get(config, "ckpt.interval", get(config, "trainer.ckpt.interval", era.command_line["default_interval"]))
     if interval and interval < 1:
         raise SettingsError(f"ckpt.interval\n  Input should be greater than or equal to 1 (got {interval})")
     return int(interval) if interval else None
 
 
-def _gpus(era: Era, config: dict[str, Any], role: str) -> tuple[int, ...]:
+def _gpus_of_role(era: Era, config: dict[str, Any], role: str) -> tuple[int, ...]:
     if era.command_line["gpus"] == "ids":
         return tuple(get(config, f"{role}_gpu_ids", [0] if role == "inference" else [1]))
     engines = int(get(config, "deployment.num_infer_gpus", 1)) if config.get("inference") is not None else 0

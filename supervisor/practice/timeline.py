@@ -80,19 +80,19 @@ class Story:
     def __init__(self, log: Sequence[Said], seen: Seen) -> None:
         self.log, self.seen = log, seen
         died = seen.engine_died if seen.engine_died is not None else float("inf")
-        self.verdict = self._first("verdict", died, cause="engine")
+        self.verdict = self._first_line("verdict", died, cause="engine")
         since = self.verdict.at if self.verdict else float("inf")
-        self.stopped = self._first("stopped-job", since)
-        self.launched = self._first("launched", since)
-        self.healed = self._first("incident-closed", since)
-        self.finished = self._first("finished", since)
+        self.stopped = self._first_line("stopped-job", since)
+        self.launched = self._first_line("launched", since)
+        self.healed = self._first_line("incident-closed", since)
+        self.finished = self._first_line("finished", since)
         self.steps = [one for one in log if one.event == "step"]
         self.published = [one for one in log if one.event == "published"]
         deleted = [one for one in log if one.event == "pruned" and (one.number("step") or 0) > 0]
         self.deleted_here = [one for one in deleted if one.fields.get("where") == "local"]
         self.deleted_there = [one for one in deleted if one.fields.get("where") == "store"]
 
-    def _first(self, event: str, since: float, cause: str = "") -> Said | None:
+    def _first_line(self, event: str, since: float, cause: str = "") -> Said | None:
         for one in self.log:
             if one.event == event and one.at >= since and str(one.fields.get("verdict", "")).startswith(cause):
                 return one
@@ -102,9 +102,9 @@ class Story:
     def done_before(self) -> int:
         """How many steps were done before the verdict, which is the number of the checkpoint they would make."""
         until = self.verdict.at if self.verdict else 0.0
-        return max((self._done(one) for one in self.steps if one.at <= until), default=0)
+        return max((self._steps_done_with(one) for one in self.steps if one.at <= until), default=0)
 
-    def _done(self, step: Said) -> int:
+    def _steps_done_with(self, step: Said) -> int:
         number = step.number("step")
         return 0 if number is None else number + 1 - self.seen.first_step
 
@@ -135,7 +135,7 @@ class Story:
             len(seen.resume_steps) == 2 and resumed and 0 < resumed[0] <= self.done_before,
             f"the job should have been started twice, the second time at a step it had done, and was told: {starts}",
         )
-        reached = max(map(self._done, self.steps), default=0)
+        reached = max(map(self._steps_done_with, self.steps), default=0)
         need(reached == seen.max_steps, f"{reached} steps were done instead of {seen.max_steps}")
         need(self.deleted_here, "no checkpoint was deleted from the local disk")
         still = [step for one in self.deleted_here if (step := one.number("step")) in seen.left_here]
@@ -155,9 +155,9 @@ class Story:
 
     def timeline(self) -> list[str]:
         """The lines to print at the end."""
-        return [*self._incident(), "", *self._disk(), "", *self._comparison()]
+        return [*self._incident_lines(), "", *self._disk_lines(), "", *self._comparison_lines()]
 
-    def _incident(self) -> list[str]:
+    def _incident_lines(self) -> list[str]:
         seen, died = self.seen, self.seen.engine_died
         rows = [(0.0, "", "rl-supervisor was started")]
         first = self.steps[0] if self.steps else None
@@ -168,7 +168,7 @@ class Story:
             stages = (
                 (self.verdict, "rl-supervisor was sure of it, and said why"),
                 (self.stopped, "the rest of the job was stopped, nothing of it left"),
-                (self.launched, f"the job was launched again, told to resume at step {self._resumed()}"),
+                (self.launched, f"the job was launched again, told to resume at step {self._resume_step()}"),
                 (self.healed, f"step {self._healed_step()} was done: the incident was over"),
             )
             before = died
@@ -190,7 +190,7 @@ class Story:
             lines.append(f"{seconds(since):>7}  {took:>7}  {text}")
         return lines
 
-    def _disk(self) -> list[str]:
+    def _disk_lines(self) -> list[str]:
         seen = self.seen
         total = sum(seen.written.values())
         gone = [one.number("step") or 0 for one in self.deleted_here]
@@ -206,12 +206,12 @@ class Story:
             f"Disk:       {through} of checkpoints went through {room}, which were never more than {fullest:.0%} full.",
         ]
 
-    def _comparison(self) -> list[str]:
+    def _comparison_lines(self) -> list[str]:
         if self.seen.engine_died is None or self.verdict is None or self.healed is None:
             return []
         noticed = self.verdict.at - self.seen.engine_died
         healed = self.healed.at - self.seen.engine_died
-        again = max(0, self.done_before - (self._resumed() or 0))
+        again = max(0, self.done_before - (self._resume_step() or 0))
         hours, work = UNNOTICED_S // 3600, "1 step was" if again == 1 else f"{again} steps were"
         return [
             "The incident that this was made for: vLLM dead, the launcher alive, no error, and two GPUs idle for",
@@ -219,7 +219,7 @@ class Story:
             f"steps again after {seconds(healed)}, and {work} done twice. A real model adds its time to stop and load.",
         ]
 
-    def _resumed(self) -> int | None:
+    def _resume_step(self) -> int | None:
         return self.launched.number("step") if self.launched else None
 
     def _healed_step(self) -> int | None:

@@ -50,14 +50,14 @@ class Persistent:
         self.identity = identity
 
 
-def pickled(thing: Any, protocol: int = 2) -> bytes:
+def pickle_bytes(thing: Any, protocol: int = 2) -> bytes:
     """The pickle of plain values, containers and the stand-ins above. Protocol 2 is torch.save's, 4 `.metadata`'s."""
     parts: list[bytes] = [pickle.PROTO + bytes([protocol])]
-    _encode(thing, protocol, parts)
+    _add_opcodes(thing, protocol, parts)
     return b"".join([*parts, pickle.STOP])
 
 
-def _encode(thing: Any, protocol: int, parts: list[bytes]) -> None:
+def _add_opcodes(thing: Any, protocol: int, parts: list[bytes]) -> None:
     match thing:
         case None:
             parts.append(pickle.NONE)
@@ -74,35 +74,35 @@ def _encode(thing: Any, protocol: int, parts: list[bytes]) -> None:
         case tuple():
             parts.append(pickle.MARK)
             for part in thing:
-                _encode(part, protocol, parts)
+                _add_opcodes(part, protocol, parts)
             parts.append(pickle.TUPLE)
         case list():
             parts += [pickle.EMPTY_LIST, pickle.MARK]
             for part in thing:
-                _encode(part, protocol, parts)
+                _add_opcodes(part, protocol, parts)
             parts.append(pickle.APPENDS)
         case dict():
             parts += [pickle.EMPTY_DICT, pickle.MARK]
             for key, value in thing.items():
-                _encode(key, protocol, parts)
-                _encode(value, protocol, parts)
+                _add_opcodes(key, protocol, parts)
+                _add_opcodes(value, protocol, parts)
             parts.append(pickle.SETITEMS)
         case Global():
             if protocol >= 4:
-                _encode(thing.module, protocol, parts)
-                _encode(thing.name, protocol, parts)
+                _add_opcodes(thing.module, protocol, parts)
+                _add_opcodes(thing.name, protocol, parts)
                 parts.append(pickle.STACK_GLOBAL)
             else:
                 parts.append(pickle.GLOBAL + f"{thing.module}\n{thing.name}\n".encode())
         case Call():
-            _encode(thing.function, protocol, parts)
-            _encode(thing.arguments, protocol, parts)
+            _add_opcodes(thing.function, protocol, parts)
+            _add_opcodes(thing.arguments, protocol, parts)
             parts.append(pickle.NEWOBJ if isinstance(thing, New) else pickle.REDUCE)
             if thing.state is not None:
-                _encode(thing.state, protocol, parts)
+                _add_opcodes(thing.state, protocol, parts)
                 parts.append(pickle.BUILD)
         case Persistent():
-            _encode(thing.identity, protocol, parts)
+            _add_opcodes(thing.identity, protocol, parts)
             parts.append(pickle.BINPERSID)
         case _:
             raise TypeError(f"No pickle opcodes for {type(thing).__name__}")
@@ -125,9 +125,9 @@ def archive(data_pickle: bytes, storages: list[bytes] | None = None, root: str =
     return stream.getvalue()
 
 
-def saved(thing: Any, root: str = "archive") -> bytes:
+def torch_save_bytes(thing: Any, root: str = "archive") -> bytes:
     """`torch.save(thing)` for a thing without tensors."""
-    return archive(pickled(thing), root=root)
+    return archive(pickle_bytes(thing), root=root)
 
 
 def safetensors(size: int, step: int) -> bytes:
@@ -142,17 +142,17 @@ def safetensors(size: int, step: int) -> bytes:
 def model_bin(size: int, step: int) -> bytes:
     """A `pytorch_model.bin` with one float32 tensor of about `size` bytes."""
     numbers = max(1, size // 4)
-    return saved_tensor(struct.pack("<f", step) * numbers, numbers, 1)
+    return tensor_save_bytes(struct.pack("<f", step) * numbers, numbers, 1)
 
 
-def saved_tensor(data: bytes, rows: int, columns: int) -> bytes:
+def tensor_save_bytes(data: bytes, rows: int, columns: int) -> bytes:
     """`torch.save` of a float32 tensor of shape (rows, columns)."""
     storage = Persistent(("storage", Global("torch", "FloatStorage"), "0", "cpu", rows * columns))
     hooks = Call(Global("collections", "OrderedDict"), ())
     tensor = Call(
         Global("torch._utils", "_rebuild_tensor_v2"), (storage, 0, (rows, columns), (columns, 1), False, hooks)
     )
-    return archive(pickled(tensor), [data])
+    return archive(pickle_bytes(tensor), [data])
 
 
 class Inert:

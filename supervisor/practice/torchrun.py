@@ -27,7 +27,7 @@ class SignalError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    options, rest = _split(arguments)
+    options, rest = _split_options(arguments)
     count = int(options.get("nproc-per-node", "1"))
     role = options.get("role", "default")
     shown = {int(rank) for rank in options.get("local-ranks-filter", "0").split(",")}
@@ -58,12 +58,14 @@ def main(arguments: list[str]) -> int:
             with (own / "stdout.log").open("wb") as output:
                 ranks.append(spawn(command, place, output=output.fileno()))
             if rank in shown:
-                thread = threading.Thread(target=_follow, args=(own / "stdout.log", f"[{role}{rank}]:", finished))
+                thread = threading.Thread(
+                    target=_follow_output, args=(own / "stdout.log", f"[{role}{rank}]:", finished)
+                )
                 thread.start()
                 followers.append(thread)
-        return _watch(ranks)
+        return _watch_ranks(ranks)
     except SignalError as error:
-        _end(ranks)
+        _end_ranks(ranks)
         print(f"torch.distributed.elastic.multiprocessing.api.SignalException: {error}", file=sys.stderr)
         return 1
     finally:
@@ -72,7 +74,7 @@ def main(arguments: list[str]) -> int:
             thread.join(timeout=2)
 
 
-def _split(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+def _split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     options: dict[str, str] = {}
     for position, word in enumerate(arguments):
         if not word.startswith("--"):
@@ -82,12 +84,12 @@ def _split(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return options, []
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]]) -> int:
+def _watch_ranks(ranks: list[subprocess.Popen[bytes]]) -> int:
     while True:
         codes = [rank.poll() for rank in ranks]
         for number, code in enumerate(codes):
             if code:
-                _end(ranks)
+                _end_ranks(ranks)
                 print(
                     f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: rank {number} exitcode {code}",
                     file=sys.stderr,
@@ -98,7 +100,7 @@ def _watch(ranks: list[subprocess.Popen[bytes]]) -> int:
         time.sleep(0.03)
 
 
-def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+def _end_ranks(ranks: list[subprocess.Popen[bytes]]) -> None:
     """SIGTERM to all, 30 s of patience, then SIGKILL (elastic's PContext.close)."""
     for rank in ranks:
         if rank.poll() is None:
@@ -112,7 +114,7 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
             rank.wait()
 
 
-def _follow(file: Path, prefix: str, finished: threading.Event) -> None:
+def _follow_output(file: Path, prefix: str, finished: threading.Event) -> None:
     partial = b""
     with file.open("rb") as stream:
         while True:

@@ -72,9 +72,9 @@ class Trainer:
         self.say("info", "starting_in", world=world, output_dir=self.part.output_dir)
         self.say("info", "checkpoints", config=f"interval={self.part.interval}")
         self.say("info", "model", config=f"name='{self.part.model}'")
-        devices = gpus.visible()
-        gpus.hold({devices[0]: self.knobs.trainer_memory_bytes} if devices else {})
-        self._resume()
+        devices = gpus.visible_gpus()
+        gpus.hold_memory({devices[0]: self.knobs.trainer_memory_bytes} if devices else {})
+        self._load_checkpoint()
         progress = self.progress
         self.say("info", "from_step", step=progress.step, tokens=progress.total_tokens, samples=progress.total_samples)
         self.say("info", "loop", max_steps=self.part.max_steps or "infinite")
@@ -84,7 +84,7 @@ class Trainer:
             self._loop_from_one()
         if self.part.checkpoints:
             self.say("info", "final")
-            self._save(self.progress.step)
+            self._save_trainer_part(self.progress.step)
             if self.era.layout["weight_checkpoints"]:
                 self.say("info", "final_weights")
                 self._weight_checkpoint(self.progress.step)
@@ -97,9 +97,9 @@ class Trainer:
             step = self.progress.step
             last = self.part.max_steps is not None and step >= self.part.max_steps
             if step > 0:
-                self._broadcast(step)
+                self._broadcast_weights(step)
             if self.part.interval and not first and not last and step % self.part.interval == 0:
-                self._checkpoint(step)
+                self._save_step(step)
             if last:
                 return
             self._train_step(step)
@@ -109,7 +109,7 @@ class Trainer:
     def _loop_from_one(self) -> None:
         start = self.progress.step
         self.say("info", "startup_broadcast", step=start - 1)
-        self._broadcast(start - 1)
+        self._broadcast_weights(start - 1)
         while True:
             step = self.progress.step
             last = self.part.max_steps is not None and step >= self.part.max_steps
@@ -120,9 +120,9 @@ class Trainer:
 
     def _after_step(self, step: int, last: bool) -> None:
         if not (last and self.part.broadcast_kind == "markers"):
-            self._broadcast(step)
+            self._broadcast_weights(step)
         if self.part.interval and not last and step % self.part.interval == 0:
-            self._checkpoint(step)
+            self._save_step(step)
 
     def _train_step(self, step: int, before_the_line: Callable[[], None] | None = None) -> None:
         self.say("info", "step_begins", step=step)
@@ -179,7 +179,7 @@ class Trainer:
 
     # --- weights and checkpoints --------------------------------------------------------------------------------------
 
-    def _broadcast(self, step: int) -> None:
+    def _broadcast_weights(self, step: int) -> None:
         folder = self.broadcasts / f"step_{step}"
         folder.mkdir(parents=True, exist_ok=True)
         kind = self.part.broadcast_kind
@@ -206,11 +206,11 @@ class Trainer:
         if not keeps:
             shutil.rmtree(self.broadcasts / f"step_{old}", ignore_errors=True)
 
-    def _checkpoint(self, step: int) -> None:
+    def _save_step(self, step: int) -> None:
         self.say("info", "saving", step=step)
         if self.ruined:
             self.state.mark(f"ruined-{step}")
-        self._save(step)
+        self._save_trainer_part(step)
         if self.era.layout["weight_checkpoints"]:
             self.say("info", "saving_weights", step=step)
             self._weight_checkpoint(step)
@@ -222,11 +222,11 @@ class Trainer:
         if self.era.titles:
             (folder / "STABLE").touch()
 
-    def _folder(self, step: int) -> Path:
+    def _checkpoint_folder(self, step: int) -> Path:
         return self.part.checkpoint_dir / "checkpoints" / f"step_{step}" / str(self.era.layout["trainer_dir"])
 
-    def _save(self, step: int) -> None:
-        folder = self._folder(step)
+    def _save_trainer_part(self, step: int) -> None:
+        folder = self._checkpoint_folder(step)
         folder.mkdir(parents=True, exist_ok=True)
         progress = Progress(step, self.progress.total_tokens, self.progress.total_samples)
         torn = self.state.strikes(self.knobs, "checkpoint-torn", step)
@@ -256,9 +256,9 @@ class Trainer:
             die()
         if step not in self.saved_steps:
             self.saved_steps = sorted([*self.saved_steps, step])
-        self._prune()
+        self._prune_checkpoints()
 
-    def _prune(self) -> None:
+    def _prune_checkpoints(self) -> None:
         last, every = self.part.keep_last, self.part.keep_interval
         if last is None and every is None:
             return
@@ -269,7 +269,7 @@ class Trainer:
                 shutil.rmtree(self.part.checkpoint_dir / "checkpoints" / f"step_{step}", ignore_errors=True)
         self.saved_steps = [step for step in self.saved_steps if step in kept]
 
-    def _resume(self) -> None:
+    def _load_checkpoint(self) -> None:
         step = self.part.resume_step
         if self.part.resuming and step is None:
             step = highest_step(self.part.checkpoint_dir / "checkpoints")
@@ -281,18 +281,20 @@ class Trainer:
                 if not model.exists():
                     raise FileNotFoundError(f"[Errno 2] No such file or directory: '{model}'")
         source = self.part.resume_from
-        self.progress = read_progress(source / self.era.layout["trainer_dir"] if source else self._folder(step))
+        self.progress = read_progress(
+            source / self.era.layout["trainer_dir"] if source else self._checkpoint_folder(step)
+        )
         self.saved_steps = [saved_step for saved_step in self.saved_steps if saved_step <= step]
         if self.era.first_step == 1:
             self.progress = Progress(self.progress.step + 1, self.progress.total_tokens, self.progress.total_samples)
-        self.ruined = self.state.marked(f"ruined-{step}")
+        self.ruined = self.state.is_marked(f"ruined-{step}")
         self.say("info", "resuming", step=step)
 
 
 def follow(knobs: Knobs, state: State, rank: int, ranks: int) -> None:
     """Any rank but 0: holds its GPU's memory, and writes its shard when rank 0 saves."""
-    devices = gpus.visible()
-    gpus.hold({devices[rank]: knobs.trainer_memory_bytes} if rank < len(devices) else {})
+    devices = gpus.visible_gpus()
+    gpus.hold_memory({devices[rank]: knobs.trainer_memory_bytes} if rank < len(devices) else {})
     plan = Plan(knobs.seed, ranks, knobs.checkpoint_bytes, knobs.changing_fraction)
     while not (state.attempt / "finish").exists() and state.folder.exists():
         for request in state.attempt.glob("save-*"):

@@ -45,7 +45,7 @@ class SeedScripts(Given):
         self._next_poll = 0.0
         self._attempt_seen = -1
 
-    def noticed(self, fact: f.Fact) -> None:
+    def notice_fact(self, fact: f.Fact) -> None:
         if isinstance(fact, f.DaemonStarted):
             self._next_poll = self._poll_after()
         if isinstance(fact, f.StepDone) and fact.role == "trainer":
@@ -106,7 +106,7 @@ class Systemd(Given):
         super().__init__()
         self._starts: list[float] = []
 
-    def noticed(self, fact: f.Fact) -> None:
+    def notice_fact(self, fact: f.Fact) -> None:
         if isinstance(fact, f.AttemptStarted):
             self._starts = [*self._starts[1 - self.burst :], self.t]
 
@@ -138,7 +138,7 @@ class Torchrun(Given):
         super().__init__()
         self._failed_at: float | None = None
 
-    def noticed(self, fact: f.Fact) -> None:
+    def notice_fact(self, fact: f.Fact) -> None:
         if isinstance(fact, f.ComponentExited):
             self._failed_at = self.t + self.monitor_s
         if isinstance(fact, f.AttemptStarted):
@@ -196,7 +196,7 @@ class PlainWatcher(Given):
         super().__init__()
         self._gone_t = math.inf
 
-    def noticed(self, fact: f.Fact) -> None:
+    def notice_fact(self, fact: f.Fact) -> None:
         if isinstance(fact, f.AttemptStarted):
             self._gone_t = math.inf
         if isinstance(fact, f.ProcessGone) and fact.key and fact.attempt == self.attempt:

@@ -39,12 +39,12 @@ def run_all(jobs: Sequence[Job], workers: int | None = None) -> list[Account]:
     """The books of each job, in their order."""
     workers = min(len(jobs), workers or os.cpu_count() or 1)
     if workers <= 1:
-        return [_run(job) for job in jobs]
+        return [_run_job(job) for job in jobs]
     with ProcessPoolExecutor(workers) as pool:
-        return list(pool.map(_run, jobs))
+        return list(pool.map(_run_job, jobs))
 
 
-def _run(job: Job) -> Account:
+def _run_job(job: Job) -> Account:
     scenario, hours, seed, name = job
     return simulate(scenario, hours, seed, ALL[name]).account
 

@@ -28,7 +28,7 @@ class EngineEyes:
         self.pod, self.job, self.random, self._tell = job.pod, job, random, tell
         self.clock = job.clock
         self._phase_s = phase_s
-        self._alarm = Alarm(self.clock, self._look, owner)
+        self._alarm = Alarm(self.clock, self._look_at_engine, owner)
         self._shape: tuple[object, ...] = ()
         self._last: list[float] = []
         self._still_since = self.clock.now
@@ -38,7 +38,7 @@ class EngineEyes:
         self._liveness_due: float | None = None
         self._ever_up = job.up
 
-    def changed(self) -> None:
+    def look_soon(self) -> None:
         """Something about the engine may be seen: look on the grid of the real looks."""
         job = self.job
         shape = (job.activity, job.up, job.slow, bool(job.broken), sum(e.health == "ok" for e in job.engines))
@@ -48,24 +48,24 @@ class EngineEyes:
         now = self.clock.now
         self._alarm.not_after(now + LOOK_S - (now - self._phase_s) % LOOK_S)
 
-    def _look(self) -> None:
+    def _look_at_engine(self) -> None:
         job, now = self.job, self.clock.now
         if not job.alive or job is not self.pod.job:
             return
         physics = self.pod.physics
-        failed = self._fails()
-        health = self.random.choice(FAILED) if failed else self._health()
+        failed = self._look_fails()
+        health = self.random.choice(FAILED) if failed else self._health_word()
         its = job.iterations()
         moved = its != self._last or not physics.counters
-        counts = its if health == "ok" and physics.counters and not self._fails() else None
-        running, waiting = self._load() if health == "ok" else (0.0, 0.0)
-        connections: int | None = self._connections()
+        counts = its if health == "ok" and physics.counters and not self._look_fails() else None
+        running, waiting = self._request_counts() if health == "ok" else (0.0, 0.0)
+        connections: int | None = self._count_connections()
         in_flight = physics.pipeline and not self.pod.logs_stand and job.work()[0] > 0
         waits = bool(running or waiting or connections or in_flight)
         if not physics.sockets or failed:
             connections = None
-        canary = self._canary(health, moved or not waits, now)
-        liveness = self._liveness(health, now)
+        canary = self._ask_canary(health, moved or not waits, now)
+        liveness = self._ask_liveness(health, now)
         if counts is not None:
             self._last = its
         total = sum(its)
@@ -81,7 +81,7 @@ class EngineEyes:
                 waiting=waiting if counts is not None else None,
                 connections=connections,
                 canary=canary,
-                engines=self._engines(its, running) if per_engine else (),
+                engines=self._engine_counts(its, running) if per_engine else (),
             ),
             "engine",
         )
@@ -100,18 +100,18 @@ class EngineEyes:
             wait_s = LOOK_S
         self._alarm.not_after(now + wait_s)
 
-    def _fails(self) -> bool:
+    def _look_fails(self) -> bool:
         """Does this look come to nothing, for no reason of the engine's?"""
         return self.pod.physics.flaky > 0 and self.random.random() < self.pod.physics.flaky
 
-    def _health(self) -> str:
+    def _health_word(self) -> str:
         if not self.job.up:
             return "refused"
         if self.pod.http_slow and self.random.random() < SLOW_ANSWERS:
             return "timeout"
         return "timeout" if self.random.random() < MISSES else "ok"
 
-    def _load(self) -> tuple[float, float]:
+    def _request_counts(self) -> tuple[float, float]:
         job = self.job
         match job.activity:
             case "working":
@@ -124,14 +124,14 @@ class EngineEyes:
         stray = sum(1 for e in job.engines if e.health == "stuck") / len(job.engines)
         return (float(round(INFLIGHT * stray)) if job.shows_running else 0.0), 0.0
 
-    def _connections(self) -> int:
+    def _count_connections(self) -> int:
         job = self.job
         if job.activity in ("working", "paused", "stuck") or (job.up and self.pod.physics.keepalive):
             return INFLIGHT
         broken = sum(1 for e in job.engines if e.health == "stuck") / len(job.engines)
         return round(INFLIGHT * broken) if job.up else 0
 
-    def _engines(self, its: list[float], running: float) -> tuple[f.EngineCount, ...]:
+    def _engine_counts(self, its: list[float], running: float) -> tuple[f.EngineCount, ...]:
         share = running / len(its)
         return tuple(
             f.EngineCount(k, round(count, 1), share if self.job.engines[k].health != "gone" else 0.0, 0.0)
@@ -139,30 +139,30 @@ class EngineEyes:
             if self.job.engines[k].health != "gone"
         )
 
-    def _answers(self) -> bool:
+    def _all_answer(self) -> bool:
         """Would a request through all engines come back soon?"""
         return self.job.up and not self.pod.http_slow and "inference" not in self.job.broken
 
-    def _liveness(self, health: str, now: float) -> str:
+    def _ask_liveness(self, health: str, now: float) -> str:
         if not self.pod.physics.liveness:
             return "absent"
         word = "unknown"
         if self._liveness_due is not None and now >= self._liveness_due:
-            word, self._liveness_due = ("ok" if self._answers() and not self._fails() else "timeout"), None
+            word, self._liveness_due = ("ok" if self._all_answer() and not self._look_fails() else "timeout"), None
         if self._liveness_due is None and health == "ok" and now - self._liveness_at >= LIVENESS_EVERY_S:
             self._liveness_at = now
-            self._liveness_due = now if self._answers() else now + LIVENESS_TIMEOUT_S
-            if self._answers():
-                word, self._liveness_due = ("timeout" if self._fails() else "ok"), None
+            self._liveness_due = now if self._all_answer() else now + LIVENESS_TIMEOUT_S
+            if self._all_answer():
+                word, self._liveness_due = ("timeout" if self._look_fails() else "ok"), None
         return word
 
-    def _canary(self, health: str, moved: bool, now: float) -> str:
+    def _ask_canary(self, health: str, moved: bool, now: float) -> str:
         if moved or health == "refused":
             self._still_since = now
         word = ""
         if self._canary_due is not None and now >= self._canary_due:
             # It waits for so long that only what would fail twice in a row makes it fail.
-            failed = self._fails() and self._fails()
+            failed = self._look_fails() and self._look_fails()
             word, self._canary_due = ("ok" if self._one_answers() and not failed else "timeout"), None
         elif (
             self._canary_due is None

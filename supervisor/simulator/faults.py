@@ -59,14 +59,14 @@ def _kind(
     return add
 
 
-def _job(world: World) -> Job:
+def _living_job(world: World) -> Job:
     job = world.pod.job if world.pod is not None and not world.pod.paused else None
     if job is None or not job.alive or job.exit is not None or job.ending:
         raise NotNowError("no job is alive")
     return job
 
 
-def _later(world: World, kind: str) -> Callable[[], None]:
+def _call_that_strikes(world: World, kind: str) -> Callable[[], None]:
     """What is called when a fault that waits for its moment strikes."""
 
     def strikes() -> None:
@@ -93,7 +93,7 @@ def _for_a_while(world: World, kind: str, p: Values, undo: Callable[[], None]) -
     says=(False, "does its log name the error first?"),
 )
 def _engine_exit_0(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("engine-exit-0")
     if p["says"]:
         text = "EngineCore encountered a fatal error."
@@ -103,7 +103,7 @@ def _engine_exit_0(world: World, p: Values) -> None:
 
 @_kind("engine-crash", "restart", "vLLM ends with an error, and the launcher ends the job", code=(1, "exit code"))
 def _engine_crash(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("engine-crash")
     job.crash("inference", int(p["code"]), "engine-dead", "Engine core proc EngineCore_DP0 died unexpectedly")
 
@@ -116,7 +116,7 @@ def _engine_crash(world: World, p: Values) -> None:
     shows_running=(True, "does its own count of running requests stay up?"),
 )
 def _engine_hang(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("engine-hang")
     job.shows_running = bool(p["shows_running"])
     job.jam("inference")
@@ -134,7 +134,7 @@ def _says_stalled(world: World, job: Job) -> None:
 
 
 def _one_engine(world: World, p: Values) -> tuple[Job, int]:
-    job, number = _job(world), int(p["engine"])
+    job, number = _living_job(world), int(p["engine"])
     if not 0 <= number < len(job.engines):
         raise ConfigError(
             f"There is no engine {number}: this pod has {len(job.engines)}, counted from 0. "
@@ -167,7 +167,7 @@ def _engine_one_hangs(world: World, p: Values) -> None:
     speed=(0.15, "part of its tokens that it still makes"),
 )
 def _engine_overload(world: World, p: Values) -> None:
-    job, pod = _job(world), world.here()
+    job, pod = _living_job(world), world.here()
 
     def over() -> None:
         pod.http_slow = False
@@ -181,21 +181,21 @@ def _engine_overload(world: World, p: Values) -> None:
 
 @_kind("trainer-crash", "restart", "the trainer ends with a CUDA error; the launcher notices")
 def _trainer_crash(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("trainer-crash")
     job.crash("trainer", 1, "fatal-error", "Fatal error in train: CUDA error: an illegal memory access was encountered")
 
 
 @_kind("orchestrator-crash", "restart", "the orchestrator ends with an error")
 def _orchestrator_crash(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("orchestrator-crash")
     job.crash("orchestrator", 1, "fatal-error", "Fatal error in orchestrate")
 
 
 @_kind("job-killed", "restart", "a person kills the whole job")
 def _launcher_killed(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("job-killed")
     job.die(9)
 
@@ -207,7 +207,7 @@ def _launcher_killed(world: World, p: Values) -> None:
     watchdog_s=(3600.0, "NCCL's own time-out after which it crashes, 0: never"),
 )
 def _nccl_hang(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("nccl-hang")
     job.jam("trainer")
     watchdog_s = float(p["watchdog_s"])
@@ -223,7 +223,7 @@ def _nccl_hang(world: World, p: Values) -> None:
     silent=(False, "does its pipeline line stop as well?"),
 )
 def _orchestrator_wedge(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("orchestrator-wedge")
     job.silent = bool(p["silent"])
     job.jam("orchestrator")
@@ -231,12 +231,12 @@ def _orchestrator_wedge(world: World, p: Values) -> None:
 
 @_kind("resume-deadlock", "restart", "the next resume never gets to its first step")
 def _resume_deadlock(world: World, p: Values) -> None:
-    world.jam_next_resume(_later(world, "resume-deadlock"))
+    world.jam_next_resume(_call_that_strikes(world, "resume-deadlock"))
 
 
 @_kind("env-death", "restart", "the environment server is gone; rollouts never finish")
 def _env_death(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("env-death")
     job.vanish("env")
 
@@ -248,7 +248,7 @@ def _env_death(world: World, p: Values) -> None:
     role=("any", "trainer, orchestrator, inference, env, or any of the first three"),
 )
 def _host_oom(world: World, p: Values) -> None:
-    job, pod, role = _job(world), world.here(), str(p["role"])
+    job, pod, role = _living_job(world), world.here(), str(p["role"])
     if role == "any":
         role = world.fault_random.choice(("trainer", "orchestrator", "inference"))
     if role not in ("trainer", "orchestrator", "inference", "env"):
@@ -261,7 +261,7 @@ def _host_oom(world: World, p: Values) -> None:
     if role in ("inference", "env"):
         job.vanish(role)  # type: ignore[arg-type]  # vLLM's server ends with 0 when its core was killed
     else:
-        job.killed(role, 9)  # type: ignore[arg-type]
+        job.kill_role(role, 9)  # type: ignore[arg-type]
 
 
 @_kind(
@@ -324,7 +324,7 @@ def _disk_full(world: World, p: Values) -> None:
 
 @_kind("torn-checkpoint", "restart", "the trainer is killed in the middle of its next save")
 def _torn_checkpoint(world: World, p: Values) -> None:
-    world.here().tear_next_save = _later(world, "torn-checkpoint")
+    world.here().tear_next_save = _call_that_strikes(world, "torn-checkpoint")
 
 
 @_kind(
@@ -334,20 +334,20 @@ def _torn_checkpoint(world: World, p: Values) -> None:
     after=(2, "steps from it to the crash"),
 )
 def _poison_step(world: World, p: Values) -> None:
-    job, pod = _job(world), world.here()
+    job, pod = _living_job(world), world.here()
     whole = [step for step, folder in pod.folders.items() if folder.state == "complete"]
     newest = max(whole, default=None)
     if newest is None or newest > job.step:
         raise NotNowError("no checkpoint that could be poisoned")
     at = max(job.step + 1, newest + int(p["after"]))
     pod.poison(newest, at)
-    world.poison_told = _later(world, "poison-step")
+    world.poison_told = _call_that_strikes(world, "poison-step")
     job.poison = at
 
 
 @_kind("weights-lost", "nothing", "the weights become NaN, and with them each later checkpoint")
 def _weights_lost(world: World, p: Values) -> None:
-    job = _job(world)
+    job = _living_job(world)
     world.struck("weights-lost")
     job.ruined = True
 
@@ -428,14 +428,14 @@ def _daemon_kill(world: World, p: Values) -> None:
 
 @_kind("long-evaluation", "nothing", "the next step waits for it", seconds=(2400.0, "how long"))
 def _long_evaluation(world: World, p: Values) -> None:
-    _job(world)
+    _living_job(world)
     world.struck("long-evaluation")
     world.here().next_eval_s = float(p["seconds"])
 
 
 @_kind("big-save", "nothing", "the next checkpoint is written slowly", seconds=(600.0, "how long"))
 def _big_save(world: World, p: Values) -> None:
-    _job(world)
+    _living_job(world)
     world.struck("big-save")
     world.here().next_save_s = float(p["seconds"])
 
@@ -448,7 +448,7 @@ def _big_save(world: World, p: Values) -> None:
     factor=(4.0, "by up to this factor"),
 )
 def _heavy_steps(world: World, p: Values) -> None:
-    _job(world)
+    _living_job(world)
     world.struck("slow-steps")
     factors = [1.0 + world.fault_random.random() * (float(p["factor"]) - 1.0) for _ in range(int(p["steps"]))]
     world.here().heavy_steps = factors
@@ -492,7 +492,7 @@ def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value <= 1
 
 
-def drawn(parameters: Values, defaults: Mapping[str, Parameter], random: Any) -> dict[str, Any]:
+def draw_parameters(parameters: Values, defaults: Mapping[str, Parameter], random: Any) -> dict[str, Any]:
     """Parameters with ranges and chances drawn."""
     found: dict[str, Any] = {}
     for name, value in parameters.items():

@@ -85,7 +85,7 @@ class Given:
         """Asked before each restart: does the original stop trying now?"""
         return False
 
-    def noticed(self, fact: f.Fact) -> None:
+    def notice_fact(self, fact: f.Fact) -> None:
         """Any fact, before it is acted upon."""
 
     def told(self, t: float, fault: str) -> None:
@@ -96,23 +96,23 @@ class Given:
     def see(self, observation: f.Observation) -> tuple[Sequence[a.Action], float]:
         """As ``Policy.see``."""
         self.t, self.wall = observation.t, observation.wall
-        self.noticed(observation.fact)
-        acts = self._learn(observation.fact)
-        acts += self._advance()
-        acts += self._housekeeping()
-        return acts, self._deadline()
+        self.notice_fact(observation.fact)
+        acts = self._learn_fact(observation.fact)
+        acts += self._act_in_stage()
+        acts += self._keep_house()
+        return acts, self._next_deadline()
 
     # ------------------------------------------------------------ facts
 
-    def _learn(self, fact: f.Fact) -> list[a.Action]:
+    def _learn_fact(self, fact: f.Fact) -> list[a.Action]:
         match fact:
             case f.DaemonStarted():
-                return self._booted(fact)
+                return self._learn_boot(fact)
             case f.Command(verb="shutdown" | "stop"):
                 return self._told_to_stop()
             case f.Command(verb="start" | "restart") if self.stage in ("idle", "over"):
                 self.wanted = True
-                return self._survey()
+                return self._begin_survey()
             case f.LocalSteps():
                 if not fact.reason:
                     self._local = {s.step: s for s in fact.steps}
@@ -127,16 +127,16 @@ class Given:
             case f.StartFailed() if fact.attempt == self.attempt and self.stage == "starting":
                 self.stage, self.wait_until = "waiting", self.t + RETRY_S
                 if fact.unfit or fact.permanent:
-                    return self._exit(EXIT_UNFIT, fact.reason)
+                    return self._exit_with(EXIT_UNFIT, fact.reason)
             case f.StepDone(role="trainer" | "job") if self.stage == "live":
                 self.step, self.step_t = fact.step, self.t
                 self._bad.discard(fact.step)
             case f.ComponentExited() if fact.attempt == self.attempt:
                 self.ended = fact
             case f.AttemptStopped() if fact.attempt == self.attempt and self.stage == "stopping":
-                return self._stopped(fact)
+                return self._after_stop(fact)
             case f.Restored() if self.stage == "restoring":
-                return self._start(fact.step)
+                return self._start_at(fact.step)
             case f.RestoreFailed() if self.stage == "restoring":
                 self._damaged |= {fact.step} if fact.damaged else set()
                 self.stage, self.wait_until = "waiting", self.t + (0.0 if fact.damaged else RETRY_S)
@@ -175,7 +175,7 @@ class Given:
             case f.EffectCrashed():
                 self._publishing, self._pruning, self._pruning_store = None, False, False
 
-    def _booted(self, fact: f.DaemonStarted) -> list[a.Action]:
+    def _learn_boot(self, fact: f.DaemonStarted) -> list[a.Action]:
         self.settings, self.wanted = fact.settings, True
         self._publishing, self._pruning, self._pruning_store = None, False, False
         if fact.adopted is not None and fact.adopted == self.attempt and self.stage in ("live", "starting"):
@@ -183,50 +183,50 @@ class Given:
             return [a.Survey()]
         if fact.adopted is not None:
             self.attempt = max(self.attempt, fact.adopted)
-            return self._stop("The daemon before left it while it was stopping it.")
-        return self._survey()
+            return self._stop_job("The daemon before left it while it was stopping it.")
+        return self._begin_survey()
 
     def _told_to_stop(self) -> list[a.Action]:
         self.wanted = False
         if self.stage == "stopping":
             return []
         if self.stage in ("live", "starting"):
-            return self._stop("The daemon is told to end.")
+            return self._stop_job("The daemon is told to end.")
         self.stage, self.wait_until = "leaving", self.t + LEAVE_S
         self._settled = self._listed = True
         return []
 
-    def _stopped(self, fact: f.AttemptStopped) -> list[a.Action]:
-        if not self.wanted or self._finished():
+    def _after_stop(self, fact: f.AttemptStopped) -> list[a.Action]:
+        if not self.wanted or self._is_finished():
             self.stage, self.wait_until = "leaving", self.t + LEAVE_S
             self._ask_anew()  # a step that was completed just now is published first
             return [a.Survey()]
         if self._leaves_pod or fact.survivors or fact.gpu_free is False:
             # Given for free as well: a start beside them fails for the same reason for ever.
-            return self._exit(EXIT_UNFIT, "The pod has to be replaced.")
+            return self._exit_with(EXIT_UNFIT, "The pod has to be replaced.")
         self.stage, self.wait_until = "waiting", self.t + self.restart_delay_s
         return []
 
     # ------------------------------------------------------------ what follows
 
-    def _advance(self) -> list[a.Action]:
+    def _act_in_stage(self) -> list[a.Action]:
         if self.stage == "live":
-            if self._finished():
-                return self._stop("The job finished.")
+            if self._is_finished():
+                return self._stop_job("The job finished.")
             reason = self.failed()
             if reason and self.gives_up():
-                return self._exit(EXIT_PERSON, f"{self.name} does not try again: {reason}")
-            return self._stop(reason) if reason else []
+                return self._exit_with(EXIT_PERSON, f"{self.name} does not try again: {reason}")
+            return self._stop_job(reason) if reason else []
         if self.stage == "surveying" and self._settled and self._listed:
-            return self._choose()
+            return self._choose_step()
         if self.stage in ("waiting", "surveying") and self.t >= self.wait_until:
-            return self._survey()
+            return self._begin_survey()
         known = self._settled and self._listed
         if self.stage == "leaving" and (self.t >= self.wait_until or (known and self._nothing_to_publish())):
-            return self._exit(EXIT_OK, "Nothing is left to do.")
+            return self._exit_with(EXIT_OK, "Nothing is left to do.")
         return []
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         ended, last = self.ended, self.settings.max_steps
         return (
             ended is not None
@@ -241,7 +241,7 @@ class Given:
         if highest > self._best:
             self._best, self._barren = highest, 0
 
-    def _survey(self) -> list[a.Action]:
+    def _begin_survey(self) -> list[a.Action]:
         self.stage, self.wait_until = "surveying", self.t + LOOK_AGAIN_S
         self._ask_anew()
         return [a.Survey()]
@@ -268,9 +268,9 @@ class Given:
         """What runs here is stopped, and the run goes on elsewhere."""
         self._leaves_pod = True
 
-    def _choose(self) -> list[a.Action]:
+    def _choose_step(self) -> list[a.Action]:
         if self._barren > HELPED_AFTER and self._lost_gpu:
-            return self._exit(EXIT_UNFIT, f"A person sends the run elsewhere: {self._lost_gpu}.")
+            return self._exit_with(EXIT_UNFIT, f"A person sends the run elsewhere: {self._lost_gpu}.")
         good = self.good_steps()
         if (self._skip_newest or self._barren > HELPED_AFTER) and len(good) > 1:
             self._bad.add(good[-1])
@@ -283,25 +283,25 @@ class Given:
             self._ask_anew()  # asked again when ``wait_until`` passed: never a silent fresh start
             return []
         if not good:
-            return self._start(None)
+            return self._start_at(None)
         if good[-1] in here:
-            return self._start(good[-1])
+            return self._start_at(good[-1])
         self.stage = "restoring"
         return [a.Restore(good[-1])]
 
-    def _start(self, step: int | None) -> list[a.Action]:
+    def _start_at(self, step: int | None) -> list[a.Action]:
         self.attempt += 1
         self._barren += 1
         self.stage, self.resume_step, self.started = "starting", step, self.t
         self.step, self.step_t, self.ended = None, None, None
         return [a.Start(self.attempt, step, None, fresh=step is None)]
 
-    def _stop(self, reason: str) -> list[a.Action]:
+    def _stop_job(self, reason: str) -> list[a.Action]:
         self.stage = "stopping"
         verdict = a.Say("error", "verdict", reason)
         return [verdict, a.Stop(self.attempt, reason, self.settings.stop_budget_s)]
 
-    def _exit(self, code: int, reason: str) -> list[a.Action]:
+    def _exit_with(self, code: int, reason: str) -> list[a.Action]:
         self.stage = "over"
         return [a.Exit(code, reason)]
 
@@ -316,7 +316,7 @@ class Given:
     def _nothing_to_publish(self) -> bool:
         return self._publishing is None and self._newest_unpublished() is None
 
-    def _housekeeping(self) -> list[a.Action]:
+    def _keep_house(self) -> list[a.Action]:
         if self.stage == "over":
             return []
         acts: list[a.Action] = []
@@ -325,7 +325,7 @@ class Given:
             self._publishing = step
             acts.append(a.Publish(step, back=self._latest in self._bad_stored))
         if not self._pruning and self._too_full():
-            acts += self._prune()
+            acts += self._prune_oldest()
         stored = sorted(self._good_there())
         victims = [s for s in stored[: -max(2, self.settings.keep_last)] if s not in (self._latest, self.resume_step)]
         if victims and self._publishing is None and not self._pruning_store:
@@ -340,7 +340,7 @@ class Given:
         used = 1 - disk.free_bytes / disk.total_bytes
         return used > self.settings.prune_above or disk.free_bytes < self.settings.stop_below_bytes
 
-    def _prune(self) -> list[a.Action]:
+    def _prune_oldest(self) -> list[a.Action]:
         local, stored = self._local or {}, self._good_there()
         newest_stored, good = max(stored, default=-1), sorted(s for s, w in local.items() if w.state == "complete")
         critical = self._disk is not None and (self._disk.free_bytes or 0) < self.settings.stop_below_bytes
@@ -363,7 +363,7 @@ class Given:
 
     # ------------------------------------------------------------ time
 
-    def _deadline(self) -> float:
+    def _next_deadline(self) -> float:
         wake = FOREVER
         if self.stage == "live":
             wake = self.look_at()

@@ -52,93 +52,95 @@ class Hands(Owner):
                 (getattr(action, n) for n in ("attempt", "step", "engine", "below") if hasattr(action, n)), None
             )
             fact = f.Suppressed(type(action).__name__, number, OBSERVING)
-            self.clock.after(0.01, lambda: self._tell(fact), self)
+            self.clock.after(0.01, lambda: self._tell_fact(fact), self)
             return
         match action:
             case a.Say():
-                self.world.said(action)
+                self.world.keep_sentence(action)
             case a.Exit():
                 self.world.daemon_exits(action.code, action.reason)
             case a.Survey():
-                self._queue("scan", self._scan)
+                self._queue_work("scan", self._scan_disk)
                 self.catalogue()
             case a.Start():
-                self._queue("job", lambda done: self._start(action, done))
+                self._queue_work("job", lambda done: self._start_job(action, done))
             case a.Stop():
                 self.world.policy_stops(action.reason)
-                self._queue("job", lambda done: self._stop(action, done))
+                self._queue_work("job", lambda done: self._stop_job(action, done))
             case a.CollectEvidence():
-                self._queue("job", lambda done: self._in(self._between(0.5, 2.0), done))
+                self._queue_work("job", lambda done: self._call_in(self._draw_between(0.5, 2.0), done))
             case a.Publish():
-                self._queue("publish", lambda done: self._publish(action, done))
+                self._queue_work("publish", lambda done: self._publish_step(action, done))
             case a.Restore():
-                self._queue("restore", lambda done: self._restore(action, done))
+                self._queue_work("restore", lambda done: self._restore_step(action, done))
             case a.PruneLocal():
-                self._queue("prune", lambda done: self._prune_local(action.step, done))
+                self._queue_work("prune", lambda done: self._prune_local(action.step, done))
             case a.PruneStale():
-                self._queue("prune", self._prune_stale)
+                self._queue_work("prune", self._prune_stale)
             case a.PruneStore():
-                self._queue("prune-store", lambda done: self._prune_store(action.step, done))
+                self._queue_work("prune-store", lambda done: self._prune_store(action.step, done))
             case a.KeepRecords():
-                self._queue("records", lambda done: self._keep(action, done))
+                self._queue_work("records", lambda done: self._keep_records(action, done))
             case a.KeepLineage():
-                self._queue("publish", lambda done: self._then(1.0, f.LineageKept(len(action.happened)), done))
+                self._queue_work(
+                    "publish", lambda done: self._tell_after(1.0, f.LineageKept(len(action.happened)), done)
+                )
             case a.KeepHolds():
-                self._queue("pin", lambda done: self._keep_holds(action, done))
+                self._queue_work("pin", lambda done: self._keep_holds(action, done))
             case a.RunHook():
-                self._queue("hook", lambda done: self._then(1.0, f.HookDone(action.hook), done))
+                self._queue_work("hook", lambda done: self._tell_after(1.0, f.HookDone(action.hook), done))
             case a.Setup():
-                self._queue("setup", lambda done: self._then(60.0, f.SetupDone(), done))
+                self._queue_work("setup", lambda done: self._tell_after(60.0, f.SetupDone(), done))
             case _:
                 raise NotImplementedError(f"the virtual pod has no hands for {type(action).__name__}: {action}")
 
-    def _queue(self, lane: str, work: Work) -> None:
+    def _queue_work(self, lane: str, work: Work) -> None:
         waiting = self._lanes.setdefault(lane, [])
         waiting.append(work)
         if len(waiting) == 1:
-            self._next(lane)
+            self._begin_next(lane)
 
-    def _next(self, lane: str) -> None:
+    def _begin_next(self, lane: str) -> None:
         waiting = self._lanes[lane]
         if waiting:
-            waiting[0](lambda: self._done(lane))
+            waiting[0](lambda: self._end_work(lane))
 
-    def _done(self, lane: str) -> None:
+    def _end_work(self, lane: str) -> None:
         self._lanes[lane].pop(0)
-        self._next(lane)
+        self._begin_next(lane)
 
-    def _between(self, low: float, high: float) -> float:
+    def _draw_between(self, low: float, high: float) -> float:
         return self.random.uniform(low, high)
 
-    def _in(self, seconds: float, call: Callable[[], None]) -> None:
+    def _call_in(self, seconds: float, call: Callable[[], None]) -> None:
         self.clock.after(seconds, call, self)
 
-    def _tell(self, fact: f.Fact) -> None:
+    def _tell_fact(self, fact: f.Fact) -> None:
         self.attendant.see(fact, "effects")
 
-    def _then(self, seconds: float, fact: f.Fact, done: Callable[[], None]) -> None:
+    def _tell_after(self, seconds: float, fact: f.Fact, done: Callable[[], None]) -> None:
         def end() -> None:
             done()
-            self._tell(fact)
+            self._tell_fact(fact)
 
-        self._in(seconds, end)
+        self._call_in(seconds, end)
 
-    def _at_it(self, what: str) -> None:
+    def _set_busy(self, what: str) -> None:
         self.busy_with = what
         self.world.recount()
 
     # ------------------------------------------------------------ looking
 
-    def _scan(self, done: Callable[[], None]) -> None:
-        self._at_it(self.busy_with or "survey")
+    def _scan_disk(self, done: Callable[[], None]) -> None:
+        self._set_busy(self.busy_with or "survey")
 
         def end() -> None:
             if self.busy_with == "survey":
-                self._at_it("")
+                self._set_busy("")
             done()
-            self._tell(local_steps(self.pod, settled=True))
+            self._tell_fact(local_steps(self.pod, settled=True))
 
-        self._in(self._between(0.3, 1.5), end)
+        self._call_in(self._draw_between(0.3, 1.5), end)
 
     def catalogue(self, *, force: bool = False) -> None:
         """List the store, unless that was done a moment ago."""
@@ -146,9 +148,9 @@ class Hands(Owner):
             return
         self._listing = True
         down = self.clock.now < self.pod.store.down_until
-        self._in(self._between(20.0, 60.0) if down else self._between(0.5, 3.0), self._listed)
+        self._call_in(self._draw_between(20.0, 60.0) if down else self._draw_between(0.5, 3.0), self._tell_listing)
 
-    def _listed(self) -> None:
+    def _tell_listing(self) -> None:
         self._listing = False
         store = self.pod.store
         again_s = CATALOGUE_AGAIN_S if store_down(self) else CATALOGUE_S
@@ -157,29 +159,29 @@ class Hands(Owner):
         self._next_listing = self.clock.after(again_s, lambda: self.catalogue(force=True), self)
         if self.clock.now < store.down_until:
             self._catalogue_t = -CATALOGUE_FRESH_S
-            self._tell(f.StoreSteps(reason="the store did not answer: 503 service unavailable."))
+            self._tell_fact(f.StoreSteps(reason="the store did not answer: 503 service unavailable."))
             return
         self._catalogue_t = self.clock.now
         if not self._told_records and (store.learned is not None or store.ledgers):
             self._told_records = True
-            self._tell(f.StoreRecords(store.learned, dict(store.ledgers)))
+            self._tell_fact(f.StoreRecords(store.learned, dict(store.ledgers)))
         steps = tuple(f.StoredStep(step, True, c.size_bytes) for step, c in sorted(store.steps.items()))
-        self._tell(f.StoreSteps(steps, store.latest, held=store.held, holds=store.holds))
+        self._tell_fact(f.StoreSteps(steps, store.latest, held=store.held, holds=store.holds))
 
     # ------------------------------------------------------------ the job
 
-    def _start(self, action: a.Start, done: Callable[[], None]) -> None:
-        self._at_it("start")
+    def _start_job(self, action: a.Start, done: Callable[[], None]) -> None:
+        self._set_busy("start")
 
         def end() -> None:
-            self._at_it("")
+            self._set_busy("")
             done()
-            fact = self._launch(action)
-            self._tell(fact)
+            fact = self._launch_job(action)
+            self._tell_fact(fact)
 
-        self._in(self._between(1.0, 4.0), end)
+        self._call_in(self._draw_between(1.0, 4.0), end)
 
-    def _launch(self, action: a.Start) -> f.Fact:
+    def _launch_job(self, action: a.Start) -> f.Fact:
         pod, step = self.pod, action.step
         folder = pod.folders.get(step) if step is not None else None
         if step is not None and (folder is None or folder.state != "complete"):
@@ -194,32 +196,32 @@ class Hands(Owner):
         job = pod.launch(action.attempt, step)
         return f.AttemptStarted(action.attempt, step, job.processes[0].pid, COMMAND)
 
-    def _stop(self, action: a.Stop, done: Callable[[], None]) -> None:
+    def _stop_job(self, action: a.Stop, done: Callable[[], None]) -> None:
         job = self.pod.job
-        self._at_it("stop")
-        seconds = self._between(3.0, 12.0)
+        self._set_busy("stop")
+        seconds = self._draw_between(3.0, 12.0)
         if job is None or job.exit is not None:
-            seconds = self._between(0.5, 2.0)  # only what is left has to be looked for
+            seconds = self._draw_between(0.5, 2.0)  # only what is left has to be looked for
         elif job.hung_for_good:
             seconds += 60.0  # it does not listen: SIGKILL after the era's patience
         seconds = min(seconds, action.budget_s)
 
         def end() -> None:
             self.pod.end_job()
-            self._at_it("")
+            self._set_busy("")
             done()
-            self._tell(f.AttemptStopped(action.attempt, seconds, gpu_free=None if self.pod.nvml_hangs else True))
+            self._tell_fact(f.AttemptStopped(action.attempt, seconds, gpu_free=None if self.pod.nvml_hangs else True))
 
-        self._in(seconds, end)
+        self._call_in(seconds, end)
 
     # ------------------------------------------------------------ checkpoints
 
-    def _publish(self, action: a.Publish, done: Callable[[], None]) -> None:
+    def _publish_step(self, action: a.Publish, done: Callable[[], None]) -> None:
         pod, step, began = self.pod, action.step, self.clock.now
         folder = pod.folders.get(step)
         if folder is None or folder.state != "complete":
             failed = f.PublishFailed(step, f"step {step} is no longer complete.", step_changed=True)
-            self._then(self._between(0.5, 2.0), failed, done)
+            self._tell_after(self._draw_between(0.5, 2.0), failed, done)
             return
         sent = self.attendant.sent_bytes.get((step, folder.changed), 0.0)
         left = max(0.0, folder.checkpoint.size_bytes - sent)
@@ -228,37 +230,39 @@ class Hands(Owner):
             self.attendant.sent_bytes[step, folder.changed] = folder.checkpoint.size_bytes - transfer.left
             if not whole:
                 done()
-                self._tell(f.PublishFailed(step, f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left."))
+                self._tell_fact(
+                    f.PublishFailed(step, f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left.")
+                )
             elif pod.folders.get(step) is not folder:
                 done()
-                self._tell(f.PublishFailed(step, f"step {step} vanished under the transfer.", step_changed=True))
+                self._tell_fact(f.PublishFailed(step, f"step {step} vanished under the transfer.", step_changed=True))
             else:
-                self._in(self._between(2.0, 6.0), confirmed)
+                self._call_in(self._draw_between(2.0, 6.0), confirmed)
 
         def confirmed() -> None:
             done()
             if self.clock.now < pod.store.down_until:
-                self._tell(f.PublishFailed(step, "the manifest could not be written: 503 service unavailable."))
+                self._tell_fact(f.PublishFailed(step, "the manifest could not be written: 503 service unavailable."))
                 return
             pod.store.steps[step] = folder.checkpoint
             pod.store.latest = step
-            self._tell(f.Published(step, folder.checkpoint.size_bytes, self.clock.now - began, int(left)))
+            self._tell_fact(f.Published(step, folder.checkpoint.size_bytes, self.clock.now - began, int(left)))
 
-        transfer = self._transfer(left, moved)
+        transfer = self._begin_transfer(left, moved)
 
-    def _restore(self, action: a.Restore, done: Callable[[], None]) -> None:
+    def _restore_step(self, action: a.Restore, done: Callable[[], None]) -> None:
         pod, step, began = self.pod, action.step, self.clock.now
         stored = pod.store.steps.get(step)
-        self._at_it("restore")
+        self._set_busy("restore")
 
         def failed(reason: str, *, damaged: bool = False) -> None:
-            self._at_it("")
+            self._set_busy("")
             done()
-            self._tell(f.RestoreFailed(step, reason, damaged=damaged))
+            self._tell_fact(f.RestoreFailed(step, reason, damaged=damaged))
 
         if store_down(self) or stored is None:
             reason = "the store did not answer." if stored is not None else f"step {step} is not in the store."
-            self._in(self._between(5.0, 30.0), lambda: failed(reason, damaged=stored is None))
+            self._call_in(self._draw_between(5.0, 30.0), lambda: failed(reason, damaged=stored is None))
             return
         key = (step, -1.0)
         size = stored.size_bytes
@@ -273,16 +277,16 @@ class Hands(Owner):
             elif pod.disk_free() < size and step not in pod.folders:
                 failed("No space left on device.")
             else:
-                self._at_it("")
+                self._set_busy("")
                 done()
                 self.attendant.sent_bytes.pop(key, None)
                 pod.folders[step] = Folder(stored, "complete", self.clock.now, size)
                 pod.watcher.steps_changed()
-                self._tell(f.Restored(step, size, self.clock.now - began))
+                self._tell_fact(f.Restored(step, size, self.clock.now - began))
 
-        transfer = self._transfer(left, moved)
+        transfer = self._begin_transfer(left, moved)
 
-    def _transfer(self, left: float, moved: Callable[[bool], None]) -> Transfer:
+    def _begin_transfer(self, left: float, moved: Callable[[bool], None]) -> Transfer:
         def if_alive(whole: bool) -> None:
             if self.alive:
                 moved(whole)
@@ -296,53 +300,53 @@ class Hands(Owner):
             folder = self.pod.folders.get(step)
             done()
             if folder is not None and folder.state == "writing":
-                self._tell(f.PruneFailed(step, "local", f"step {step} is being written."))
+                self._tell_fact(f.PruneFailed(step, "local", f"step {step} is being written."))
                 return
             freed = int(self.pod.folders.pop(step).written_bytes) if folder is not None else 0
             self.pod.watcher.steps_changed()
-            self._tell(f.Pruned(step, "local", freed))
+            self._tell_fact(f.Pruned(step, "local", freed))
 
-        self._in(self._between(1.0, 6.0), end)
+        self._call_in(self._draw_between(1.0, 6.0), end)
 
     def _prune_stale(self, done: Callable[[], None]) -> None:
         def end() -> None:
             freed, self.pod.aside_bytes = int(self.pod.aside_bytes), 0.0
             self.pod.watcher.disk_changed()
             done()
-            self._tell(f.Pruned(-1, "local", freed))
+            self._tell_fact(f.Pruned(-1, "local", freed))
 
-        self._in(self._between(0.5, 3.0), end)
+        self._call_in(self._draw_between(0.5, 3.0), end)
 
     def _prune_store(self, step: int, done: Callable[[], None]) -> None:
         def end() -> None:
             done()
             if store_down(self):
-                self._tell(f.PruneFailed(step, "store", "the store did not answer: 503 service unavailable."))
+                self._tell_fact(f.PruneFailed(step, "store", "the store did not answer: 503 service unavailable."))
                 return
             gone: Checkpoint | None = self.pod.store.steps.pop(step, None)
-            self._tell(f.Pruned(step, "store", gone.size_bytes if gone else 0))
+            self._tell_fact(f.Pruned(step, "store", gone.size_bytes if gone else 0))
 
-        self._in(self._between(1.0, 4.0), end)
+        self._call_in(self._draw_between(1.0, 4.0), end)
 
-    def _keep(self, action: a.KeepRecords, done: Callable[[], None]) -> None:
+    def _keep_records(self, action: a.KeepRecords, done: Callable[[], None]) -> None:
         def end() -> None:
             done()
             if not store_down(self):
                 self.pod.store.learned = action.learned
                 self.pod.store.ledgers[action.journal] = action.ledger
 
-        self._in(self._between(0.5, 2.0), end)
+        self._call_in(self._draw_between(0.5, 2.0), end)
 
     def _keep_holds(self, action: a.KeepHolds, done: Callable[[], None]) -> None:
         def end() -> None:
             done()
             if store_down(self):
-                self._tell(f.HoldsKept(action.steps, action.holds, "the store did not answer."))
+                self._tell_fact(f.HoldsKept(action.steps, action.holds, "the store did not answer."))
                 return
             self.pod.store.held, self.pod.store.holds = action.steps, action.holds
-            self._tell(f.HoldsKept(action.steps, action.holds))
+            self._tell_fact(f.HoldsKept(action.steps, action.holds))
 
-        self._in(self._between(0.5, 2.0), end)
+        self._call_in(self._draw_between(0.5, 2.0), end)
 
     def close(self) -> None:
         """The daemon ends: transfers stop where they are, and resume there."""

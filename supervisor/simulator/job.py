@@ -120,9 +120,9 @@ class Job(Owner):
         self._drain_until: float | None = None
         self._then: Callable[[], None] = lambda: None
         self._counted_t = self.clock.now
-        self.processes = self._spawn()
+        self.processes = self._make_processes()
 
-    def _spawn(self) -> list[Process]:
+    def _make_processes(self) -> list[Process]:
         ticks = int(self.clock.now * 100)
         titles: list[tuple[Role, str, bool, int | None]] = [
             ("launcher", "PRIME-RL::Launcher", False, None),
@@ -140,31 +140,31 @@ class Job(Owner):
     # ------------------------------------------------------------ questions
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Can the present phase not go on?"""
         return self.exit is not None or self.ending or not self.broken.isdisjoint(NEEDS[self.phase])
 
     def progress(self) -> float:
         """How much of the present phase is done, 0 to 1."""
-        self._advance()
+        self._advance_phase()
         return 1.0 - self._left / self.phase_s if self.phase_s > 0 else 1.0
 
     def work(self) -> tuple[int, int, int]:
         """The orchestrator's own count: rollouts in flight, done, wanted."""
         if self.phase in ("rollouts", "eval"):
             part = self.progress() / (1 - self.pod.physics.straggling) if self.phase == "rollouts" else 0.0
-            done = self._ahead() + (1 - self._ahead()) * min(1.0, part)
+            done = self._part_ahead() + (1 - self._part_ahead()) * min(1.0, part)
             return INFLIGHT, int(BATCH * done), BATCH
         if self.phase == "environment":
             return LAST_ONES, BATCH - LAST_ONES, BATCH
         if self.evaluates_beside:
-            return INFLIGHT, int(BATCH * self._ahead()), BATCH
+            return INFLIGHT, int(BATCH * self._part_ahead()), BATCH
         if self.phase == "training" and self.activity in ("working", "stuck"):
-            return INFLIGHT, int(BATCH * self._ahead() * self.progress()), BATCH
+            return INFLIGHT, int(BATCH * self._part_ahead() * self.progress()), BATCH
         if self.phase in ("load", "resume", ""):
             return 0, 0, BATCH
         waits = self.phase == "weight-update" or self.activity == "stuck"
-        return INFLIGHT if waits else 0, int(BATCH * self._ahead()), BATCH
+        return INFLIGHT if waits else 0, int(BATCH * self._part_ahead()), BATCH
 
     def power(self, role: str) -> float:
         """What a GPU of ``role`` draws, as a part of what it may: a collective that never ends only spins."""
@@ -180,15 +180,15 @@ class Job(Owner):
         return self.eval_until is not None and self.clock.now < self.eval_until and self.phase != "eval"
 
     @staticmethod
-    def _ahead() -> float:
+    def _part_ahead() -> float:
         return 0.3  # of a batch that is generated while the trainer trains on the one before
 
     def iterations(self) -> list[float]:
         """Each engine's counter now."""
-        self._count()
+        self._count_iterations()
         return [engine.iterations for engine in self.engines]
 
-    def living(self, role: Role) -> list[Process]:
+    def living_processes(self, role: Role) -> list[Process]:
         return [p for p in self.processes if p.role == role and p.alive]
 
     # ------------------------------------------------------------ phases
@@ -198,7 +198,7 @@ class Job(Owner):
         load_s = self.pod.draw_around(self.pod.physics.load_s, 0.15)
         self.write(Line("trainer", "phase", "startup", text="Starting RL trainer"))
         self.write(Line("orchestrator", "phase", "startup", text="Waiting for inference pool to be ready"))
-        self._enter("load", load_s * ENGINE_UP_PART, lambda: self._loaded(load_s * (1 - ENGINE_UP_PART)))
+        self._enter_phase("load", load_s * ENGINE_UP_PART, lambda: self._after_load(load_s * (1 - ENGINE_UP_PART)))
         self.clock.after(min(20.0, load_s / 10), self._memory_rises, self)
 
     def _memory_rises(self) -> None:
@@ -208,28 +208,32 @@ class Job(Owner):
     def engines_alive(self) -> list[bool]:
         return [engine.health != "gone" for engine in self.engines]
 
-    def _loaded(self, left_s: float) -> None:
+    def _after_load(self, left_s: float) -> None:
         self.up = True
         where = f"Resuming training from checkpoint step {self.resume_step}"
         text = where if self.resume_step is not None else "Starting training loop"
         self.write(Line("trainer", "phase", "startup", self.resume_step, text=text))
         self.pod.resumes(self)
-        self._enter("resume", left_s, self._next_step)
+        self._enter_phase("resume", left_s, self._next_step)
 
     def _next_step(self) -> None:
         physics = self.pod.physics
         if physics.max_steps and self.step >= physics.max_steps:
-            self._finish()  # it was started although nothing is left to train
+            self._finish_run()  # it was started although nothing is left to train
             return
         self.step_s = self.pod.next_step_s()
-        left = self._evaluate(self.step + 1) if self.eval_until is None else max(0.0, self.eval_until - self.clock.now)
+        left = (
+            self._begin_evaluation(self.step + 1)
+            if self.eval_until is None
+            else max(0.0, self.eval_until - self.clock.now)
+        )
         self.eval_until = None
         if left:
-            self._enter("eval", left, lambda: self._environment(self._rollouts))
+            self._enter_phase("eval", left, lambda: self._await_environment(self._begin_rollouts))
         else:
-            self._rollouts()
+            self._begin_rollouts()
 
-    def _evaluate(self, number: int) -> float:
+    def _begin_evaluation(self, number: int) -> float:
         """Begin what is to be evaluated before step ``number``: for how many seconds, 0.0: nothing."""
         physics = self.pod.physics
         first = physics.eval_first and self.step == 0 and not self.made
@@ -241,42 +245,44 @@ class Job(Owner):
         self.write(Line("orchestrator", "phase", "eval", number, text=f"Running evals for step {number}"))
         return long or self.pod.draw_around(physics.eval_s, 0.3)
 
-    def _environment(self, then: Callable[[], None]) -> None:
+    def _await_environment(self, then: Callable[[], None]) -> None:
         """The last rollouts wait for what their environment does: tests, a sandbox, a judge."""
         if self.pod.physics.env_s:
-            self._enter("environment", self.pod.draw_around(self.pod.physics.env_s, 0.5), then)
+            self._enter_phase("environment", self.pod.draw_around(self.pod.physics.env_s, 0.5), then)
         else:
             then()
 
-    def _rollouts(self) -> None:
+    def _begin_rollouts(self) -> None:
         number = self.step + 1
         self.write(Line("orchestrator", "phase", "rollouts", number, text=f"Starting orchestrator step {number}"))
-        self._enter("rollouts", self.step_s * ROLLOUTS_PART, lambda: self._environment(self._train))
+        self._enter_phase(
+            "rollouts", self.step_s * ROLLOUTS_PART, lambda: self._await_environment(self._begin_training)
+        )
 
     @property
     def _update_s(self) -> float:
         return min(UPDATE_S, self.step_s / 10)
 
-    def _train(self) -> None:
+    def _begin_training(self) -> None:
         number = self.step + 1
         reward = 0.4 + 0.2 * math.tanh(number / 300) + self.pod.physics_random.gauss(0, 0.03)
         self.write(Line("orchestrator", "step", "", number, self.step_s, reward, extra=0.8))
         self.write(Line("trainer", "phase", "training", number, text=f"Starting training step {number}"))
         training_s = max(1.0, self.step_s * (1 - ROLLOUTS_PART) - self._update_s)
         if self.poison is not None and number >= self.poison:
-            self.clock.after(training_s / 2, self._poisoned, self)
-        self._enter("training", training_s, self._trained)
+            self.clock.after(training_s / 2, self._crash_of_poison, self)
+        self._enter_phase("training", training_s, self._after_training)
         if self.pod.physics.overlaps and number != self.pod.physics.max_steps:
-            seconds = self._evaluate(number + 1)
+            seconds = self._begin_evaluation(number + 1)
             self.eval_until = self.clock.now + seconds if seconds else None
             self._refresh()
         self.clock.after(training_s * 1.1, self._refresh, self)
 
-    def _poisoned(self) -> None:
-        self.pod.truth.poisoned()
+    def _crash_of_poison(self) -> None:
+        self.pod.truth.poison_strikes()
         self.crash("trainer", 1, "fatal-error", "Fatal error in train: loss is nan")
 
-    def _trained(self) -> None:
+    def _after_training(self) -> None:
         self.step += 1
         self.made += 1
         loss = 0.05 + abs(self.pod.physics_random.gauss(0, 0.02))
@@ -286,35 +292,35 @@ class Job(Owner):
         last = self.step == self.pod.physics.max_steps
         if self.step % self.pod.physics.interval == 0 or last:
             self.write(Line("trainer", "phase", "checkpoint", self.step, text=f"Saving checkpoint at step {self.step}"))
-            self._enter("checkpoint", self.pod.begin_save(self), self._saved)
+            self._enter_phase("checkpoint", self.pod.begin_save(self), self._after_save)
         else:
-            self._update()
+            self._update_weights()
 
-    def _saved(self) -> None:
+    def _after_save(self) -> None:
         self.pod.end_save(self)
-        self._update()
+        self._update_weights()
 
-    def _update(self) -> None:
+    def _update_weights(self) -> None:
         if self.pod.physics.max_steps and self.step >= self.pod.physics.max_steps:
-            self._finish()
+            self._finish_run()
             return
         self.write(
             Line("orchestrator", "phase", "weight-update", self.step, text=f"Updating policy in-flight to v{self.step}")
         )
-        self._enter("weight-update", self._update_s, self._next_step)
+        self._enter_phase("weight-update", self._update_s, self._next_step)
 
-    def _finish(self) -> None:
+    def _finish_run(self) -> None:
         for role, text in (
             ("orchestrator", "Orchestrator finished."),
             ("trainer", "RL trainer finished!"),
             ("launcher", "RL training finished!"),
         ):
             self.write(Line(role, "finish", text=text))  # type: ignore[arg-type]
-        self.clock.after(5.0, lambda: self._exited(0, None), self)
+        self.clock.after(5.0, lambda: self._exit_with(0, None), self)
         self.phase, self.ending = "weight-update", True
         self._refresh()
 
-    def _enter(self, phase: str, seconds: float, then: Callable[[], None]) -> None:
+    def _enter_phase(self, phase: str, seconds: float, then: Callable[[], None]) -> None:
         self.phase, self.phase_s, self.phase_since = phase, seconds, self.clock.now
         self._left, self._since, self._then = seconds, self.clock.now, then
         self._drain_until = None
@@ -323,7 +329,7 @@ class Job(Owner):
 
     # ------------------------------------------------------------ what moves
 
-    def _advance(self) -> None:
+    def _advance_phase(self) -> None:
         now = self.clock.now
         self._left = max(0.0, self._left - (now - self._since) * self._rate)
         self._since = now
@@ -332,18 +338,18 @@ class Job(Owner):
         """Something that the phase needs has changed: how fast does it go on, and what does the engine do?"""
         if not self.alive:
             return
-        self._advance()
-        self._count()
-        rate = 0.0 if self.blocked else self.slow if "inference" in NEEDS[self.phase] else 1.0
+        self._advance_phase()
+        self._count_iterations()
+        rate = 0.0 if self.is_blocked else self.slow if "inference" in NEEDS[self.phase] else 1.0
         if self._end is not None:
             self._end.cancel()
             self._end = None
         self._rate = rate
         if rate > 0:
             self._end = self.clock.after(self._left / rate, self._phase_over, self)
-        self.activity = self._activity()
+        self.activity = self._present_activity()
         if self._complaint is None and self._cannot_reach():
-            self._complaint = self.clock.after(self.pod.physics_random.uniform(2.0, 10.0), self._complain, self)
+            self._complaint = self.clock.after(self.pod.physics_random.uniform(2.0, 10.0), self._write_complaint, self)
         self.pod.job_changed()
 
     def _cannot_reach(self) -> bool:
@@ -355,19 +361,19 @@ class Job(Owner):
             and any(engine.health == "gone" for engine in self.engines)
         )
 
-    def _complain(self) -> None:
+    def _write_complaint(self) -> None:
         self._complaint = None
         if self._cannot_reach():
             text = "Rollout failed: APIConnectionError: Connection error."
             self.write(Line("orchestrator", "error", "connection-error", text=text))
-            self._complaint = self.clock.after(COMPLAIN_S, self._complain, self)
+            self._complaint = self.clock.after(COMPLAIN_S, self._write_complaint, self)
 
     def _phase_over(self) -> None:
         self._end = None
         self._left = 0.0
         self._then()
 
-    def _activity(self) -> Activity:
+    def _present_activity(self) -> Activity:
         if not self.up or all(engine.health == "gone" for engine in self.engines) or self.exit is not None:
             return "absent"
         if all(engine.health != "ok" for engine in self.engines):
@@ -377,12 +383,12 @@ class Job(Owner):
         if self.evaluates_beside:
             return "working"
         if self.phase == "weight-update":
-            return "paused" if not self.blocked else "idle"
+            return "paused" if not self.is_blocked else "idle"
         if self.phase == "checkpoint":
             return "idle"
         if self.phase == "training":
             return "working" if self.clock.now < self.phase_since + self.phase_s * 1.1 - 1e-6 else "idle"
-        if not self.blocked:
+        if not self.is_blocked:
             return "working"
         # Nobody sends new requests, or all of them wait at a broken engine: those in flight end one by one.
         if self._drain_until is None:
@@ -390,7 +396,7 @@ class Job(Owner):
             self.clock.after(DRAIN_S, self._refresh, self)
         return "working" if self.clock.now < self._drain_until else "idle"
 
-    def _count(self) -> None:
+    def _count_iterations(self) -> None:
         now = self.clock.now
         if self.activity == "working":
             for engine in self.engines:
@@ -402,15 +408,15 @@ class Job(Owner):
 
     def slow_down(self, factor: float) -> None:
         """The engine makes only ``factor`` of its tokens (1.0: all again)."""
-        self._count()
-        self._advance()
+        self._count_iterations()
+        self._advance_phase()
         self.slow = factor
         self._refresh()
 
     def jam(self, role: Role, engine: int | None = None) -> None:
         """A role stops moving and stays there; its processes live on."""
         if role == "inference":
-            self._count()
+            self._count_iterations()
             for number, one in enumerate(self.engines):
                 if engine in (None, number) and one.health == "ok":
                     one.health = "stuck"
@@ -420,10 +426,10 @@ class Job(Owner):
 
     def vanish(self, role: Role, engine: int | None = None) -> None:
         """A role's processes are gone, and the launcher takes no notice."""
-        self._count()
-        for process in self.living(role):
+        self._count_iterations()
+        for process in self.living_processes(role):
             if engine is None or process.engine == engine:
-                self._gone(process)
+                self._lose_process(process)
         if role == "inference":
             for number, one in enumerate(self.engines):
                 if engine in (None, number):
@@ -445,7 +451,7 @@ class Job(Owner):
         self.vanish(role)
         title = role.capitalize()
         self.write(Line("launcher", "error", "component-failed", text=f"{title} failed with exit code {code}"))
-        self.clock.after(self.pod.physics_random.uniform(3.0, 20.0), lambda: self._exited(1, None), self)
+        self.clock.after(self.pod.physics_random.uniform(3.0, 20.0), lambda: self._exit_with(1, None), self)
 
     def slept(self, seconds: float) -> None:
         """The host stood still: nothing moved in that time."""
@@ -459,22 +465,22 @@ class Job(Owner):
 
     def die(self, signal: int) -> None:
         """The whole job is killed at once."""
-        self._exited(None, signal)
+        self._exit_with(None, signal)
 
-    def killed(self, role: Role, signal: int) -> None:
+    def kill_role(self, role: Role, signal: int) -> None:
         """The kernel (or somebody) killed a role: the launcher sees a code other than 0."""
         self.crash(role, -signal, "", "")
 
-    def _gone(self, process: Process) -> None:
+    def _lose_process(self, process: Process) -> None:
         process.alive = False
         self.pod.watcher.process_gone(self, process)
 
-    def _exited(self, code: int | None, signal: int | None) -> None:
-        self._count()
+    def _exit_with(self, code: int | None, signal: int | None) -> None:
+        self._count_iterations()
         self.exit = (code, signal)
         for process in self.processes:
             if process.alive:
-                self._gone(process)
+                self._lose_process(process)
         self.up = False
         self.pod.memory_of("inference", [False] * len(self.engines), after_s=1.5)
         self.pod.memory_of("trainer", None, gone=True, after_s=1.5)
@@ -490,10 +496,10 @@ class Job(Owner):
         self.activity = "absent"
 
     def write(self, line: Line) -> None:
-        if self._shown(line):
+        if self._is_shown(line):
             self.pod.write(line)
 
-    def _shown(self, line: Line) -> bool:
+    def _is_shown(self, line: Line) -> bool:
         """Does the log's level let this line through?"""
         physics = self.pod.physics
         if physics.lines == "debug" or line.what in ("error", "finish"):

@@ -86,20 +86,20 @@ class Account:
         self._open = 0.0
         self.steps_done += 1
 
-    def abandoned(self, t: float) -> None:
+    def abandon_step(self, t: float) -> None:
         """The step under way will not be finished."""
         self.turn(t, self.category)
-        self._move(self._open)
+        self._move_to_waste(self._open)
         self._open = 0.0
 
     def goes_on_from(self, t: float, step: int | None) -> None:
         """The run resumes at ``step`` (None: from the start): what was done above it is lost."""
-        self.abandoned(t)
+        self.abandon_step(t)
         while self._kept and (step is None or self._kept[-1][0] > step):
-            self._move(self._kept.pop()[1])
+            self._move_to_waste(self._kept.pop()[1])
             self.steps_lost += 1
 
-    def _move(self, seconds: float) -> None:
+    def _move_to_waste(self, seconds: float) -> None:
         self.seconds[PRODUCTIVE] -= seconds
         self.seconds[WASTED] += seconds
 
@@ -210,7 +210,7 @@ def score(policy: str, accounts: Sequence[Account]) -> Score:
     )
 
 
-def added(scores: Sequence[Score]) -> Score:
+def add_scores(scores: Sequence[Score]) -> Score:
     """One policy's figures over all these runs of it."""
     kinds = sorted({kind for s in scores for kind in s.needing})
     return Score(

@@ -73,7 +73,7 @@ class Link:
 
     def drop(self, transfer: Transfer) -> None:
         """Nobody waits for it any more."""
-        self._forget(transfer)
+        self._forget_transfer(transfer)
         self.refresh()
 
     def slow_down(self, factor: float) -> None:
@@ -100,11 +100,11 @@ class Link:
                 if transfer.stalled is not None:
                     transfer.stalled.cancel()
                     transfer.stalled = None
-                transfer.event = self.clock.after(transfer.left / each, self._ends(transfer, True), self._owner)
+                transfer.event = self.clock.after(transfer.left / each, self._call_at_end(transfer, True), self._owner)
             elif transfer.stalled is None:
-                transfer.stalled = self.clock.after(STALL_S, self._ends(transfer, False), self._owner)
+                transfer.stalled = self.clock.after(STALL_S, self._call_at_end(transfer, False), self._owner)
 
-    def _ends(self, transfer: Transfer, whole: bool) -> Callable[[], None]:
+    def _call_at_end(self, transfer: Transfer, whole: bool) -> Callable[[], None]:
         def end() -> None:
             if transfer not in self._transfers:
                 return
@@ -115,7 +115,7 @@ class Link:
 
         return end
 
-    def _forget(self, transfer: Transfer) -> None:
+    def _forget_transfer(self, transfer: Transfer) -> None:
         for event in (transfer.event, transfer.stalled):
             if event is not None:
                 event.cancel()

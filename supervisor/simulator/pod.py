@@ -46,7 +46,7 @@ class Truth(Protocol):
 
     def step_done(self, step: int) -> None: ...
     def job_over(self, job: Job) -> None: ...
-    def poisoned(self) -> None: ...
+    def poison_strikes(self) -> None: ...
 
 
 @dataclass
@@ -190,7 +190,7 @@ class Pod(Owner):
     @staticmethod
     def _tear(job: Job, told: Callable[[], None]) -> None:
         told()
-        job.killed("trainer", 9)
+        job.kill_role("trainer", 9)
 
     def end_save(self, job: Job) -> None:
         folder = self.folders[job.step]
@@ -202,7 +202,7 @@ class Pod(Owner):
                 del self.folders[step]
         self.watcher.steps_changed()
 
-    def writing(self) -> Folder | None:
+    def folder_being_written(self) -> Folder | None:
         """The folder that is being written now."""
         return next((folder for folder in self.folders.values() if folder.state == "writing"), None)
 

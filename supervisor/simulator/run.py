@@ -59,9 +59,9 @@ class Outcome:
                 kind: {
                     "count": figures.needing[kind],
                     "detected": len(times),
-                    "median": _rounded(quantile(times, 0.5)),
-                    "p95": _rounded(quantile(times, 0.95)),
-                    "longest": _rounded(quantile(times, 1.0)),
+                    "median": _round_s(quantile(times, 0.5)),
+                    "p95": _round_s(quantile(times, 0.95)),
+                    "longest": _round_s(quantile(times, 1.0)),
                 }
                 for kind, times in figures.detection_s.items()
             },
@@ -81,7 +81,7 @@ class Outcome:
         }
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_s(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
@@ -138,20 +138,20 @@ def simulate(
     planned = plan(scenario, hours, seed) if faults is None else list(faults)
     early = EarlyFailures(scenario, seed) if faults is None else None
     if trace is not None:
-        trace(json.dumps(_head(scenario, hours, seed)))
+        trace(json.dumps(_trace_head(scenario, hours, seed)))
     world = World(
         scenario,
         seed,
         factory,
         planned=planned,
-        trace=_tracer(trace) if trace is not None else None,
+        trace=_trace_writer(trace) if trace is not None else None,
         early=early,
     )
     world.run_until(hours * HOUR)
     return Outcome(world.policy.name, scenario.name, hours, seed, world)
 
 
-def _head(scenario: Scenario, hours: float, seed: int) -> dict[str, Any]:
+def _trace_head(scenario: Scenario, hours: float, seed: int) -> dict[str, Any]:
     return {
         "format": "rl-supervisor-trace",
         "version": 1,
@@ -162,7 +162,7 @@ def _head(scenario: Scenario, hours: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _tracer(trace: Callable[[str], None]) -> Callable[[f.Observation], None]:
+def _trace_writer(trace: Callable[[str], None]) -> Callable[[f.Observation], None]:
     def write(seen: f.Observation) -> None:
         line = {"t": seen.t, "wall": seen.wall, "source": seen.source, "fact": encode(seen.fact)}
         trace(json.dumps(line, separators=(",", ":")))

@@ -81,7 +81,7 @@ class Scenario:
     settings: Settings
 
 
-def _own(file: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _own_table(file: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """What a scenario has of its own."""
     number = name.removeprefix(WORLD)
     if name.startswith(WORLD) and number.isascii() and number.isdigit() and 0 < len(number) < 7 and int(number):
@@ -94,13 +94,13 @@ def _own(file: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 @cache
-def _file() -> dict[str, Any]:
+def _read_mix() -> dict[str, Any]:
     return tomllib.loads(FILE.read_text())
 
 
 def scenario_names() -> list[str]:
     """Names that ``load_scenario`` knows; besides, each healthy world has its number."""
-    return [*sorted(_file()["scenario"]), f"{WORLD}1, {WORLD}2, ..."]
+    return [*sorted(_read_mix()["scenario"]), f"{WORLD}1, {WORLD}2, ..."]
 
 
 def load_scenario(name: str = "default", sets: Sequence[str] = ()) -> Scenario:
@@ -109,8 +109,8 @@ def load_scenario(name: str = "default", sets: Sequence[str] = ()) -> Scenario:
     Keys: a field of ``Physics``, ``rate.KIND`` (per 1000 h), or ``settings.FIELD`` of the core's settings. Raises
     ConfigError with what is known instead.
     """
-    file = _file()
-    own = _own(file, name)
+    file = _read_mix()
+    own = _own_table(file, name)
     rates = {
         kind: Rate(kind, float(entry["per_1000_h"]), str(entry["source"]), entry.get("with", {}))
         for kind, entry in file["rate"].items()
@@ -123,12 +123,12 @@ def load_scenario(name: str = "default", sets: Sequence[str] = ()) -> Scenario:
     physics = Physics(**{**file["physics"], **own.get("physics", {})})
     settings = Settings(run_id="simulated", first_step_at=1, stop_below_bytes=2 * GIB, keep_last=3)
     for text in sets:
-        physics, rates, settings = _set(text, physics, rates, settings)
+        physics, rates, settings = _apply_setting(text, physics, rates, settings)
     last = physics.max_steps or 10**9
     return Scenario(name, physics, tuple(rates.values()), replace(settings, max_steps=last))
 
 
-def _set(
+def _apply_setting(
     text: str, physics: Physics, rates: dict[str, Rate], settings: Settings
 ) -> tuple[Physics, dict[str, Rate], Settings]:
     key, equals, value = text.partition("=")
@@ -139,15 +139,19 @@ def _set(
         kind = key.removeprefix("rate.")
         if kind not in rates:
             raise ConfigError(f"There is no fault {kind!r} in the mix; known are {', '.join(sorted(rates))}.")
-        return physics, {**rates, kind: replace(rates[kind], per_1000_h=_number(key, value, at_least=0.0))}, settings
+        return (
+            physics,
+            {**rates, kind: replace(rates[kind], per_1000_h=_parse_number(key, value, at_least=0.0))},
+            settings,
+        )
     if key == "settings.inference":
         raise ConfigError(f"The virtual pod has no inference server of its own, so {key} stays as it is.")
     if key.startswith("settings."):
-        return physics, rates, _with(settings, key.removeprefix("settings."), value, "settings.")
-    return _with(physics, key, value, ""), rates, settings
+        return physics, rates, _with_field(settings, key.removeprefix("settings."), value, "settings.")
+    return _with_field(physics, key, value, ""), rates, settings
 
 
-def _with(thing: Any, name: str, value: str, prefix: str) -> Any:
+def _with_field(thing: Any, name: str, value: str, prefix: str) -> Any:
     known = {f.name for f in fields(thing)}
     if name not in known:
         others = "" if prefix else "; besides, rate.KIND and settings.FIELD"
@@ -160,20 +164,20 @@ def _with(thing: Any, name: str, value: str, prefix: str) -> Any:
             raise ConfigError(f"{prefix}{name} is true or false, not {value!r}.")
         return replace(thing, **{name: value == "true"})
     if hint in (int, float, int | None):
-        number = _number(prefix + name, value, at_least=0.0)
+        number = _parse_number(prefix + name, value, at_least=0.0)
         if hint is not float and number != int(number):
             raise ConfigError(f"{prefix}{name} is a whole number, not {value!r}.")
         changed = replace(thing, **{name: number if hint is float else int(number)})
         if isinstance(changed, Physics):
-            _possible(changed)
+            _check_possible(changed)
         return changed
     changed = replace(thing, **{name: value})
     if isinstance(changed, Physics):
-        _possible(changed)
+        _check_possible(changed)
     return changed
 
 
-def _possible(physics: Physics) -> None:
+def _check_possible(physics: Physics) -> None:
     if physics.lines not in LINES:
         raise ConfigError(f"lines is one of {', '.join(LINES)}, not {physics.lines!r}.")
     for name in ("step_s", "interval", "checkpoint_gb", "load_s", "link_gbit", "disk_gb", "engines", "trainer_gpus"):
@@ -183,7 +187,7 @@ def _possible(physics: Physics) -> None:
         raise ConfigError("early_shape is more than 0 and at most 1.")
 
 
-def _number(key: str, value: str, *, at_least: float) -> float:
+def _parse_number(key: str, value: str, *, at_least: float) -> float:
     try:
         number = float(value)
     except ValueError as error:

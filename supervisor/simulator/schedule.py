@@ -27,7 +27,7 @@ OWN = ("at", "kind")
 
 def load_faults(path: Path) -> list[Planned]:
     """The faults of a file, by time. Raises ConfigError with the place and what is known instead."""
-    return parse_faults(_read(path), str(path))
+    return parse_faults(_read_file(path), str(path))
 
 
 def parse_faults(content: Any, source: str) -> list[Planned]:
@@ -38,13 +38,13 @@ def parse_faults(content: Any, source: str) -> list[Planned]:
     faults = []
     for number, entry in enumerate(entries, 1):
         try:
-            faults.append(_fault(entry))
+            faults.append(_parse_fault(entry))
         except ConfigError as error:
             raise ConfigError(f"{source}, fault {number}: {error}") from error
     return sorted(faults, key=lambda fault: fault.at)
 
 
-def _fault(entry: dict[str, Any]) -> Planned:
+def _parse_fault(entry: dict[str, Any]) -> Planned:
     missing = [name for name in OWN if name not in entry]
     if missing:
         raise ConfigError(f'{" and ".join(missing)} missing; a fault is at = "1h30m" and kind = "engine-hang".')
@@ -63,7 +63,7 @@ def seconds(value: object) -> float:
     raise ConfigError(f'at takes seconds as a number or a text like "1h30m", not {value!r}.')
 
 
-def _read(path: Path) -> Any:
+def _read_file(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -68,14 +68,14 @@ class Sensing(Watcher):
         self._steps_soon()
         self.clock.after(3.0, self._look_at_host, self)
 
-    def _grid(self, every_s: float) -> float:
+    def _next_on_grid(self, every_s: float) -> float:
         """The next moment on a grid of looks."""
         behind = (self.clock.now - self._phase_s) % every_s
         left = every_s - behind
         # A hair's breadth before the grid, rounding would make the next look this one, for ever.
         return self.clock.now + (left if left > 1e-3 else left + every_s)
 
-    def _fails(self) -> bool:
+    def _look_fails(self) -> bool:
         return self.pod.physics.flaky > 0 and self.random.random() < self.pod.physics.flaky
 
     # ------------------------------------------------------------ processes
@@ -84,7 +84,7 @@ class Sensing(Watcher):
         self._engine = EngineEyes(job, self.random, self._tell, owner=self, phase_s=self._phase_s)
         self._work_said = None
         self._line_t = self.clock.now
-        self.clock.after(self.random.uniform(2.0, 5.0), lambda: self._scan(job), self)
+        self.clock.after(self.random.uniform(2.0, 5.0), lambda: self._scan_processes(job), self)
 
     def take_over(self, job: Job) -> None:
         """A new daemon finds a job that lives, or that ended while nobody looked."""
@@ -93,10 +93,10 @@ class Sensing(Watcher):
         if job.exit is not None:
             self.job_ended(job)
             return
-        self.clock.after(self.random.uniform(0.3, 1.0), lambda: self._scan(job), self)
+        self.clock.after(self.random.uniform(0.3, 1.0), lambda: self._scan_processes(job), self)
         self.job_changed()
 
-    def _scan(self, job: Job) -> None:
+    def _scan_processes(self, job: Job) -> None:
         for process in job.processes:
             if process.alive:
                 fact = f.ProcessSeen(
@@ -122,12 +122,12 @@ class Sensing(Watcher):
     # ------------------------------------------------------------ logs
 
     def line(self, line: Line) -> None:
-        fact = self._parse(line)
+        fact = self._parse_line(line)
         self._line_t = max(self._line_t + 1e-4, self.clock.now + self.random.uniform(0.05, 1.0))
         self.clock.at(self._line_t, lambda: self._tell(fact, "logs"), self)
 
     @staticmethod
-    def _parse(line: Line) -> f.Fact:
+    def _parse_line(line: Line) -> f.Fact:
         match line.what:
             case "phase":
                 return f.PhaseSeen(line.role, line.name, line.step, line.text)
@@ -146,14 +146,14 @@ class Sensing(Watcher):
         if job is None or not job.alive:
             return
         if self._engine is not None and self._engine.job is job:
-            self._engine.changed()
-        if job.blocked or job.phase == "training":
+            self._engine.look_soon()
+        if job.is_blocked or job.phase == "training":
             self._gpu_soon(GPU_ODD_S / 2)
         if job.phase in ("load", "resume"):
             return
         # The rhythm of the real lines from the moment at which the numbers may stand still.
-        if self._work_alarm.t == NEVER or (job.blocked and self._work_alarm.t > self.clock.now + WORK_S):
-            self._work_alarm.not_after(self._grid(WORK_S))
+        if self._work_alarm.t == NEVER or (job.is_blocked and self._work_alarm.t > self.clock.now + WORK_S):
+            self._work_alarm.not_after(self._next_on_grid(WORK_S))
 
     def _look_at_work(self) -> None:
         job = self.pod.job
@@ -166,7 +166,7 @@ class Sensing(Watcher):
         self._work_said = work
         if not self.pod.logs_stand and not job.silent and self.pod.physics.pipeline:
             self._tell(f.WorkSeen(*work), "logs")
-        calm = self.pod.physics.thinned and not still and not job.blocked
+        calm = self.pod.physics.thinned and not still and not job.is_blocked
         self._work_alarm.not_after(self.clock.now + (WORK_CALM_S if calm else WORK_S))
 
     # ------------------------------------------------------------ GPUs
@@ -183,7 +183,7 @@ class Sensing(Watcher):
             self._tell(f.GpuLook(reason="there is no NVML here"), "gpu")
             self._gpu_soon(GPU_HEARTBEAT_S)
             return
-        if self._fails():
+        if self._look_fails():
             self._tell(f.GpuLook(reason="the look failed"), "gpu")
             self._gpu_soon(GPU_ODD_S)
             return
@@ -194,14 +194,14 @@ class Sensing(Watcher):
             return
         lost = tuple(f"GPU {card.index}: GPU is lost" for card in pod.cards if card.lost)
         if lost:
-            self._gpu_lost(lost)
+            self._tell_lost_gpus(lost)
             return
         jitter = self.random.uniform(-0.02, 0.02) * GIB
         gpus = tuple(
             f.Gpu(
                 *(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role),
                 power_w=self._power_w(c),
-                load=self._load(c),
+                load=self._gpu_load(c),
             )
             for c in pod.cards
         )
@@ -209,7 +209,7 @@ class Sensing(Watcher):
         low = pod.job is not None and any(
             c.role == "inference" and c.used_bytes < ENGINE_GIB * GIB / 2 for c in pod.cards
         )
-        low = low or (pod.job is not None and pod.job.blocked)
+        low = low or (pod.job is not None and pod.job.is_blocked)
         self._gpu_soon(GPU_HEARTBEAT_S if self.pod.physics.thinned and not low else GPU_ODD_S)
 
     def _power_w(self, card: GpuCard) -> float:
@@ -217,12 +217,12 @@ class Sensing(Watcher):
         part = job.power(card.role) if job is not None and job.alive else POWER_IDLE
         return float(round(POWER_W * part * self.random.uniform(0.9, 1.1)))
 
-    def _load(self, card: GpuCard) -> float:
+    def _gpu_load(self, card: GpuCard) -> float:
         """A kernel that only spins fills it, too."""
         job = self.pod.job
         return 0.0 if job is None or not job.alive or job.power(card.role) <= POWER_IDLE else 100.0
 
-    def _gpu_lost(self, lost: tuple[str, ...]) -> None:
+    def _tell_lost_gpus(self, lost: tuple[str, ...]) -> None:
         for card in self.pod.cards:
             if card.lost and card.uuid not in self._faults_told:
                 self._faults_told.add(card.uuid)
@@ -243,7 +243,7 @@ class Sensing(Watcher):
         self._disk_alarm.not_after(self.clock.now + seconds)
 
     def _look_at_disk(self) -> None:
-        if self._fails():
+        if self._look_fails():
             self._tell(f.DiskLook("/data/run", None, None, "statvfs did not answer"), "disk")
             self._disk_soon(DISK_LOOK_S)
             return
@@ -260,16 +260,16 @@ class Sensing(Watcher):
         self.disk_changed()
 
     def _steps_soon(self) -> None:
-        self._steps_alarm.not_after(self._grid(CHECKPOINT_SCAN_S))
+        self._steps_alarm.not_after(self._next_on_grid(CHECKPOINT_SCAN_S))
 
     def _look_at_steps(self) -> None:
-        if self._fails():
+        if self._look_fails():
             self._tell(f.LocalSteps(reason="the folder did not answer"), "checkpoints")
             self._steps_soon()
             return
         fact = local_steps(self.pod)
         now = self.clock.now
-        writing = self.pod.writing()
+        writing = self.pod.folder_being_written()
         if writing is not None:
             began = self.pod.job.phase_since if self.pod.job is not None else now
             self._tell(f.Growing("checkpoint", int((now - began) * GB)), "checkpoints")

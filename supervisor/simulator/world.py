@@ -24,7 +24,7 @@ from supervisor.core.time_kinds import (
 )
 from supervisor.simulator.attendant import Attendant
 from supervisor.simulator.clockwork import Clockwork, Owner
-from supervisor.simulator.faults import KINDS, NotNowError, drawn
+from supervisor.simulator.faults import KINDS, NotNowError, draw_parameters
 from supervisor.simulator.job import Job
 from supervisor.simulator.ledger import Account, FalseRestart, Strike
 from supervisor.simulator.link import Store
@@ -101,7 +101,7 @@ class World:
         self.policy = factory()
         self._jam_next_resume: Callable[[], None] | None = None
         for fault in planned:
-            self.clock.at(START_T + fault.at, self._striking(fault))
+            self.clock.at(START_T + fault.at, self._call_that_strikes(fault))
         self._new_pod()
 
     # ------------------------------------------------------------ time
@@ -151,9 +151,9 @@ class World:
         if self._pods > 1:
             self.policy = self.factory()
         self._sent_bytes = {}
-        self._boot()
+        self._boot_daemon()
 
-    def _boot(self) -> None:
+    def _boot_daemon(self) -> None:
         if self.pod is None or self.finished:
             return
         self.gone_for_a_person = False
@@ -192,7 +192,7 @@ class World:
         wait_s = unnoticed_s + self.physics.replacement_s * math.exp(
             self._pods_random.gauss(0.0, self.physics.replacement_sigma)
         )
-        self.account.abandoned(now)
+        self.account.abandon_step(now)
         self.recount()
         self.clock.after(wait_s, self._new_pod)
 
@@ -251,7 +251,7 @@ class World:
         def back() -> None:
             if strike is not None:
                 strike.natural = self.clock.now
-            self._boot()
+            self._boot_daemon()
 
         self.recount()
         self.clock.after(seconds, back, pod)
@@ -264,16 +264,16 @@ class World:
         self.attendant.close()
         self.attendant = None
         if code == EXIT_UNFIT:
-            self._answered("unfit: " + reason)
+            self._close_open_strikes("unfit: " + reason)
             self.lose_pod(None)
             return
         last = self.physics.max_steps
         if code == EXIT_FINISHED and last and last in self.store.steps:
             self.finished = True
         elif code == EXIT_AGAIN:
-            self.clock.after(AGAIN_S, self._boot, pod)
+            self.clock.after(AGAIN_S, self._boot_daemon, pod)
         elif not pod.doomed:
-            self._answered(reason)
+            self._close_open_strikes(reason)
             self.account.gave_up += 1 if code == EXIT_PERSON else 0
             self.gone_for_a_person = True
             after_s = self.physics.person_s * math.exp(self._pods_random.gauss(0.0, 0.5))
@@ -289,19 +289,19 @@ class World:
         pod.end_job()
         pod.set_foreign(0.0)
         pod.mend()
-        self._boot()
+        self._boot_daemon()
 
-    def said(self, action: a.Say) -> None:
+    def keep_sentence(self, action: a.Say) -> None:
         """Keep what the policy says, for tests and for the curious."""
         self.said_sentences.append(Said(self.clock.now - START_T, action.event, action.sentence))
 
     # ------------------------------------------------------------ faults
 
-    def _striking(self, fault: Planned) -> Callable[[], None]:
+    def _call_that_strikes(self, fault: Planned) -> Callable[[], None]:
         def strike() -> None:
             kind = KINDS[fault.kind]
             try:
-                kind.strike(self, drawn(fault.parameters, kind.parameters, self.fault_random))
+                kind.strike(self, draw_parameters(fault.parameters, kind.parameters, self.fault_random))
             except NotNowError as why:
                 self.not_struck.append((fault, str(why)))
 
@@ -321,7 +321,7 @@ class World:
             self.policy.told(self.clock.now, kind)
             self.attendant.tick()
 
-    def poisoned(self) -> None:
+    def poison_strikes(self) -> None:
         """A poisoned lineage reached its end."""
         told, self.poison_told = self.poison_told, None
         if told is not None:
@@ -336,7 +336,7 @@ class World:
         self.account.stops += 1
         pod, now = self.pod, self.clock.now
         job = pod.job if pod is not None else None
-        needed = self._answered(reason)
+        needed = self._close_open_strikes(reason)
         if needed or pod is None or job is None or job.exit is not None or job.ending or pod.doomed:
             return
         if pod.foreign_bytes > 0:
@@ -347,13 +347,13 @@ class World:
     def policy_starts(self, step: int | None) -> None:
         """The run goes on from ``step``."""
         self.account.starts += 1
-        self._answered("started anew")
+        self._close_open_strikes("started anew")
         self.account.goes_on_from(self.clock.now, step)
         fault = self._early.draw() if self._early is not None else None
         if fault is not None:
-            self.clock.after(fault.at, self._striking(fault), self.pod)
+            self.clock.after(fault.at, self._call_that_strikes(fault), self.pod)
 
-    def _answered(self, sentence: str) -> bool:
+    def _close_open_strikes(self, sentence: str) -> bool:
         """Close the books on every fault that was open; were there any that a restart answers?"""
         needed = False
         for strike in self._open:
@@ -367,11 +367,11 @@ class World:
 
     def recount(self) -> None:
         """What is time spent on from now?"""
-        category = self._category()
+        category = self._present_category()
         if category != self.account.category:
             self.account.turn(self.clock.now, category)
 
-    def _category(self) -> str:
+    def _present_category(self) -> str:
         pod = self.pod
         if pod is None or pod.paused:
             return INFRASTRUCTURE
@@ -383,7 +383,7 @@ class World:
             if self.gone_for_a_person:
                 return STOPPED if self.account.gave_up == 0 else WAITING
             return {"restore": RESTORE, "start": STARTUP, "survey": OTHER}.get(doing, WAITING)
-        if job.exit is not None or job.blocked:
+        if job.exit is not None or job.is_blocked:
             return DETECTION
         if job.phase in ("load", "resume"):
             return STARTUP
@@ -393,5 +393,5 @@ class World:
         self.account.step_done(self.clock.now, step)
 
     def job_over(self, job: Job) -> None:
-        self.account.abandoned(self.clock.now)
+        self.account.abandon_step(self.clock.now)
         self.recount()

@@ -126,7 +126,7 @@ def test_the_example_uses_only_keys_of_its_era(name: str) -> None:
     era = load_era(name)
     reader = CommandLine(era, "rl")
 
-    unknown = [path for path, _ in walk(tomllib.loads(example(era))) if not reader._known(path)]
+    unknown = [path for path, _ in walk(tomllib.loads(example(era))) if not reader.is_known(path)]
 
     assert unknown == []
 

@@ -18,7 +18,7 @@ GIB = 1 << 30
 HOLDER = """
 import time
 from supervisor.practice import gpus
-gpus.hold({1: 40 << 30})
+gpus.hold_memory({1: 40 << 30})
 print(flush=True)
 time.sleep(600)
 """

@@ -45,7 +45,7 @@ class Told:
     def goes_on(self) -> bool:
         """Does the job make steps at the end?"""
         job = self.world.pod.job if self.world.pod is not None else None
-        return job is not None and job.made > 0 and not job.blocked
+        return job is not None and job.made > 0 and not job.is_blocked
 
 
 def after(
