@@ -78,7 +78,7 @@ class StepFolders:
         """Every step with a folder."""
         return sorted(self.main.folders_by_step(self.output_dir))
 
-    def growing(self) -> Grows | None:
+    def growing_trees(self) -> Grows | None:
         """The newest step's folders."""
         newest = max(self.steps(), default=None)
         return None if newest is None else Grows(self._parts(newest), newest)

@@ -26,7 +26,7 @@ from supervisor.practice.command_line import toml_value
 from supervisor.practice.nvml.build import NoCompilerError
 from supervisor.practice.pathing import folder_bytes, step_numbers
 from supervisor.practice.run import Practice, make_practice
-from supervisor.practice.timeline import Said, Seen, Story, said
+from supervisor.practice.timeline import Said, Seen, Story, parse_said
 
 MIB = 1 << 20
 RUN_ID = "practice"
@@ -168,7 +168,7 @@ class Demo:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
-        new = [one for line in whole.decode("utf-8", "replace").splitlines() if (one := said(line))]
+        new = [one for line in whole.decode("utf-8", "replace").splitlines() if (one := parse_said(line))]
         self.log += new
         return new
 

@@ -242,7 +242,7 @@ def serve(era: Era, home: Path, arguments: list[str]) -> int:
     public = int(get(config, "server.port", 8000))
     port = public + (int(era.engine["port_offset"]) if era.engine["router"] else 0)
     if era.titles:
-        Log("info").info(era.line("inference", "starting", host="0.0.0.0", port=public, engine_port=port))
+        Log().write("INFO", era.line("inference", "starting", host="0.0.0.0", port=public, engine_port=port))
     signal.signal(signal.SIGTERM, _on_sigterm)
     log = VllmLog("APIServer")
     log.line("INFO", "api_server.py:1977", f"vLLM API server version {era.vllm}")

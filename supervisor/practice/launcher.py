@@ -189,7 +189,7 @@ class Launcher:
             self._clean_up()
             return 1
         except OSError as error:
-            self.log.error(f"Error occurred: {error}")
+            self.log.write("ERROR", f"Error occurred: {error}")
             self._clean_up()
             raise
 
@@ -219,7 +219,7 @@ class Launcher:
             # Short beside a step, as the real second is: two ends that fall into one look count as a finish.
             time.sleep(self.era.processes["poll_s"] * min(self.knobs.patience, self.knobs.step_s / 100))
         if self.era.titles and self.errors:
-            self.log.error(self.errors[0])
+            self.log.write("ERROR", self.errors[0])
             self._clean_up()
             return 1
         self.say("success", "finished")

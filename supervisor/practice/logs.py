@@ -65,24 +65,9 @@ class Log:
                 self._file.write(line + "\n")
                 self._file.flush()
 
-    def debug(self, message: str) -> None:
-        self.write("DEBUG", message)
-
-    def info(self, message: str) -> None:
-        self.write("INFO", message)
-
-    def success(self, message: str) -> None:
-        self.write("SUCCESS", message)
-
-    def warning(self, message: str) -> None:
-        self.write("WARNING", message)
-
-    def error(self, message: str) -> None:
-        self.write("ERROR", message)
-
     def caught(self, message: str, error: BaseException) -> None:
         """An error line with its traceback, as a decorated entry point leaves it."""
-        self.error(message)
+        self.write("ERROR", message)
         self.raw("".join(traceback.format_exception(error)).rstrip("\n"))
 
     def _as_json(self, level: str, message: str) -> str:

@@ -195,7 +195,7 @@ class Orchestrator:
         if self.state.strikes(self.knobs, "imitation", step):
             for line in imitation.raw_lines(self.era):
                 self.log.raw(line)
-            self.log.warning(imitation.quote_model(self.era))
+            self.log.write("WARNING", imitation.quote_model(self.era))
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(self.knobs.rollouts):
             threading.Thread(target=self._make_rollout, args=(step, done), daemon=True).start()

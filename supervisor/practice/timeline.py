@@ -64,7 +64,7 @@ class Seen:
     """The daemon's; None when it had to be ended."""
 
 
-def said(line: str) -> Said | None:
+def parse_said(line: str) -> Said | None:
     """One line of the log; None for what is no record."""
     try:
         record = json.loads(line)

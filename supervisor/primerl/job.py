@@ -332,7 +332,7 @@ class PrimeRlJob:
 
     # ---------------------------------------------------------------- steps
 
-    def growing(self, what: GrowthKind) -> Grows | None:
+    def growing_trees(self, what: GrowthKind) -> Grows | None:
         """Downloads, rollouts and checkpoints, by this era's layout."""
         if what == "download":
             return Grows(

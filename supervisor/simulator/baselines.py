@@ -51,7 +51,7 @@ class SeedScripts(Given):
         if isinstance(fact, f.StepDone) and fact.role == "trainer":
             self._points.append((self._arrives(), self.t))
 
-    def failed(self) -> str:
+    def reason_to_restart(self) -> str:
         if self._attempt_seen != self.attempt:
             self._attempt_seen, self._shown, self._points = self.attempt, self.started, []
         if self.t < self._next_poll:
@@ -110,7 +110,7 @@ class Systemd(Given):
         if isinstance(fact, f.AttemptStarted):
             self._starts = [*self._starts[1 - self.burst :], self.t]
 
-    def failed(self) -> str:
+    def reason_to_restart(self) -> str:
         ended = self.ended
         if ended is None or ended.exit_code == 0:
             return ""
@@ -144,7 +144,7 @@ class Torchrun(Given):
         if isinstance(fact, f.AttemptStarted):
             self._failed_at = None
 
-    def failed(self) -> str:
+    def reason_to_restart(self) -> str:
         ended = self.ended
         if ended is None or ended.exit_code == 0 or self._failed_at is None or self.t < self._failed_at:
             return ""
@@ -167,7 +167,7 @@ class FixedTimeouts(Given):
     name = "fixed-timeouts"
     initial_s, between_s, check_s = 3600.0, 2700.0, 5.0
 
-    def failed(self) -> str:
+    def reason_to_restart(self) -> str:
         ended = self.ended
         if ended is not None and ended.exit_code != 0:
             return f"A worker failed, {_how(ended)}: the group is restarted."
@@ -202,7 +202,7 @@ class PlainWatcher(Given):
         if isinstance(fact, f.ProcessGone) and fact.key and fact.attempt == self.attempt:
             self._gone_t = min(self._gone_t, self.t)
 
-    def failed(self) -> str:
+    def reason_to_restart(self) -> str:
         if self.ended is not None:
             return f"The job has ended, {_how(self.ended)}."
         if self.t >= self._gone_t + self.gone_s:

@@ -27,7 +27,7 @@ Stage = Literal["idle", "surveying", "restoring", "starting", "live", "stopping"
 
 
 class Given:
-    """Keeps a job at its last good step, and leaves it to a subclass to say when it has failed (``failed``).
+    """Keeps a job at its last good step, and leaves it to a subclass to say when it has failed (``reason_to_restart``).
 
     ``restart_delay_s``: pause between the end of the job and its next start. Restarts have no limit and no back-off,
     unless the original gives up (``gives_up``): then a person is called, as the core's exit code 93 calls one.
@@ -73,12 +73,12 @@ class Given:
 
     # ------------------------------------------------------------ what a subclass says
 
-    def failed(self) -> str:
+    def reason_to_restart(self) -> str:
         """Why the living job has to be restarted now; empty while this policy sees nothing wrong."""
         return ""
 
     def look_at(self) -> float:
-        """When ``failed`` is to be asked again although nothing was observed."""
+        """When ``reason_to_restart`` is to be asked again although nothing was observed."""
         return FOREVER
 
     def gives_up(self) -> bool:
@@ -88,7 +88,7 @@ class Given:
     def notice_fact(self, fact: f.Fact) -> None:
         """Any fact, before it is acted upon."""
 
-    def told(self, t: float, fault: str) -> None:
+    def learn_fault(self, t: float, fault: str) -> None:
         raise NotImplementedError(f"{self.name} is told of no fault")
 
     # ------------------------------------------------------------ the policy's entrance
@@ -213,7 +213,7 @@ class Given:
         if self.stage == "live":
             if self._is_finished():
                 return self._stop_job("The job finished.")
-            reason = self.failed()
+            reason = self.reason_to_restart()
             if reason and self.gives_up():
                 return self._exit_with(EXIT_PERSON, f"{self.name} does not try again: {reason}")
             return self._stop_job(reason) if reason else []

@@ -226,7 +226,7 @@ class Hands(Owner):
         sent = self.attendant.sent_bytes.get((step, folder.changed), 0.0)
         left = max(0.0, folder.checkpoint.size_bytes - sent)
 
-        def moved(whole: bool) -> None:
+        def end_transfer(whole: bool) -> None:
             self.attendant.sent_bytes[step, folder.changed] = folder.checkpoint.size_bytes - transfer.left
             if not whole:
                 done()
@@ -237,9 +237,9 @@ class Hands(Owner):
                 done()
                 self._tell_fact(f.PublishFailed(step, f"step {step} vanished under the transfer.", step_changed=True))
             else:
-                self._call_in(self._draw_between(2.0, 6.0), confirmed)
+                self._call_in(self._draw_between(2.0, 6.0), confirm)
 
-        def confirmed() -> None:
+        def confirm() -> None:
             done()
             if self.clock.now < pod.store.down_until:
                 self._tell_fact(f.PublishFailed(step, "the manifest could not be written: 503 service unavailable."))
@@ -248,34 +248,34 @@ class Hands(Owner):
             pod.store.latest = step
             self._tell_fact(f.Published(step, folder.checkpoint.size_bytes, self.clock.now - began, int(left)))
 
-        transfer = self._begin_transfer(left, moved)
+        transfer = self._begin_transfer(left, end_transfer)
 
     def _restore_step(self, action: a.Restore, done: Callable[[], None]) -> None:
         pod, step, began = self.pod, action.step, self.clock.now
         stored = pod.store.steps.get(step)
         self._set_busy("restore")
 
-        def failed(reason: str, *, damaged: bool = False) -> None:
+        def fail(reason: str, *, damaged: bool = False) -> None:
             self._set_busy("")
             done()
             self._tell_fact(f.RestoreFailed(step, reason, damaged=damaged))
 
         if store_down(self) or stored is None:
             reason = "the store did not answer." if stored is not None else f"step {step} is not in the store."
-            self._call_in(self._draw_between(5.0, 30.0), lambda: failed(reason, damaged=stored is None))
+            self._call_in(self._draw_between(5.0, 30.0), lambda: fail(reason, damaged=stored is None))
             return
         key = (step, -1.0)
         size = stored.size_bytes
         left = max(0.0, size - self.attendant.sent_bytes.get(key, 0.0))
 
-        def moved(whole: bool) -> None:
+        def end_transfer(whole: bool) -> None:
             self.attendant.sent_bytes[key] = size - transfer.left
             if not whole:
-                failed(f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left.")
+                fail(f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left.")
             elif stored.damaged:
-                failed("a part has another hash than the manifest says.", damaged=True)
+                fail("a part has another hash than the manifest says.", damaged=True)
             elif pod.disk_free() < size and step not in pod.folders:
-                failed("No space left on device.")
+                fail("No space left on device.")
             else:
                 self._set_busy("")
                 done()
@@ -284,12 +284,12 @@ class Hands(Owner):
                 pod.watcher.steps_changed()
                 self._tell_fact(f.Restored(step, size, self.clock.now - began))
 
-        transfer = self._begin_transfer(left, moved)
+        transfer = self._begin_transfer(left, end_transfer)
 
-    def _begin_transfer(self, left: float, moved: Callable[[bool], None]) -> Transfer:
+    def _begin_transfer(self, left: float, end_transfer: Callable[[bool], None]) -> Transfer:
         def if_alive(whole: bool) -> None:
             if self.alive:
-                moved(whole)
+                end_transfer(whole)
 
         transfer = self.pod.link.begin(left, if_alive)
         self.attendant.transfers.append(transfer)

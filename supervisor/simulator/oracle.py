@@ -21,7 +21,7 @@ class Oracle(Given):
         super().__init__()
         self._struck = ""
 
-    def told(self, t: float, fault: str) -> None:
+    def learn_fault(self, t: float, fault: str) -> None:
         needs = KINDS[fault].needs
         if fault == "poison-step":
             self.one_step_back()
@@ -30,7 +30,7 @@ class Oracle(Given):
         if needs in ("restart", "pod") and self.stage == "live":
             self._struck = fault
 
-    def failed(self) -> str:
+    def reason_to_restart(self) -> str:
         struck, self._struck = self._struck, ""
         if struck:
             return f"It is known that this job is broken: {struck}."

@@ -32,7 +32,7 @@ class Policy(Protocol):
         out by the hands, whose facts (``AttemptStarted``, ``LocalSteps``, ...) come back through ``see``.
         """
 
-    def told(self, t: float, fault: str) -> None:
+    def learn_fault(self, t: float, fault: str) -> None:
         """Only where ``omniscient``: ``fault`` (a kind of ``faults.KINDS``) struck at ``t``.
 
         Called for faults that the job does not survive by itself, and only while a daemon lives (else when it is back);
@@ -59,5 +59,5 @@ class CorePolicy:
         self.state = decision.state
         return decision.actions, decision.deadline
 
-    def told(self, t: float, fault: str) -> None:
+    def learn_fault(self, t: float, fault: str) -> None:
         raise NotImplementedError("the core is told of no fault")

@@ -318,7 +318,7 @@ class World:
 
     def _tell_oracle(self, kind: str) -> None:
         if self.attendant is not None:
-            self.policy.told(self.clock.now, kind)
+            self.policy.learn_fault(self.clock.now, kind)
             self.attendant.tick()
 
     def poison_strikes(self) -> None:
