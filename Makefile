@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test soak audit lint bench simulation setup clean
 
 demo: $(VENV)/.installed
-	@$(BIN)/python -m supervisor.simulator.demo
+	@$(BIN)/python -m supervisor.practice.demo
 
 test: lint
 	$(BIN)/python -m pytest

@@ -3,7 +3,7 @@
 `python -m bench.adoption [--kills 50]`: half of the kills under the built-in restarter (`run --restart`), half with a
 fresh start by hand, at random moments, while the next daemon takes the job over, while a step is on its way to the
 store, and in an open incident. The control is the same run: phases in which the daemon lives and phases with kills
-take turns, so that a machine that slows down meanwhile slows both. A step of the simulator sleeps and writes; the
+take turns, so that a machine that slows down meanwhile slows both. A step of the practice job sleeps and writes; the
 helper beside it computes (4 MiB of SHA-256, then 0.08 s of sleep), which a disturbed core would show at once.
 """
 

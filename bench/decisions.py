@@ -27,13 +27,13 @@ from supervisor.core.facts import Observation
 from supervisor.core.goodput import sum_ledgers
 from supervisor.core.interval import advise, measure_run
 from supervisor.core.state import State
-from supervisor.simulator.virtual import compare, sensitivity
-from supervisor.simulator.virtual.baselines import ALL, PlainWatcher
-from supervisor.simulator.virtual.healthy import BLOCK
-from supervisor.simulator.virtual.ledger import quantile
-from supervisor.simulator.virtual.policy import CorePolicy
-from supervisor.simulator.virtual.run import simulate
-from supervisor.simulator.virtual.scenario import Scenario, load_scenario
+from supervisor.simulator import compare, sensitivity
+from supervisor.simulator.baselines import ALL, PlainWatcher
+from supervisor.simulator.healthy import BLOCK
+from supervisor.simulator.ledger import Score, add_scores, quantile, score
+from supervisor.simulator.policy import CorePolicy
+from supervisor.simulator.run import simulate
+from supervisor.simulator.scenario import Scenario, load_scenario
 
 PRICE = 4.0  # dollars an hour, for two H100 on the spot market
 # Kinds of ``faults.KINDS`` in which a process of the engine, trainer, orchestrator or launcher is gone at once.
@@ -57,7 +57,7 @@ class Decisions:
     """All figures. ``rows``: what it is, what is asked, what was measured."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
-    scores: list[compare.Score] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
     mixes: list[Mix] = field(default_factory=list)
     healthy_hours: float = 0.0
     unthinned_hours: float = 0.0  # of them, with all looks that real sensors make
@@ -102,7 +102,7 @@ class Mix:
     name: str
     asked: float
     hours: float
-    by_seed: dict[str, list[compare.Score]]
+    by_seed: dict[str, list[Score]]
 
     def gaps(self, policy: str) -> list[float]:
         """Percentage points of ETTR below the oracle, by seed."""
@@ -154,9 +154,7 @@ def measure_mix(
     """Every policy through the same hours of each seed."""
     _say(f"{name}: {len(policies)} policies, {hours:g} h of {len(seeds)} seeds each ...")
     accounts = iter(compare.run_all([(scenario, hours, seed, policy) for policy in policies for seed in seeds]))
-    return Mix(
-        name, asked, hours, {policy: [compare.score(policy, [next(accounts)]) for _ in seeds] for policy in policies}
-    )
+    return Mix(name, asked, hours, {policy: [score(policy, [next(accounts)]) for _ in seeds] for policy in policies})
 
 
 def measure(hours: float = 1000, seeds: int = 8, healthy_hours: float = 500, worlds: int = BLOCK) -> Decisions:
@@ -172,7 +170,7 @@ def measure(hours: float = 1000, seeds: int = 8, healthy_hours: float = 500, wor
         measure_mix("rates x 4", GAP_TIMES_4, at_four, hours=hours / 2, seeds=some, policies=SHOWN),
         measure_mix("silent mix", GAP_SILENT, load_scenario("silent"), hours=hours / 2, seeds=some, policies=SHOWN),
     ]
-    found.scores = [compare.added(scores) for scores in fixed.by_seed.values()]
+    found.scores = [add_scores(scores) for scores in fixed.by_seed.values()]
     _say(f"No spot pods, {hours:g} h of 2 seeds ...")
     steady = compare.compare(load_scenario("no-spot"), hours, (1, 2), [compare.CORE, compare.ORACLE])
     steps = advised_interval(hours)
@@ -217,9 +215,7 @@ def advised_interval(hours: float) -> int:
     return advice.steps
 
 
-def _rows(
-    found: Decisions, steady: Sequence[compare.Score], steps: int, advised: compare.Score
-) -> list[tuple[str, str, str]]:
+def _rows(found: Decisions, steady: Sequence[Score], steps: int, advised: Score) -> list[tuple[str, str, str]]:
     core = next(s for s in found.scores if s.policy == compare.CORE)
     oracle = next(s for s in found.scores if s.policy == compare.ORACLE)
     how_far = compare.distance(found.scores)
@@ -252,14 +248,14 @@ def _rows(
     ]
 
 
-def _detection(core: compare.Score, kinds: Sequence[str]) -> str:
+def _detection(core: Score, kinds: Sequence[str]) -> str:
     times = sorted(t for kind in kinds for t in core.detection_s.get(kind, []))
     needed = sum(core.needing.get(kind, 0) for kind in kinds)
     spread = f"{compare.span(quantile(times, 0.5))} / {compare.span(quantile(times, 0.95))}"
     return f"{spread} ({len(times)} of {needed})"
 
 
-def detection_table(core: compare.Score) -> str:
+def detection_table(core: Score) -> str:
     """The core's time from fault to act, by kind of fault."""
     rows = [
         (kind, f"{len(times)}/{core.needing[kind]}", *(compare.span(quantile(times, q)) for q in (0.5, 0.95, 1.0)))

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench.peer import Peer
 from bench.pod import environment, practice_of, production_pod, times
-from supervisor.simulator.practice import Practice, wait_until
-from supervisor.simulator.processes import start_ticks
+from supervisor.practice.processes import start_ticks
+from supervisor.practice.run import Practice, wait_until
 from tests.e2e.rig import Pod
 
 PEER_WAITS_S = 60.0

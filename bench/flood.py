@@ -36,7 +36,7 @@ import psutil
 
 from bench.flooding import append, mean_bytes
 from bench.pod import ROOT, practice_of, production_pod
-from supervisor.simulator.practice import wait_until
+from supervisor.practice.run import wait_until
 from tests.e2e.rig import Pod
 
 SITE = ROOT / "bench" / "flood_site"

@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from supervisor.cli.client import Client
-from supervisor.simulator.practice import make_practice
+from supervisor.practice.run import make_practice
 from tests.e2e.rig import Pod
 
 ERA = "2026-08-21"

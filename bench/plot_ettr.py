@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
-from supervisor.simulator.virtual.baselines import ALL
-from supervisor.simulator.virtual.compare import run_all, score
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.sensitivity import RATES, at_rates
+from supervisor.simulator.baselines import ALL
+from supervisor.simulator.compare import run_all
+from supervisor.simulator.ledger import score
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.sensitivity import RATES, at_rates
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Colours that people with any colour vision tell apart (Okabe and Ito), and a mark for each.

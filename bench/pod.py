@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from supervisor.config.settings import Deadlines, Recovery, Supervision
-from supervisor.simulator.practice import Practice, make_practice
+from supervisor.practice.run import Practice, make_practice
 from tests.e2e.rig import Pod
 
 ROOT = Path(__file__).resolve().parent.parent

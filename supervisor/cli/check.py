@@ -292,7 +292,7 @@ def _describe_configs(subject: Subject, report: dict[str, Any]) -> None:
 
 
 def _gpus(plan: GpuPlan) -> str:
-    if plan.shared:
+    if plan.is_shared:
         return f"{', '.join(plan.inference)} shared by engine and trainer"
     parts = [(plan.inference, "inference"), (plan.trainer, "trainer")]
     return "; ".join(f"{name} {', '.join(gpus)}" for gpus, name in parts if gpus) or "not named"

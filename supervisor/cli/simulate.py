@@ -11,12 +11,13 @@ from pathlib import Path
 
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core.time_kinds import CATEGORIES
-from supervisor.simulator.virtual import baselines, compare, sensitivity
-from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
-from supervisor.simulator.virtual.run import Report, simulate
-from supervisor.simulator.virtual.scenario import Scenario, load_scenario
-from supervisor.simulator.virtual.schedule import describe_kinds, load_faults
-from supervisor.simulator.virtual.world import Planned, World
+from supervisor.simulator import baselines, compare, sensitivity
+from supervisor.simulator.ledger import Score, quantile
+from supervisor.simulator.policy import CorePolicy, PolicyFactory
+from supervisor.simulator.run import Outcome, simulate
+from supervisor.simulator.scenario import Scenario, load_scenario
+from supervisor.simulator.schedule import describe_kinds, load_faults
+from supervisor.simulator.world import Planned, World
 
 POLICIES: dict[str, PolicyFactory] = {"core": CorePolicy, **baselines.POLICIES}
 SHOWN_FALSE = 10
@@ -49,11 +50,11 @@ def run(options: argparse.Namespace) -> int:
             trace=_writer(options.trace, stack) if options.trace is not None else None,
         )
     if options.json:
-        print(json.dumps(outcome.report.as_json(options.price), indent=1))
+        print(json.dumps(outcome.as_json(options.price), indent=1))
         return 0
     if options.story:
         print("\n".join(story(outcome.world)) + "\n")
-    print("\n".join(sentences(outcome.report, outcome.world, options.price, faults)))
+    print("\n".join(sentences(outcome, options.price, faults)))
     return 0
 
 
@@ -99,12 +100,14 @@ def story(world: World) -> list[str]:
     return [f"{_clock(said.t)}  {said.sentence}" for said in world.said_sentences if said.event not in QUIET]
 
 
-def sentences(report: Report, world: World, price: float | None, planned: Sequence[Planned] | None = None) -> list[str]:
+def sentences(outcome: Outcome, price: float | None, planned: Sequence[Planned] | None = None) -> list[str]:
     """The report for people. ``planned``: a person's own faults."""
-    hours = report.all_s / 3600
-    ended = "the run finished" if report.finished else "the run goes on"
+    report = outcome.score
+    hours = report.hours
+    ended = "the run finished" if outcome.world.finished else "the run goes on"
+    which = f"scenario {outcome.scenario}, seed {outcome.seed} ({ended})"
     lines = [
-        f"{report.policy} for {hours:,.1f} virtual hours of scenario {report.scenario}, seed {report.seed} ({ended}):",
+        f"{outcome.policy} for {hours:,.1f} virtual hours of {which}:",
         "",
         f"ETTR {100 * report.ettr:.2f} %: time on steps that stayed, of all time",
         f"     {100 * report.ettr_apart:.2f} % apart from checkpoint saves and from waiting for a pod",
@@ -113,42 +116,40 @@ def sentences(report: Report, world: World, price: float | None, planned: Sequen
     ]
     for name in CATEGORIES:
         seconds = report.seconds[name]
-        lines.append(f"  {name:42} {100 * seconds / report.all_s:8.3f} %  {seconds / 3600:10.2f} h")
-    lines.append(
-        f"  {'all':42} {sum(100 * report.seconds[n] / report.all_s for n in CATEGORIES):8.3f} %  {hours:10.2f} h"
-    )
-    lines += ["", *_detections(report), "", *_counts(report, world, planned)]
+        lines.append(f"  {name:42} {seconds / 36 / hours:8.3f} %  {seconds / 3600:10.2f} h")
+    lines.append(f"  {'all':42} {100:8.3f} %  {hours:10.2f} h")
+    lines += ["", *_detections(report), "", *_counts(outcome, planned)]
     if price is not None:
-        paid, lost = hours * price, hours * (1 - report.ettr) * price
+        paid, lost = hours * price, report.dollars_lost(price)
         lines.append(
             f"At {price:.2f} dollars an hour: {paid:,.2f} dollars, {lost:,.2f} of them not on steps that stayed."
         )
     return lines
 
 
-def _detections(report: Report) -> list[str]:
-    if not report.detection:
+def _detections(report: Score) -> list[str]:
+    if not report.needing:
         return ["No fault struck that needs an answer."]
     lines = [f"{'From fault to act, seconds':28} {'count':>6} {'acted':>6} {'median':>9} {'95th':>9} {'longest':>9}"]
-    for kind, one in report.detection.items():
-        times = " ".join(
-            f"{value:9.1f}" if value is not None else f"{'-':>9}" for value in (one.median_s, one.p95_s, one.longest_s)
-        )
-        lines.append(f"  {kind:26} {one.count:6} {one.detected:6} {times}")
+    for kind, seconds in report.detection_s.items():
+        values = [quantile(seconds, part) for part in (0.5, 0.95, 1.0)]
+        times = " ".join(f"{value:9.1f}" if value is not None else f"{'-':>9}" for value in values)
+        lines.append(f"  {kind:26} {report.needing[kind]:6} {len(seconds):6} {times}")
     return lines
 
 
-def _counts(report: Report, world: World, planned: Sequence[Planned] | None) -> list[str]:
-    struck = ", ".join(f"{kind} {count}" for kind, count in report.struck.items()) or "none"
+def _counts(outcome: Outcome, planned: Sequence[Planned] | None) -> list[str]:
+    report, world = outcome.account, outcome.world
+    struck = ", ".join(f"{kind} {count}" for kind, count in report.struck_by_kind().items()) or "none"
     lines = [
         f"Faults that struck: {struck}.",
         f"Restarts {report.restarts}, pods {report.pods}, given up {report.gave_up}.",
         f"Steps done {report.steps_done:,}, lost {report.steps_lost:,}.",
         f"False restarts: {len(report.false_restarts)}.",
     ]
-    for t, reason, odd in report.false_restarts[:SHOWN_FALSE]:
-        lines.append(f"  at {_clock(t)}{f' (odd at that time: {odd})' if odd else ''}: {reason}")
-    late = [(fault, "the run was over by then") for fault in planned or () if fault.at > report.all_s]
+    for one in report.false_restarts[:SHOWN_FALSE]:
+        lines.append(f"  at {_clock(one.t)}{f' (odd at that time: {one.odd})' if one.odd else ''}: {one.reason}")
+    late = [(fault, "the run was over by then") for fault in planned or () if fault.at > report.now - report.begun]
     for fault, why in [*world.not_struck, *late][:SHOWN_FALSE]:
         lines.append(f"Not struck: {fault.kind} at {_clock(fault.at)}, since {why}.")
     return lines

@@ -170,7 +170,7 @@ class GpuPlan:
     trainer: Sequence[str] = ()
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """True when engine and trainer live on one GPU."""
         return bool(set(self.inference) & set(self.trainer))
 
@@ -245,7 +245,7 @@ class Job(Protocol):
         None: a helper of no interest. ("inference", True) is an engine process whose end means the engine is dead.
         """
 
-    def growing(self, what: GrowthKind) -> Grows | None:
+    def growing_trees(self, what: GrowthKind) -> Grows | None:
         """Where ``what`` can be seen to grow at this moment: the newest step's folders, or where downloads arrive.
 
         None when there is nothing (yet). Raises OSError when that cannot be said.

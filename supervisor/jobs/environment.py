@@ -71,7 +71,7 @@ def set_variables(fixed: Mapping[str, str], environ: Mapping[str, str]) -> list[
         Change(
             f"{name}={value}",
             REASONS.get(name, ""),
-            f"{name}={environ[name]}" if _differs(name, value, environ) else "",
+            f"{name}={environ[name]}" if _is_overridden(name, value, environ) else "",
         )
         for name, value in fixed.items()
     ]
@@ -84,8 +84,8 @@ def open_files(asked: int) -> Change:
     )
 
 
-def _differs(name: str, value: str, environ: Mapping[str, str]) -> bool:
-    return environ.get(name, value) != value and not _any(name, NEVER)
+def _is_overridden(name: str, value: str, environ: Mapping[str, str]) -> bool:
+    return environ.get(name, value) != value and not _matches_any(name, NEVER)
 
 
 def job_environment(
@@ -103,10 +103,11 @@ def job_environment(
     passed = {
         name: value
         for name, value in environ.items()
-        if not _any(name, NEVER) and (_any(name, asked) or (_any(name, ALLOWED) and not SECRET_NAME.search(name)))
+        if not _matches_any(name, NEVER)
+        and (_matches_any(name, asked) or (_matches_any(name, ALLOWED) and not SECRET_NAME.search(name)))
     }
     for name, value in own.items():
-        if _any(name, NEVER):
+        if _matches_any(name, NEVER):
             raise ConfigError(
                 f"[job] env sets {name}, which the job must never see (it runs code that models wrote): take it out."
             )
@@ -117,12 +118,12 @@ def job_environment(
 
 def with_own(environ: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     """``own`` ([job] env) over ``environ``. In the value of PATH, ``$PATH`` is the one below; so in any other's."""
-    return {**environ, **{name: _filled(name, value, environ.get(name, "")) for name, value in own.items()}}
+    return {**environ, **{name: _fill_own_value(name, value, environ.get(name, "")) for name, value in own.items()}}
 
 
-def _filled(name: str, value: str, below: str) -> str:
+def _fill_own_value(name: str, value: str, below: str) -> str:
     return re.sub(rf"\${re.escape(name)}\b|\${{{re.escape(name)}}}", lambda _: below, value) if "$" in value else value
 
 
-def _any(name: str, globs: Iterable[str]) -> bool:
+def _matches_any(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)

@@ -20,7 +20,7 @@ from supervisor.jobs.base import (
     StopRules,
     WeightUpdate,
 )
-from supervisor.jobs.downloads import arriving
+from supervisor.jobs.downloads import arriving_folders
 from supervisor.jobs.folders import StepFolders
 
 PATIENCE_S = 60.0
@@ -53,12 +53,12 @@ class FolderJob:
         """There is no metrics file that we know."""
         return []
 
-    def growing(self, what: GrowthKind) -> Grows | None:
+    def growing_trees(self, what: GrowthKind) -> Grows | None:
         """Downloads and checkpoints; of rollouts these jobs say nothing."""
         if what == "download":
             request = StartRequest("look", 0, None, {}, "look", Path("/"))
-            return Grows(arriving(self.job_variables(request), self.folder))
-        return self.folders.growing() if what == "checkpoint" else None
+            return Grows(arriving_folders(self.job_variables(request), self.folder))
+        return self.folders.growing_trees() if what == "checkpoint" else None
 
     def steps(self) -> Sequence[int]:
         """Every step with a folder."""

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.completeness import Result, check_markers
 from supervisor.jobs.base import Grows, StepCheck, StepFile
-from supervisor.jobs.steps import NUMBER, files_below, judged, safe_name
+from supervisor.jobs.steps import NUMBER, files_below, judge_step, safe_name
 
 OTHER_TREES = ".run"
 """First part of a stored name whose file does not lie in the step's own folder."""
@@ -45,7 +45,7 @@ class StepPath:
         """The uppermost path that belongs to ``step`` alone."""
         return self.parent / self.part.replace(HOLE, str(step))
 
-    def found(self, output_dir: Path) -> dict[int, Path]:
+    def folders_by_step(self, output_dir: Path) -> dict[int, Path]:
         """What there is on disk, by step. Raises OSError when the folder cannot be listed."""
         before, _, after = self.part.partition(HOLE)
         number = re.compile(f"{re.escape(before)}({NUMBER.pattern}){re.escape(after)}")
@@ -76,9 +76,9 @@ class StepFolders:
 
     def steps(self) -> list[int]:
         """Every step with a folder."""
-        return sorted(self.main.found(self.output_dir))
+        return sorted(self.main.folders_by_step(self.output_dir))
 
-    def growing(self) -> Grows | None:
+    def growing_trees(self) -> Grows | None:
         """The newest step's folders."""
         newest = max(self.steps(), default=None)
         return None if newest is None else Grows(self._parts(newest), newest)
@@ -86,7 +86,7 @@ class StepFolders:
     def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
         """Do all markers match, and is nothing still being written?"""
         trees = self._parts(step)
-        return judged(step, self._results(step), trees, self.output_dir, self.quiet_s, settled=settled)
+        return judge_step(step, self._results(step), trees, self.output_dir, self.quiet_s, settled=settled)
 
     def _results(self, step: int) -> Iterator[Result]:
         main, *also = self._parts(step)
@@ -133,7 +133,7 @@ class StepFolders:
         trees = [
             tree
             for path in (self.main, *self.also)
-            for number, tree in sorted(path.found(self.output_dir).items())
+            for number, tree in sorted(path.folders_by_step(self.output_dir).items())
             if number > lowest
         ]
         return list(dict.fromkeys(trees))

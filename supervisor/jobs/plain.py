@@ -40,8 +40,8 @@ class PlainJob(FolderJob):
         self.environ = environ
         self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
         self.output_dir = run.output_dir
-        self.step_line = _expression(self.plain.step_line, "step_line")
-        self.finish_line = _expression(self.plain.finish_line, "finish_line")
+        self.step_line = _compile_expression(self.plain.step_line, "step_line")
+        self.finish_line = _compile_expression(self.plain.finish_line, "finish_line")
         if self.step_line is not None and "step" not in self.step_line.groupindex:
             raise ConfigError("[job.plain] step_line must have a group called step, such as (?P<step>\\d+).")
         self.folders = StepFolders(
@@ -106,10 +106,10 @@ class PlainJob(FolderJob):
         }
         if request.step is not None:
             values |= {"{step}": str(request.step), "{checkpoint}": str(self.folders.folder(request.step))}
-        argv = [self._filled(word, values, request.configs) for word in (*words, *self.run.job.args)]
+        argv = [self._fill_word(word, values, request.configs) for word in (*words, *self.run.job.args)]
         return [Component("job", argv, self.folder, self.job_variables(request), self.run.job.nofile)]
 
-    def _filled(self, word: str, values: Mapping[str, str], copies: Mapping[Path, Path]) -> str:
+    def _fill_word(self, word: str, values: Mapping[str, str], copies: Mapping[Path, Path]) -> str:
         for hole, value in values.items():
             word = word.replace(hole, value)
         for original, written in zip(self.config_files(), self.run.job.config, strict=True):
@@ -119,10 +119,10 @@ class PlainJob(FolderJob):
 
     def changes(self, request: StartRequest) -> Sequence[Change]:
         """Variables: the command lines are the person's own."""
-        fixed = {**self._fixed(request), **self._wandb(request)}
+        fixed = {**self._fixed_variables(request), **self._wandb_variables(request)}
         return [*set_variables(fixed, {**self.environ, **self.run.job.env}), open_files(self.run.job.nofile)]
 
-    def _fixed(self, request: StartRequest) -> dict[str, str]:
+    def _fixed_variables(self, request: StartRequest) -> dict[str, str]:
         gpus = list(dict.fromkeys(str(gpu) for gpu in (*self.run.gpus.inference, *self.run.gpus.trainer)))
         fixed = {
             "RL_SUPERVISOR_RUN": request.run_id,
@@ -134,7 +134,7 @@ class PlainJob(FolderJob):
             fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         return fixed
 
-    def _wandb(self, request: StartRequest) -> dict[str, str]:
+    def _wandb_variables(self, request: StartRequest) -> dict[str, str]:
         """Unless [job] env says otherwise."""
         wandb = {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
         return {name: value for name, value in wandb.items() if name not in self.run.job.env}
@@ -142,8 +142,8 @@ class PlainJob(FolderJob):
     def job_variables(self, request: StartRequest) -> dict[str, str]:
         """What the command gets."""
         job = self.run.job
-        own = {**self._wandb(request), **job.env}
-        return job_environment(self.environ, job.pass_env, own, self._fixed(request))
+        own = {**self._wandb_variables(request), **job.env}
+        return job_environment(self.environ, job.pass_env, own, self._fixed_variables(request))
 
     # ---------------------------------------------------------------- where to look
 
@@ -167,7 +167,7 @@ class PlainJob(FolderJob):
         if not text:
             return []
         if self.step_line is not None and (found := self.step_line.search(text)):
-            facts = self._step(found)
+            facts = self._step_facts(found)
             if facts:
                 return facts
         if self.finish_line is not None and self.finish_line.search(text):
@@ -176,13 +176,13 @@ class PlainJob(FolderJob):
         return [error] if error else []
 
     @staticmethod
-    def _step(found: re.Match[str]) -> list[Fact]:
+    def _step_facts(found: re.Match[str]) -> list[Fact]:
         groups = found.groupdict()
         step = groups.get("step") or ""
         if not re.fullmatch(r"[0-9]{1,12}", step):
             return []
-        values = {name: _number(groups.get(name)) for name in ("reward", "loss", "throughput")}
-        seconds = _number(groups.get("duration"))
+        values = {name: _parse_number(groups.get(name)) for name in ("reward", "loss", "throughput")}
+        seconds = _parse_number(groups.get("duration"))
         return [
             StepDone(
                 "job",
@@ -200,7 +200,7 @@ class PlainJob(FolderJob):
         return ("inference", True) if is_engine and self.engine() is not None else None
 
 
-def _expression(text: str | None, setting: str) -> re.Pattern[str] | None:
+def _compile_expression(text: str | None, setting: str) -> re.Pattern[str] | None:
     if text is None:
         return None
     try:
@@ -209,7 +209,7 @@ def _expression(text: str | None, setting: str) -> re.Pattern[str] | None:
         raise ConfigError(f"[job.plain] {setting} is no regular expression: {error}. Mend it.") from None
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         value = float(text) if text else None
     except ValueError:

@@ -18,7 +18,7 @@ CLOCK_SLACK_S = (
 )
 
 
-def numbered(parent: Path) -> dict[int, Path]:
+def numbered_folders(parent: Path) -> dict[int, Path]:
     """Entries of ``parent`` called ``step_N``, by N. Empty when it does not exist; raises OSError otherwise."""
     found: dict[int, Path] = {}
     try:
@@ -34,7 +34,7 @@ def numbered(parent: Path) -> dict[int, Path]:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Every regular file below ``folder``, sorted; or ``folder`` itself when it is one."""
-    if _kind(folder) == stat.S_IFREG:
+    if _file_kind(folder) == stat.S_IFREG:
         yield folder
         return
     try:
@@ -80,14 +80,14 @@ def _symlink_below(folder: Path) -> Path | None:
     return None
 
 
-def _kind(path: Path) -> int:
+def _file_kind(path: Path) -> int:
     try:
         return stat.S_IFMT(path.lstat().st_mode)
     except OSError:
         return 0
 
 
-def judged(
+def judge_step(
     step: int, results: Iterable[Result], trees: Sequence[Path], output_dir: Path, quiet_s: float, *, settled: bool
 ) -> StepCheck:
     """One answer from the ``results`` about a step's parts, whose files lie in ``trees`` below ``output_dir``.

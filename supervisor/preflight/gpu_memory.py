@@ -35,7 +35,7 @@ def gpu_memory(subject: Subject) -> Iterator[Finding]:
     if need and asked and not found and engine and shared is not None:
         if engine.utilization < HOPELESS_UTILIZATION:  # beyond that, ``sharing`` has said so
             found += _shared(subject, asked, engine, shared)
-    elif need and asked and not subject.plan.shared:
+    elif need and asked and not subject.plan.is_shared:
         found += _alone(subject, facts, asked, need)
     yield from found
     if need and not found:
@@ -152,7 +152,7 @@ def _engine(subject: Subject, facts: ModelFacts, setup: EngineSetup) -> Iterator
     room = int((taken - weights - memory.CONTEXT_LOW) / per_token) // 1024 * 1024 if facts.plain else 0
     if room >= 1024 and not facts.sliding_window:
         helps.append(f"set max_model_len to {room} or less")
-    if not subject.plan.shared and 0.95 * gpu.total_bytes >= need:
+    if not subject.plan.is_shared and 0.95 * gpu.total_bytes >= need:
         helps.append(f"raise {_spelled(subject)[0]}")
     helps.append("take GPUs with more memory, or more of them with a higher tensor parallel size")
     where = subject.where(*(estimate_inputs.CONTEXT if room >= 1024 else ()), *_spelled(subject), "model.name")

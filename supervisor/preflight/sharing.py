@@ -114,7 +114,7 @@ def _savings(subject: Subject) -> Iterator[Finding]:
 
 def _shares(subject: Subject) -> bool:
     """With an engine that is started here."""
-    return subject.plan.shared and subject.kind == "rl" and subject.settings.has("inference")
+    return subject.plan.is_shared and subject.kind == "rl" and subject.settings.has("inference")
 
 
 def _place(subject: Subject, path: str) -> Where:

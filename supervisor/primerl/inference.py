@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Engine, EngineRole, StopRules, WeightUpdate
-from supervisor.jobs.steps import numbered
+from supervisor.jobs.steps import numbered_folders
 from supervisor.primerl import command
 from supervisor.primerl.configs import Settings, Source, broadcast_type
 from supervisor.primerl.dialect import Dialect
@@ -226,7 +226,7 @@ def weight_update(layout: Layout, settings: Settings, engine: Engine | None) -> 
     """The newest weights that the trainer finished writing; None when there are none."""
     if engine is None:
         return None
-    folders = numbered(layout.orchestrator_dir / "broadcasts")
+    folders = numbered_folders(layout.orchestrator_dir / "broadcasts")
     stable = {step: folder for step, folder in folders.items() if (folder / "STABLE").is_file()}
     if not stable:
         return None

@@ -27,7 +27,7 @@ from supervisor.jobs.base import (
     StopRules,
     WeightUpdate,
 )
-from supervisor.jobs.downloads import arriving
+from supervisor.jobs.downloads import arriving_folders
 from supervisor.jobs.environment import job_environment
 from supervisor.primerl import command, inference, logs, processes
 from supervisor.primerl import configs as files
@@ -332,10 +332,12 @@ class PrimeRlJob:
 
     # ---------------------------------------------------------------- steps
 
-    def growing(self, what: GrowthKind) -> Grows | None:
+    def growing_trees(self, what: GrowthKind) -> Grows | None:
         """Downloads, rollouts and checkpoints, by this era's layout."""
         if what == "download":
-            return Grows(arriving(self._environment(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder))
+            return Grows(
+                arriving_folders(self._environment(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder)
+            )
         return self.layout.growing_rollouts() if what == "rollouts" else self.layout.growing_checkpoint()
 
     def steps(self) -> Sequence[int]:

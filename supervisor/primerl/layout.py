@@ -13,7 +13,7 @@ from pathlib import Path
 
 from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip
 from supervisor.jobs.base import Grows, StepCheck, StepFile
-from supervisor.jobs.steps import files_below, judged, numbered, safe_name
+from supervisor.jobs.steps import files_below, judge_step, numbered_folders, safe_name
 from supervisor.primerl.dialect import Dialect
 
 OTHER_TREES = ".run"
@@ -118,12 +118,12 @@ class Layout:
 
     def steps(self) -> list[int]:
         """Every step with a checkpoint folder, in either tree."""
-        return sorted({step for parent in self._checkpoint_parents() for step in numbered(parent)})
+        return sorted({step for parent in self._checkpoint_parents() for step in numbered_folders(parent)})
 
     def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
         """Is everything there, and whole, that resuming at ``step`` needs?"""
         trees = self._parts(step)
-        return judged(step, self._results(step), trees, self.output_dir, self.quiet_s, settled=settled)
+        return judge_step(step, self._results(step), trees, self.output_dir, self.quiet_s, settled=settled)
 
     def _parts(self, step: int) -> list[Path]:
         """The folders that together are the step, the primary one first."""
@@ -213,7 +213,7 @@ class Layout:
         return [
             tree
             for parent in parents
-            for step, tree in sorted(numbered(parent).items())
+            for step, tree in sorted(numbered_folders(parent).items())
             if step < below and tree not in needed
         ]
 
@@ -231,17 +231,17 @@ class Layout:
         trees = [
             tree
             for parent in (*self._checkpoint_parents(), *self._weights_parents())
-            for number, tree in sorted(numbered(parent).items())
+            for number, tree in sorted(numbered_folders(parent).items())
             if number > lowest
         ]
         stale = lowest + 1 if step is None or self.dialect.first_step == 1 else lowest
         for parent in self._rollout_parents():
-            trees += [tree for number, tree in sorted(numbered(parent).items()) if number >= stale]
+            trees += [tree for number, tree in sorted(numbered_folders(parent).items()) if number >= stale]
         return trees
 
 
 def _newest(parents: Sequence[Path]) -> Grows | None:
-    step = max((number for parent in parents for number in numbered(parent)), default=None)
+    step = max((number for parent in parents for number in numbered_folders(parent)), default=None)
     return None if step is None else Grows([parent / f"step_{step}" for parent in parents], step)
 
 

@@ -18,7 +18,7 @@ BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own blocks ar
 class Grower(Protocol):
     """The method of ``jobs.base.Job`` that knows where phases write."""
 
-    def growing(self, what: GrowthKind) -> Grows | None:
+    def growing_trees(self, what: GrowthKind) -> Grows | None:
         """What to measure at this moment."""
 
 
@@ -62,7 +62,7 @@ class GrowthSensor:
     def _measure(self, what: GrowthKind) -> tuple[int, int] | None:
         """The step, and bytes of its files; (-1, 0) where there is nothing, None where that cannot be said."""
         try:
-            grows = self._job.growing(what)
+            grows = self._job.growing_trees(what)
             if grows is None:
                 return -1, 0
             size_bytes = occupied_bytes(grows.trees)

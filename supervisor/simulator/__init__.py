@@ -1,37 +1,12 @@
-"""The practice job: a program that stands in for prime-rl at its outside, trains in fast motion, and fails when told.
+"""A virtual pod: the real core against a simulated prime-rl job, with a virtual clock and a seed.
 
-It is an independent reading of prime-rl, made from its source (each file in `eras/` names the commit), so that it can't
-share the supervisor's misreadings: it never imports `supervisor.primerl`, `jobs`, `sensors` or `core`. Its processes
-use the standard library only and are real: launcher, `uv` wrappers, API server with an EngineCore below it,
-orchestrator, torchrun with ranks, environment servers, tail, with the titles, parents, signals, ports, files and log
-bytes of their era.
+The parts, and what each may know:
 
-By hand (eras: 2025-09-30, 2026-01-06, v0.6, 2026-08-21)::
-
-    python -m supervisor.simulator.install /tmp/prime-rl --era v0.6
-    cd /tmp/prime-rl && PATH=$PWD/.venv/bin:$PATH rl @ configs/practice.toml
-
-In a test or the demo::
-
-    practice = make_practice(tmp_path, "2026-01-06", max_steps=8, interval=2,
-                             faults=[{"kind": "engine-exit-0", "at_step": 5}], step_s=0.2)
-    launcher = practice.start()      # or hand practice.command() and practice.environment to the supervisor
-    wait_until(lambda: 4 in practice.trained_steps(), "step 4")
-    practice.alive()                 # pid -> role of everything that lives, orphans included
-    practice.end_all()
-
-A supervisor's run file gives the job `PRACTICE_FILE` and `PRACTICE_GPUS` in its [job].env (`practice.environment` holds
-them) and starts it in `practice.home` with `.venv/bin` on PATH: old eras find `uv`, new ones `inference` and the others
-by PATH, as the real ones do. `practice.driver_environment(folder)` is for whoever watches the GPUs: LD_LIBRARY_PATH
-with the NVML stand-in, and PRACTICE_GPUS.
-
-- PRACTICE_FILE names a TOML file of knobs (speeds, sizes) and `[[fault]]` tables; `knobs.py` documents each. A fault
-  strikes once in a run folder, which `DIR/.practice/` remembers, unless `every_time`.
-- PRACTICE_GPUS names a folder that `gpus.make_gpus` made; `gpus.py` says what is in it. Touch `hang` there, or write an
-  NVML code into `error`, for a sick driver.
-- `practice.starts()` tells what each start was given: arguments, names in its environment, W&B identities.
-
-Where it departs from the real thing: the launcher's waits are scaled by the knob `patience`; batches go from the
-orchestrator to the trainer through a hidden folder instead of ZMQ; W&B, evals, LoRA, multi-node and SFT are not played;
-a process whose install was deleted ends by itself.
+- ``world``: the physics. Processes, GPUs, engine, disk, link, store, pods. No facts, no policy.
+- ``faults``: what can go wrong. A fault changes the world and nothing else.
+- ``sensing``: looks at the world and makes the observations; it never sees a fault.
+- ``hands``: carries out what a policy asks for, in the world, with the durations of the real effects.
+- ``policy``: what is judged: the core, or another policy behind the same interface.
+- ``ledger``: the truth, for the account: where each second went, what each fault cost.
+- ``run``: joins them and prints nothing; ``supervisor.cli.simulate`` is for people.
 """

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.simulator.timeline import Said, Seen, Story, said, steps
+from supervisor.practice.timeline import Said, Seen, Story, parse_said, steps
 
-DEMO = [sys.executable, "-m", "supervisor.simulator.demo"]
+DEMO = [sys.executable, "-m", "supervisor.practice.demo"]
 QUICK = ["--steps", "12", "--step-seconds", "0.8", "--limit", "120"]
 DIED = 1000.0
 
@@ -190,10 +190,10 @@ def test_an_older_verdict_than_the_death_is_none_about_it() -> None:
 
 
 def test_lines_that_are_no_records_are_passed_over() -> None:
-    assert said("Traceback (most recent call last):") is None
-    assert said('["time"]') is None
-    assert said('{"time": "yesterday", "event": "step", "sentence": ""}') is None
-    record = said('{"time": "1970-01-01T00:16:40.000+00:00", "event": "step", "sentence": "step 7", "step": 7}')
+    assert parse_said("Traceback (most recent call last):") is None
+    assert parse_said('["time"]') is None
+    assert parse_said('{"time": "yesterday", "event": "step", "sentence": ""}') is None
+    record = parse_said('{"time": "1970-01-01T00:16:40.000+00:00", "event": "step", "sentence": "step 7", "step": 7}')
     assert record == Said(1000.0, "step", "step 7", {"step": 7})
 
 

@@ -14,7 +14,7 @@ PLACES = (
     "supervisor/primerl",
     "supervisor/signatures",
     "supervisor/storage",
-    "supervisor/simulator/virtual",
+    "supervisor/simulator",
     "docs",
 )
 
@@ -38,8 +38,8 @@ def test_each_word_of_the_code_that_is_named_is_there() -> None:
         "Boundary": "supervisor/primerl/dialect.py",
         "CHECKS": "supervisor/preflight/sharing.py",
         "open_store": "supervisor/storage/__init__.py",
-        "_kind(": "supervisor/simulator/virtual/faults.py",
-        "orchestrator-crash": "supervisor/simulator/virtual/faults.py",
+        "_kind(": "supervisor/simulator/faults.py",
+        "orchestrator-crash": "supervisor/simulator/faults.py",
         "e26b50503": "supervisor/primerl/dialect.py",
     }.items():
         assert word in PAGE

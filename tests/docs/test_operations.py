@@ -24,8 +24,8 @@ import pytest
 
 from supervisor.checkpoints.publish import publish
 from supervisor.cli import ctl, main
-from supervisor.simulator.command_line import CommandLine
-from supervisor.simulator.era import load_era
+from supervisor.practice.command_line import CommandLine
+from supervisor.practice.era import load_era
 from supervisor.storage import open_store
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import PART, Step, quiet

@@ -18,9 +18,9 @@ from typing import Literal
 
 import psutil
 
+from supervisor.practice.run import make_practice
 from supervisor.process import survivors
 from supervisor.process.survivors import Identity
-from supervisor.simulator.practice import make_practice
 
 from . import witness
 from .rig import Pod
@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Told:
-    """What was seen over all kills of one kind. ``steps``: median seconds of the simulator's steps, ``work``: of the
+    """What was seen over all kills of one kind. ``steps``: median seconds of the practice job's steps, ``work``: of the
     helper's pieces of work; each in control phases and in phases with kills.
     """
 

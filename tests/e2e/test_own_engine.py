@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.simulator.practice import make_practice
+from supervisor.practice.run import make_practice
 from tests.e2e.rig import Pod
 
 ROUTER, OLD = "2026-08-21", "2026-01-06"

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.simulator.gpus import DEFAULT_TOTAL_BYTES, make_gpus
-from supervisor.simulator.practice import Practice, free_port_pair, make_practice
+from supervisor.practice.gpus import DEFAULT_TOTAL_BYTES, make_gpus
+from supervisor.practice.run import Practice, free_port_pair, make_practice
 from tests.b2server import B2Server, Key
 
 from .rig import Pod, remove_tree
@@ -55,7 +55,7 @@ def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any
     home = folder / "practice" / "prime-rl"
     remove_tree(folder)
     (folder / "practice").mkdir(parents=True)
-    uuids = make_gpus(folder / "practice" / "gpus", 2, DEFAULT_TOTAL_BYTES)
+    make_gpus(folder / "practice" / "gpus", 2, DEFAULT_TOTAL_BYTES)
     here = dataclasses.replace(
         practice,
         home=home,
@@ -63,10 +63,9 @@ def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any
         knobs_file=folder / "practice" / "practice-knobs.toml",
         run_dir=home / practice.run_dir.relative_to(practice.home),
         gpus=folder / "practice" / "gpus",
-        gpu_uuids=tuple(uuids),
     )
     here.set_knobs(step_s=0.1)
-    install = f"{sys.executable} -m supervisor.simulator.install {shlex.quote(str(home))} --era {practice.era.name}"
+    install = f"{sys.executable} -m supervisor.practice.install {shlex.quote(str(home))} --era {practice.era.name}"
     repository = Path(__file__).parents[2]
     command = setup if setup is not None else f"cd {shlex.quote(str(repository))} && {install}"
     settings = {**impatient(options), "setup": {"commands": [command]}}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.simulator.practice import make_practice
+from supervisor.practice.run import make_practice
 
 from .rig import Pod
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.practice.gpus import make_gpus
+from supervisor.practice.run import make_practice
 from supervisor.process import survivors
 from supervisor.process.survivors import Identity
-from supervisor.simulator.gpus import make_gpus
-from supervisor.simulator.practice import make_practice
 from tests.e2e.rig import Pod
 
 ERA = "v0.6"
@@ -26,13 +26,13 @@ ERA = "v0.6"
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[Pod, Pod]]:
     gpus = tmp_path / "gpus"
-    uuids = make_gpus(gpus, 4)
+    make_gpus(gpus, 4)
     pods = []
     for number, name in enumerate(("victim", "neighbour")):
         folder = tmp_path / name
         mine = (2 * number, 2 * number + 1)
         made = make_practice(folder / "practice", ERA, max_steps=2000, interval=2, step_s=0.3, gpu_count=4)
-        practice = replace(made, gpus=gpus, gpu_uuids=tuple(uuids))
+        practice = replace(made, gpus=gpus)
         settings = {"gpus": {"inference": [mine[0]], "trainer": [mine[1]]}}
         pods.append(Pod(folder, ERA, practice=practice, settings=settings))
     yield pods[0], pods[1]

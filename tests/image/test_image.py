@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import pytest
 
-from supervisor.simulator.nvml.build import build as build_nvml
+from supervisor.practice.nvml.build import build as build_nvml
 from tests.image.builder import Builder, Image, StepFailedError
 from tests.image.dockerfile import Dockerfile, read
 from tests.image.github import GitHub
@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.optin, pytest.mark.timeout(1500), pytest.mark.xdist_gr
 
 PRACTICE = """
 from pathlib import Path
-from supervisor.simulator.command_line import toml_value
-from supervisor.simulator.practice import make_practice
+from supervisor.practice.command_line import toml_value
+from supervisor.practice.run import make_practice
 practice = make_practice(Path("/srv"), "v0.6", max_steps=5000, interval=5, step_s=0.4)
 tables = {
     "run": {"id": "practice"},

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from supervisor.jobs.base import StartRequest
+from supervisor.practice.command_line import CommandLine, walk
+from supervisor.practice.era import load_era
+from supervisor.practice.install import install
 from supervisor.primerl import open_job
-from supervisor.simulator.command_line import CommandLine, walk
-from supervisor.simulator.era import load_era
-from supervisor.simulator.install import install
 from tests.people.launches import ENVIRON, Taken, take
 
 DECIDED = {

@@ -20,9 +20,9 @@ from supervisor.cli.pod import Pod
 from supervisor.cli.run_text import comment, run_file_text, value_text
 from supervisor.config.settings import RunFile, load
 from supervisor.jobs.base import StartRequest
+from supervisor.practice.install import install
 from supervisor.preflight.site import Site, Volume
 from supervisor.primerl import open_job
-from supervisor.simulator.install import install
 
 GB = 10**9
 ROOT = Volume("/", "overlay", 50 * GB, 20 * GB)

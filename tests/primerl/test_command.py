@@ -217,7 +217,7 @@ def test_wandb_is_not_switched_on_by_naming_an_id(tmp_path: Path) -> None:
 def test_one_shared_gpu_in_the_era_that_can(tmp_path: Path) -> None:
     job = job_of(tmp_path, "be0e3d131", gpus={"inference": [0], "trainer": [0]})
     assert job.problems() == []
-    assert job.gpus().shared
+    assert job.gpus().is_shared
     line = words(job, None)
     assert line[line.index("--inference-gpu-ids") :][:4] == ["--inference-gpu-ids", "0", "--trainer-gpu-ids", "0"]
 

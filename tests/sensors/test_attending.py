@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core.facts import Growing, HostLook, ProcessSeen
 from supervisor.journal.journal import Journal
-from supervisor.simulator.nvml.build import NoCompilerError, compiler
+from supervisor.practice.nvml.build import NoCompilerError, compiler
 from tests.e2e.rig import Pod
 
 try:

@@ -79,7 +79,7 @@ def test_the_run_files_own_environment_decides_where_downloads_arrive(tmp_path: 
         job={"env": {"HF_HOME": str(tmp_path / "volume")}},
     )
     grow(tmp_path / "volume/hub/models--a--b/blobs/cc.incomplete")
-    grows = job.growing("download")
+    grows = job.growing_trees("download")
     assert grows is not None and list(grows.trees) == [tmp_path / "volume/hub/models--a--b/blobs"]
 
 
@@ -129,7 +129,7 @@ class Wherever:
         self.trees: Sequence[Path] = trees
         self.step = 0
 
-    def growing(self, what: GrowthKind) -> Grows | None:
+    def growing_trees(self, what: GrowthKind) -> Grows | None:
         return Grows(self.trees, self.step) if what == "download" else None
 
 
@@ -184,7 +184,7 @@ def test_symlinks_are_not_followed(tmp_path: Path) -> None:
 
 def test_a_folder_that_may_not_be_read_is_silence(tmp_path: Path) -> None:
     class Failing(Wherever):
-        def growing(self, what: GrowthKind) -> Grows | None:
+        def growing_trees(self, what: GrowthKind) -> Grows | None:
             raise PermissionError(13, "Permission denied")
 
     assert said(GrowthSensor(Failing())) == []

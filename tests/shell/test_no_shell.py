@@ -21,7 +21,7 @@ SHELL_NAMES = re.compile(r"(^|/)(sh|bash|dash|zsh|ksh)$")
 
 ALLOWED = {
     "effects/carry_out.py": "[setup] commands and [hooks], which are shell commands of the run file's owner",
-    "simulator/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
+    "practice/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
 }
 STARTED_IN = {
     "effects/carry_out.py",
@@ -97,7 +97,7 @@ def test_every_place_that_starts_a_process_is_known_so_that_a_new_one_is_looked_
     found = {
         name
         for name, tree in modules()
-        if not name.startswith("simulator/")
+        if not name.startswith("practice/")
         and any(isinstance(node, ast.Call) and called(node) in STARTERS for node in ast.walk(tree))
     }
     assert found == STARTED_IN
@@ -108,7 +108,7 @@ def test_no_code_is_read_from_data() -> None:
         (name, ast.unparse(node))
         for name, tree in modules()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and called(node) in READS_CODE and not name.startswith("simulator/")
+        if isinstance(node, ast.Call) and called(node) in READS_CODE and not name.startswith("practice/")
     ]
     assert found == []
 

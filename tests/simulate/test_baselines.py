@@ -6,8 +6,8 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.simulator.virtual.baselines import ALL, POLICIES
-from supervisor.simulator.virtual.policy import Policy
+from supervisor.simulator.baselines import ALL, POLICIES
+from supervisor.simulator.policy import Policy
 
 GIB = 1 << 30
 MIN = 60.0
@@ -294,7 +294,7 @@ def test_the_oracle_stops_at_the_moment_of_the_fault_and_resumes_at_the_last_goo
     desk.step(5)
     desk.survey()
     desk.step(6)
-    desk.policy.told(desk.t, "engine-hang")
+    desk.policy.learn_fault(desk.t, "engine-hang")
     desk.see(f.Tick())
     assert desk.starts[1:] == [(desk.t, 5)]
 
@@ -304,10 +304,10 @@ def test_the_oracle_leaves_a_pod_that_lost_a_gpu_and_goes_one_step_back_from_a_p
     desk.local = {5: "complete", 10: "complete"}
     desk.boot()
     desk.step(11)
-    desk.policy.told(desk.t, "poison-step")
+    desk.policy.learn_fault(desk.t, "poison-step")
     desk.see(f.Tick())
     assert [step for _, step in desk.starts] == [10, 5]
-    desk.policy.told(desk.t, "gpu-lost")
+    desk.policy.learn_fault(desk.t, "gpu-lost")
     desk.see(f.Tick())
     assert desk.asked(a.Exit) == [a.Exit(94, "The pod has to be replaced.")]
 
@@ -326,7 +326,7 @@ def test_the_oracle_does_not_restart_for_what_passes_by_itself() -> None:
     desk = Desk("oracle").boot()
     desk.step(1)
     for fault in ("store-outage", "engine-overload", "disk-fills"):
-        desk.policy.told(desk.t, fault)
+        desk.policy.learn_fault(desk.t, fault)
         desk.see(f.Tick())
     assert len(desk.starts) == 1
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.time_kinds import CATEGORIES, DETECTION, INFRASTRUCTURE, PRODUCTIVE, SAVE
-from supervisor.simulator.virtual import sensitivity
-from supervisor.simulator.virtual.baselines import ALL
-from supervisor.simulator.virtual.compare import compare, distance, run_all, score, sentences, table
-from supervisor.simulator.virtual.ledger import Account
-from supervisor.simulator.virtual.scenario import load_scenario
+from supervisor.simulator import sensitivity
+from supervisor.simulator.baselines import ALL
+from supervisor.simulator.compare import compare, distance, run_all, sentences, table
+from supervisor.simulator.ledger import Account, score
+from supervisor.simulator.scenario import load_scenario
 
 HOUR = 3600.0
 

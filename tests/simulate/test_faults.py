@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core import facts as f
-from supervisor.simulator.virtual.faults import KINDS
+from supervisor.simulator.faults import KINDS
 from tests.simulate.worlds import after, fault
 
 PROCESS_DEATHS = [
@@ -31,9 +31,9 @@ def test_a_process_that_dies_is_noticed_in_seconds_and_the_run_resumes_from_the_
     assert first is None
     assert second is not None
     assert second % 5 == 0
-    assert told.report.steps_lost <= 5
+    assert told.account.steps_lost <= 5
     assert told.goes_on
-    assert told.report.false_restarts == ()
+    assert told.account.false_restarts == []
 
 
 @pytest.mark.parametrize("says", [True, False])
@@ -72,13 +72,13 @@ def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_though_the_pod_is_lost
     assert kept <= set(told.world.store.steps)
     assert not told.world.store.steps[kept.pop()].ruined
     assert sum(checkpoint.ruined for checkpoint in told.world.store.steps.values()) >= 3
-    assert told.report.false_restarts == ()
+    assert told.account.false_restarts == []
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_an_overloaded_engine_that_recovers_is_left_alone(seed: int) -> None:
     told = after(fault("engine-overload", seconds=600), seed=seed)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
@@ -121,28 +121,28 @@ def test_a_role_that_the_kernel_killed_is_named_with_the_reason(role: str) -> No
 
 def test_a_lost_gpu_ends_on_another_pod() -> None:
     told = after(fault("gpu-lost", gpu=1), hours=8)
-    assert told.report.pods == 2
-    assert told.report.gave_up == 0
+    assert told.account.pods == 2
+    assert told.account.gave_up == 0
     assert told.goes_on
 
 
 def test_a_driver_that_answers_nobody_is_unknown_and_not_dead() -> None:
     told = after(fault("nvml-hang", seconds=1800))
     assert any(isinstance(fact, f.GpuLook) and fact.reason for fact in told.facts)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.5])
 def test_files_of_others_fill_the_disk_and_old_published_steps_make_room(growth: float) -> None:
     told = after(fault("disk-fills", growth_gb_s=growth, leaves_gb=30))
     assert any(isinstance(fact, f.Pruned) and fact.where == "local" for fact in told.facts)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
 def test_a_disk_with_no_room_at_all_stops_the_job_and_it_goes_on_once_there_is_room() -> None:
     told = after(fault("disk-fills", growth_gb_s=0.2, leaves_gb=0, seconds=5400), hours=8)
-    assert told.report.false_restarts == ()
+    assert told.account.false_restarts == []
     assert told.goes_on
 
 
@@ -163,14 +163,14 @@ def test_a_checkpoint_that_always_crashes_is_quarantined_and_the_run_goes_one_st
     assert told.said("one-step-back")
     resumed = [step for step in told.resumed_at() if step is not None]
     assert resumed[-1] == resumed[0] - 5
-    assert told.report.gave_up == 0
+    assert told.account.gave_up == 0
     assert told.goes_on
 
 
 def test_a_store_that_is_away_for_an_hour_costs_the_run_nothing() -> None:
     told = after(fault("store-outage", seconds=3600))
     assert any(isinstance(fact, f.StoreSteps) and fact.reason for fact in told.facts)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     published = [fact.step for fact in told.facts if isinstance(fact, f.Published)]
     assert published == sorted(published)
     assert told.goes_on
@@ -178,7 +178,7 @@ def test_a_store_that_is_away_for_an_hour_costs_the_run_nothing() -> None:
 
 def test_a_store_that_is_away_when_a_new_pod_asks_for_the_checkpoint_is_waited_for() -> None:
     told = after(fault("store-outage", "1h55min", seconds=3600), fault("spot-loss"), hours=8)
-    assert told.report.pods == 2
+    assert told.account.pods == 2
     assert told.resumed_at()[0] is None
     assert None not in told.resumed_at()[1:], "a fresh start although the store may hold checkpoints"
     assert told.goes_on
@@ -194,15 +194,15 @@ def test_a_damaged_step_in_the_store_is_left_for_the_one_before() -> None:
 
 def test_a_slow_link_skips_steps_and_stops_nothing() -> None:
     told = after(fault("slow-link", seconds=10000, speed=0.05), hours=8)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
 @pytest.mark.parametrize("warning_s", [0, 5, 30, 120])
 def test_a_pod_that_is_taken_away_is_followed_by_one_that_resumes_from_the_store(warning_s: float) -> None:
     told = after(fault("spot-loss", warning_s=warning_s))
-    assert told.report.pods == 2
-    assert told.report.false_restarts == ()
+    assert told.account.pods == 2
+    assert told.account.false_restarts == []
     restored = [fact.step for fact in told.facts if isinstance(fact, f.Restored)]
     assert restored == told.resumed_at()[1:]
     assert told.goes_on
@@ -210,7 +210,7 @@ def test_a_pod_that_is_taken_away_is_followed_by_one_that_resumes_from_the_store
 
 def test_a_host_that_vanishes_is_replaced() -> None:
     told = after(fault("host-vanishes"))
-    assert told.report.pods == 2
+    assert told.account.pods == 2
     assert told.goes_on
 
 
@@ -218,7 +218,7 @@ def test_a_host_that_vanishes_is_replaced() -> None:
 def test_a_host_that_stood_still_is_no_hang(seconds: float) -> None:
     told = after(fault("clock-jump", seconds=seconds))
     assert any(isinstance(fact, f.ClockJumped) and fact.seconds == pytest.approx(seconds) for fact in told.facts)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
@@ -226,7 +226,7 @@ def test_a_host_that_stood_still_is_no_hang(seconds: float) -> None:
 def test_a_daemon_that_is_killed_costs_the_run_nothing(seconds: float) -> None:
     told = after(fault("daemon-kill", seconds=seconds))
     assert told.said("adopted")
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
@@ -234,19 +234,19 @@ def test_daemons_that_die_every_nine_minutes_beside_a_stuck_job_see_that_it_is_s
     kills = [fault("daemon-kill", 9 * 60.0 * number, seconds=20) for number in range(1, 50)]
     told = after(*kills, fault("orchestrator-wedge"), hours=8)
     assert told.detected_s("orchestrator-wedge") < 3000, "as soon as one daemon does"
-    assert told.report.restarts == 1
+    assert told.account.restarts == 1
 
 
 def test_a_job_that_dies_while_no_daemon_lives_is_restarted_by_the_next_one() -> None:
     told = after(fault("daemon-kill", seconds=600), fault("trainer-crash", "2h1min"))
-    assert told.report.restarts == 1
+    assert told.account.restarts == 1
     assert 530 < told.detected_s("trainer-crash") < 560
     assert told.goes_on
 
 
 def test_a_daemon_that_dies_while_it_stops_the_job_is_followed_by_one_that_ends_the_stop() -> None:
     told = after(fault("trainer-crash", 7200), fault("daemon-kill", 7205, seconds=20))
-    assert told.report.restarts == 1
+    assert told.account.restarts == 1
     assert told.goes_on
 
 
@@ -261,14 +261,14 @@ def test_a_daemon_that_dies_while_it_stops_the_job_is_followed_by_one_that_ends_
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_is_odd_and_healthy_is_left_alone(kind: str, parameters: dict[str, float], seed: int) -> None:
     told = after(fault(kind, **parameters), seed=seed)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_log_that_cannot_be_read_for_a_while_is_no_silence_of_the_job(seed: int) -> None:
     told = after(fault("log-gap", seconds=900), seed=seed)
-    assert told.report.restarts == 0
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
@@ -285,4 +285,4 @@ def test_an_orchestrator_that_stands_still_in_an_evaluation_is_found_within_the_
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_an_evaluation_of_forty_minutes_is_left_alone(seed: int) -> None:
-    assert after(fault("long-evaluation", seconds=2400), seed=seed).report.restarts == 0
+    assert after(fault("long-evaluation", seconds=2400), seed=seed).account.restarts == 0

@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from supervisor.base.errors import ConfigError
-from supervisor.simulator.virtual.healthy import BLOCK, EVAL_S, STEP_S, healthy_physics
-from supervisor.simulator.virtual.run import simulate
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.schedule import parse_faults
+from supervisor.simulator.healthy import BLOCK, EVAL_S, STEP_S, healthy_physics
+from supervisor.simulator.run import simulate
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.schedule import parse_faults
 
 HARD = [f"rate.{kind}=60" for kind in ("engine-overload", "big-save", "slow-steps", "log-gap", "nvml-hang")]
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_hundred_healthy_hours_with_many_oddities_see_no_restart(seed: int) -> None:
-    report = simulate(load_scenario("healthy", HARD), 100, seed).report
-    assert sum(report.struck.values()) > 20
-    assert report.false_restarts == ()
-    assert report.restarts == 0
+    account = simulate(load_scenario("healthy", HARD), 100, seed).account
+    assert sum(account.struck_by_kind().values()) > 20
+    assert account.false_restarts == []
+    assert account.restarts == 0
 
 
 def test_a_healthy_run_is_not_restarted_when_a_long_evaluation_ends() -> None:
     steady = ["step_s=60", "step_sigma=0.2", "step_tail=0", "eval_every=0", "interval=20"]
     fault = {"at": "5h", "kind": "long-evaluation", "seconds": 3500.0}
-    report = simulate(load_scenario("healthy", steady), 8, 7, faults=parse_faults([fault], "test")).report
-    assert report.struck == {"long-evaluation": 1}
-    assert report.false_restarts == () and report.restarts == 0
+    account = simulate(load_scenario("healthy", steady), 8, 7, faults=parse_faults([fault], "test")).account
+    assert account.struck_by_kind() == {"long-evaluation": 1}
+    assert account.false_restarts == [] and account.restarts == 0
 
 
 # ---------------------------------------------------------------- worlds as different as real runs are
@@ -34,9 +34,9 @@ def test_a_healthy_run_is_not_restarted_when_a_long_evaluation_ends() -> None:
 
 def quiet(world: int, hours: float, seed: int, *sets: str) -> None:
     """So many hours of a healthy world pass without a restart."""
-    report = simulate(load_scenario(f"world-{world}", sets), hours, seed).report
-    assert report.false_restarts == (), f"--scenario world-{world} --seed {seed} --hours {hours:g} {sets}"
-    assert report.restarts == 0 and report.steps_done > 0
+    account = simulate(load_scenario(f"world-{world}", sets), hours, seed).account
+    assert account.false_restarts == [], f"--scenario world-{world} --seed {seed} --hours {hours:g} {sets}"
+    assert account.restarts == 0 and account.steps_done > 0
 
 
 @pytest.mark.parametrize("world", range(1, BLOCK + 1))

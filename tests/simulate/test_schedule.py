@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.base.errors import ConfigError
-from supervisor.simulator.virtual.faults import KINDS
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.schedule import describe_kinds, load_faults, parse_faults, seconds
+from supervisor.simulator.faults import KINDS
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.schedule import describe_kinds, load_faults, parse_faults, seconds
 
 
 def test_toml_and_json_say_the_same(tmp_path: Path) -> None:

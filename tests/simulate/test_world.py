@@ -12,13 +12,13 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode
 from supervisor.core.time_kinds import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, SAVE, WASTED
-from supervisor.simulator.virtual.baselines import POLICIES
-from supervisor.simulator.virtual.clockwork import Clockwork, Owner
-from supervisor.simulator.virtual.faults import KINDS, with_defaults
-from supervisor.simulator.virtual.ledger import Account
-from supervisor.simulator.virtual.run import plan, simulate
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.world import Planned
+from supervisor.simulator.baselines import POLICIES
+from supervisor.simulator.clockwork import Clockwork, Owner
+from supervisor.simulator.faults import KINDS, with_defaults
+from supervisor.simulator.ledger import Account
+from supervisor.simulator.run import plan, simulate
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.world import Planned
 from tests.simulate.worlds import after, fault, trace_of
 
 
@@ -29,35 +29,36 @@ def test_the_same_seed_gives_the_same_observations_byte_for_byte_and_another_see
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    reports = [json.dumps(simulate(load_scenario(), 60, 2).report.as_json(20.0)) for _ in range(2)]
+    reports = [json.dumps(simulate(load_scenario(), 60, 2).as_json(20.0)) for _ in range(2)]
     assert reports[0] == reports[1]
 
 
 @pytest.mark.parametrize("scenario", ["default", "no-spot", "healthy"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_parts_of_the_ledger_add_up_to_all_time(scenario: str, seed: int) -> None:
-    report = simulate(load_scenario(scenario), 50, seed).report
+    outcome = simulate(load_scenario(scenario), 50, seed)
+    report = outcome.account
     assert set(report.seconds) == set(CATEGORIES)
     assert sum(report.seconds.values()) == pytest.approx(50 * 3600, abs=1e-3)
     assert min(report.seconds.values()) >= 0
-    assert report.ettr == pytest.approx(report.seconds[PRODUCTIVE] / (50 * 3600))
+    assert outcome.score.ettr == pytest.approx(report.seconds[PRODUCTIVE] / (50 * 3600))
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policy_lives_through_the_same_faults(name: str) -> None:
     ours, theirs = (simulate(load_scenario(), 60, 3, factory) for factory in (POLICIES["oracle"], POLICIES[name]))
-    assert sum(theirs.report.seconds.values()) == pytest.approx(60 * 3600, abs=1e-3)
+    assert sum(theirs.account.seconds.values()) == pytest.approx(60 * 3600, abs=1e-3)
     outages = [[s.t for s in one.account.strikes if s.kind == "store-outage"] for one in (ours, theirs)]
     assert outages[0] == outages[1]
 
 
 def test_time_without_faults_is_steps_saves_and_one_start() -> None:
     told = after(hours=20)
-    seconds = told.report.seconds
-    done = told.report.steps_done
+    seconds = told.account.seconds
+    done = told.account.steps_done
     assert seconds[SAVE] == pytest.approx(30 * (done // 5), rel=0.1)
     assert seconds[INFRASTRUCTURE] == seconds[WASTED] == 0
-    assert told.report.ettr > 0.96
+    assert told.outcome.score.ettr > 0.96
     assert 220 < seconds[PRODUCTIVE] / done < 300  # the mean of the lognormal is 260 s, and an evaluation now and then
 
 
@@ -124,9 +125,9 @@ class Stops:
 
 def test_a_stop_without_a_reason_is_counted_as_a_false_restart_and_its_cost_is_the_steps() -> None:
     told = after(hours=2, policy=Stops)
-    assert [reason for _, reason, _ in told.report.false_restarts] == ["I felt like it."]
-    assert told.report.steps_lost == 1  # the orchestrator tells step 7 while the trainer still works on it
-    assert told.report.seconds[WASTED] > 60
+    assert [one.reason for one in told.account.false_restarts] == ["I felt like it."]
+    assert told.account.steps_lost == 1  # the orchestrator tells step 7 while the trainer still works on it
+    assert told.account.seconds[WASTED] > 60
     assert told.resumed_at() == [None, 5]
 
 
@@ -141,7 +142,7 @@ def test_a_dead_engine_lets_the_step_in_training_end_and_nothing_after_it() -> N
     told = after(fault("engine-exit-0"), hours=6, policy=Idle)
     steps = [fact.step for fact in told.facts if isinstance(fact, f.StepDone) and fact.role == "trainer"]
     errors = [fact for fact in told.facts if isinstance(fact, f.ErrorSeen)]
-    assert told.report.seconds["CUSTOM_BADPUT_EVENTS.DETECTION"] > 3.8 * 3600
+    assert told.account.seconds["CUSTOM_BADPUT_EVENTS.DETECTION"] > 3.8 * 3600
     assert len(steps) < 35
     assert {error.signature for error in errors} == {"connection-error"}
     look = [fact for fact in told.facts if isinstance(fact, f.GpuLook)][-1]
@@ -170,7 +171,7 @@ def test_an_action_that_the_world_has_no_hands_for_is_an_error_at_once() -> None
 def test_an_observed_run_is_told_what_was_not_done() -> None:
     told = after(hours=1, policy=Stops, sets=["settings.mode=observe"])
     assert [fact.action for fact in told.facts if isinstance(fact, f.Suppressed)] == ["Start"]
-    assert told.report.steps_done == 0
+    assert told.account.steps_done == 0
 
 
 def test_what_the_run_learned_travels_to_the_next_pod() -> None:

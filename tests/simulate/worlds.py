@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.simulator.virtual.policy import CorePolicy, PolicyFactory
-from supervisor.simulator.virtual.run import Outcome, simulate
-from supervisor.simulator.virtual.scenario import load_scenario
-from supervisor.simulator.virtual.schedule import parse_faults
+from supervisor.simulator.policy import CorePolicy, PolicyFactory
+from supervisor.simulator.run import Outcome, simulate
+from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.schedule import parse_faults
 
 AT = "2h"
 
@@ -24,7 +24,7 @@ class Told:
     """A simulated run and what was said in it, for tests."""
 
     def __init__(self, outcome: Outcome, facts: list[f.Fact]) -> None:
-        self.outcome, self.report, self.world = outcome, outcome.report, outcome.world
+        self.outcome, self.account, self.world = outcome, outcome.account, outcome.world
         self.facts = facts
 
     def said(self, event: str) -> list[str]:
@@ -45,7 +45,7 @@ class Told:
     def goes_on(self) -> bool:
         """Does the job make steps at the end?"""
         job = self.world.pod.job if self.world.pod is not None else None
-        return job is not None and job.made > 0 and not job.blocked
+        return job is not None and job.made > 0 and not job.is_blocked
 
 
 def after(
@@ -70,7 +70,7 @@ class Listening:
 
     def __init__(self, policy: Any, facts: list[f.Fact]) -> None:
         self._policy, self._facts = policy, facts
-        self.name, self.omniscient, self.told = policy.name, policy.omniscient, policy.told
+        self.name, self.omniscient, self.learn_fault = policy.name, policy.omniscient, policy.learn_fault
 
     def see(self, observation: f.Observation) -> Any:
         self._facts.append(observation.fact)

@@ -1,0 +1,37 @@
+"""The bound: a policy that is told of each fault at the moment it strikes. No policy that has to look can beat it."""
+
+from __future__ import annotations
+
+from supervisor.simulator.faults import KINDS
+from supervisor.simulator.given import Given
+
+
+class Oracle(Given):
+    """Stops the job at the moment of the fault and starts it at the last good step, without delay and without limit.
+
+    It knows what a fault takes: a poisoned step is not resumed from a second time, a pod that lost a GPU is left at
+    once. It cannot undo anything: a pod that is lost is lost, a replacement takes as long, the job loads as slowly. So
+    what is between it and 100 % is what detection and policy cannot change.
+    """
+
+    name = "oracle"
+    omniscient = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._struck = ""
+
+    def learn_fault(self, t: float, fault: str) -> None:
+        needs = KINDS[fault].needs
+        if fault == "poison-step":
+            self.one_step_back()
+        if needs == "pod":
+            self.another_pod()
+        if needs in ("restart", "pod") and self.stage == "live":
+            self._struck = fault
+
+    def reason_to_restart(self) -> str:
+        struck, self._struck = self._struck, ""
+        if struck:
+            return f"It is known that this job is broken: {struck}."
+        return "The job has ended." if self.ended is not None else ""

@@ -1,0 +1,397 @@
+"""The virtual world of one run: pods that come and go, a store that stays, faults at their times, and the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+from supervisor.core.time_kinds import (
+    DETECTION,
+    INFRASTRUCTURE,
+    OTHER,
+    PRODUCTIVE,
+    RESTORE,
+    SAVE,
+    STARTUP,
+    STOPPED,
+    STOPPING,
+    WAITING,
+)
+from supervisor.simulator.attendant import Attendant
+from supervisor.simulator.clockwork import Clockwork, Owner
+from supervisor.simulator.faults import KINDS, NotNowError, draw_parameters
+from supervisor.simulator.job import Job
+from supervisor.simulator.ledger import Account, FalseRestart, Strike
+from supervisor.simulator.link import Store
+from supervisor.simulator.pod import Pod
+from supervisor.simulator.policy import PolicyFactory
+from supervisor.simulator.scenario import Scenario
+
+START_T = 1000.0
+EXIT_FINISHED, EXIT_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
+AGAIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A fault that is to strike ``at`` seconds after the beginning."""
+
+    at: float
+    kind: str
+    parameters: dict[str, Any]
+
+
+class Early(Protocol):
+    """More faults, of young attempts."""
+
+    def draw(self) -> Planned | None:
+        """One that strikes so many seconds (``at``) after a launch, or none."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """One sentence of the policy, with the time at which it was said."""
+
+    t: float
+    event: str
+    sentence: str
+
+
+class World:
+    """Everything. ``run_until`` lets it happen; ``account`` is the truth about it."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        factory: PolicyFactory,
+        *,
+        planned: Sequence[Planned] = (),
+        trace: Callable[[f.Observation], None] | None = None,
+        early: Early | None = None,
+    ) -> None:
+        self._early = early
+        self.scenario, self.factory, self.trace = scenario, factory, trace
+        self.clock = Clockwork(START_T)
+        self.physics = scenario.physics
+        # Streams of their own, so that what one part draws does not change what strikes another.
+        self.physics_random = Random(f"{seed}/physics")
+        self.fault_random = Random(f"{seed}/faults")
+        self._sensor_random = Random(f"{seed}/sensors")
+        self._hands_random = Random(f"{seed}/hands")
+        self._pods_random = Random(f"{seed}/pods")
+        self.store = Store()
+        self.account = Account(START_T)
+        self.said_sentences: list[Said] = []
+        self.not_struck: list[tuple[Planned, str]] = []
+        self.observations = 0
+        self.pod: Pod | None = None
+        self.attendant: Attendant | None = None
+        self.finished = False
+        self.gone_for_a_person = False
+        self.poison_told: Callable[[], None] | None = None
+        self._pods = 0
+        self._open: list[Strike] = []  # faults that need an answer and have none yet
+        self._sent_bytes: dict[tuple[int, float], float] = {}
+        self.policy = factory()
+        self._jam_next_resume: Callable[[], None] | None = None
+        for fault in planned:
+            self.clock.at(START_T + fault.at, self._call_that_strikes(fault))
+        self._new_pod()
+
+    # ------------------------------------------------------------ time
+
+    def run_until(self, t: float) -> None:
+        """Let everything happen until ``t`` seconds after the beginning, or until the run is finished."""
+        end = START_T + t
+        clock = self.clock
+        while not self.finished:
+            event_t = clock.next_t()
+            attendant = self.attendant
+            paused = self.pod is None or self.pod.paused
+            deadline = attendant.deadline if attendant is not None and not paused else math.inf
+            if min(event_t, deadline) > end:
+                clock.now = end
+                break
+            if deadline < event_t and attendant is not None:
+                clock.now = deadline
+                attendant.tick()
+            else:
+                clock.step()
+        if self.pod is None or self.pod.job is None:
+            best = max((*self.store.steps, *(self.pod.folders if self.pod else ())), default=None)
+            self.account.goes_on_from(clock.now, best)
+        self.account.close(clock.now)
+
+    # ------------------------------------------------------------ pods
+
+    def here(self) -> Pod:
+        """The present pod. Raises NotNowError when there is none, or when it stands still."""
+        if self.pod is None or self.pod.paused:
+            raise NotNowError("there is no pod just now")
+        return self.pod
+
+    def _new_pod(self) -> None:
+        self._pods += 1
+        self.account.pods = self._pods
+        self.pod = Pod(
+            self._pods,
+            self.clock,
+            physics=self.physics,
+            physics_random=self.physics_random,
+            store=self.store,
+            truth=self,
+        )
+        self.pod.jam_next_resume = self._jam_next_resume
+        if self._pods > 1:
+            self.policy = self.factory()
+        self._sent_bytes = {}
+        self._boot_daemon()
+
+    def _boot_daemon(self) -> None:
+        if self.pod is None or self.finished:
+            return
+        self.gone_for_a_person = False
+        self.attendant = Attendant(
+            self,
+            self.pod,
+            self.policy,
+            self.scenario.settings,
+            sensor_random=self._sensor_random,
+            hands_random=self._hands_random,
+            sent_bytes=self._sent_bytes,
+        )
+        self.recount()
+        self.attendant.begin()
+
+    def lose_pod(self, strike: Strike | None, *, unnoticed_s: float = 0.0) -> None:
+        """The pod is gone with its disk; another one comes after a while."""
+        pod = self.pod
+        if pod is None:
+            return
+        if self.attendant is not None:
+            self.attendant.close()
+            self.attendant = None
+        self._jam_next_resume = pod.jam_next_resume
+        if pod.job is not None:
+            pod.job.end()
+        pod.alive = False
+        pod.job = None
+        self.pod = None
+        now = self.clock.now
+        for open_strike in self._open:
+            open_strike.natural = open_strike.natural or now
+        self._open.clear()
+        if strike is not None:
+            strike.natural = now
+        wait_s = unnoticed_s + self.physics.replacement_s * math.exp(
+            self._pods_random.gauss(0.0, self.physics.replacement_sigma)
+        )
+        self.account.abandon_step(now)
+        self.recount()
+        self.clock.after(wait_s, self._new_pod)
+
+    def jam_next_resume(self, told: Callable[[], None]) -> None:
+        """The next resume, on this pod or on the one that is awaited, never gets to its first step."""
+        self._jam_next_resume = told
+        if self.pod is not None:
+            self.pod.jam_next_resume = told
+
+    def warn(self) -> None:
+        """The provider says that the pod will be taken away: the daemon gets SIGTERM."""
+        self.here().doomed = True
+        if self.attendant is not None:
+            self.attendant.see(f.Command("shutdown", "SIGTERM"), "signal")
+
+    def pause_host(self, seconds: float, strike: Strike) -> None:
+        """Nothing on the pod moves for a while; its clocks then show that."""
+        pod = self.here()
+        pod.paused = True
+        job, attendant = pod.job, self.attendant
+        parts: list[Owner | None] = [pod, job, attendant]
+        parts += [attendant.hands, attendant.sensing] if attendant else []
+        self.clock.postpone(seconds, lambda owner: owner in parts)
+        if attendant is not None:
+            attendant.deadline += seconds
+        self.recount()
+
+        def over() -> None:
+            pod.paused = False
+            strike.natural = self.clock.now
+            self.recount()
+            if job is not None:
+                job.slept(seconds)
+            pod.link.slept(seconds)
+            if attendant is not None and attendant.alive:
+                attendant.see(f.ClockJumped(seconds), "clock")
+
+        # Before anything that was postponed to that moment or later: the loop notices first that it was away.
+        self.clock.at(self.clock.now + seconds - 1e-6, over)
+
+    def link_changed(self) -> None:
+        """The store went or came back: transfers stall or go on."""
+        if self.pod is not None:
+            self.pod.link.refresh()
+
+    # ------------------------------------------------------------ daemon and people
+
+    def kill_daemon(self, seconds: float, strike: Strike | None = None) -> None:
+        """The daemon is gone and comes back on the same pod, with its journal."""
+        pod = self.here()
+        if self.attendant is None:
+            raise NotNowError("no daemon runs")
+        self.attendant.close()
+        self.attendant = None
+
+        def back() -> None:
+            if strike is not None:
+                strike.natural = self.clock.now
+            self._boot_daemon()
+
+        self.recount()
+        self.clock.after(seconds, back, pod)
+
+    def daemon_exits(self, code: int, reason: str) -> None:
+        """The policy ends its daemon with a code of the exit contract."""
+        pod = self.pod
+        if pod is None or self.attendant is None:
+            return
+        self.attendant.close()
+        self.attendant = None
+        if code == EXIT_UNFIT:
+            self._close_open_strikes("unfit: " + reason)
+            self.lose_pod(None)
+            return
+        last = self.physics.max_steps
+        if code == EXIT_FINISHED and last and last in self.store.steps:
+            self.finished = True
+        elif code == EXIT_AGAIN:
+            self.clock.after(AGAIN_S, self._boot_daemon, pod)
+        elif not pod.doomed:
+            self._close_open_strikes(reason)
+            self.account.gave_up += 1 if code == EXIT_PERSON else 0
+            self.gone_for_a_person = True
+            after_s = self.physics.person_s * math.exp(self._pods_random.gauss(0.0, 0.5))
+            self.clock.after(after_s, self._person_comes, pod)
+        self.recount()
+
+    def _person_comes(self) -> None:
+        """Somebody looks, mends what a person can mend, and starts the daemon again."""
+        pod = self.here()
+        if any(card.lost for card in pod.cards):
+            self.lose_pod(None)
+            return
+        pod.end_job()
+        pod.set_foreign(0.0)
+        pod.mend()
+        self._boot_daemon()
+
+    def keep_sentence(self, action: a.Say) -> None:
+        """Keep what the policy says, for tests and for the curious."""
+        self.said_sentences.append(Said(self.clock.now - START_T, action.event, action.sentence))
+
+    # ------------------------------------------------------------ faults
+
+    def _call_that_strikes(self, fault: Planned) -> Callable[[], None]:
+        def strike() -> None:
+            kind = KINDS[fault.kind]
+            try:
+                kind.strike(self, draw_parameters(fault.parameters, kind.parameters, self.fault_random))
+            except NotNowError as why:
+                self.not_struck.append((fault, str(why)))
+
+        return strike
+
+    def struck(self, kind: str) -> Strike:
+        """A fault changes the world now. Only a policy that knows everything is told."""
+        strike = self.account.struck(kind, self.clock.now, KINDS[kind].needs)
+        if strike.asks_for_an_act:
+            self._open.append(strike)
+            if self.policy.omniscient and self.pod is not None:
+                self.clock.after(0.0, lambda: self._tell_oracle(kind), self.pod)
+        return strike
+
+    def _tell_oracle(self, kind: str) -> None:
+        if self.attendant is not None:
+            self.policy.learn_fault(self.clock.now, kind)
+            self.attendant.tick()
+
+    def poison_strikes(self) -> None:
+        """A poisoned lineage reached its end."""
+        told, self.poison_told = self.poison_told, None
+        if told is not None:
+            told()
+        elif self.policy.omniscient and self.pod is not None:
+            self.clock.after(0.0, lambda: self._tell_oracle("poison-step"), self.pod)
+
+    # ------------------------------------------------------------ what the policy does, judged by the truth
+
+    def policy_stops(self, reason: str) -> None:
+        """The policy acts upon what it believes."""
+        self.account.stops += 1
+        pod, now = self.pod, self.clock.now
+        job = pod.job if pod is not None else None
+        needed = self._close_open_strikes(reason)
+        if needed or pod is None or job is None or job.exit is not None or job.ending or pod.doomed:
+            return
+        if pod.foreign_bytes > 0:
+            return  # to stop before the disk is full is no mistake
+        odd = sorted({s.kind for s in self.account.strikes[-10:] if not s.asks_for_an_act and now - s.t < 7200.0})
+        self.account.false_restarts.append(FalseRestart(now - START_T, reason, ", ".join(odd)))
+
+    def policy_starts(self, step: int | None) -> None:
+        """The run goes on from ``step``."""
+        self.account.starts += 1
+        self._close_open_strikes("started anew")
+        self.account.goes_on_from(self.clock.now, step)
+        fault = self._early.draw() if self._early is not None else None
+        if fault is not None:
+            self.clock.after(fault.at, self._call_that_strikes(fault), self.pod)
+
+    def _close_open_strikes(self, sentence: str) -> bool:
+        """Close the books on every fault that was open; were there any that a restart answers?"""
+        needed = False
+        for strike in self._open:
+            needed = True
+            if strike.detected is None:
+                strike.detected, strike.sentence = self.clock.now, sentence
+        self._open.clear()
+        return needed
+
+    # ------------------------------------------------------------ the ledger's side
+
+    def recount(self) -> None:
+        """What is time spent on from now?"""
+        category = self._present_category()
+        if category != self.account.category:
+            self.account.turn(self.clock.now, category)
+
+    def _present_category(self) -> str:
+        pod = self.pod
+        if pod is None or pod.paused:
+            return INFRASTRUCTURE
+        doing = self.attendant.hands.busy_with if self.attendant is not None else ""
+        if doing == "stop":
+            return STOPPING
+        job = pod.job
+        if job is None:
+            if self.gone_for_a_person:
+                return STOPPED if self.account.gave_up == 0 else WAITING
+            return {"restore": RESTORE, "start": STARTUP, "survey": OTHER}.get(doing, WAITING)
+        if job.exit is not None or job.is_blocked:
+            return DETECTION
+        if job.phase in ("load", "resume"):
+            return STARTUP
+        return SAVE if job.phase == "checkpoint" else PRODUCTIVE
+
+    def step_done(self, step: int) -> None:
+        self.account.step_done(self.clock.now, step)
+
+    def job_over(self, job: Job) -> None:
+        self.account.abandon_step(self.clock.now)
+        self.recount()
