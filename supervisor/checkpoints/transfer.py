@@ -4,58 +4,9 @@ It may be killed at any moment without loss; calling it again with the same requ
 b2sdk and its threads out of the daemon. It reads ONE JSON object on stdin and writes JSON lines on stdout; stderr holds
 only the traceback of a real crash.
 
-Request
-    {"do": ACTION, "store": {"url": str, "realm": str|null, "region": str|null, "streams": int, "part_size": int|null},
-     "run_id": str, ...}
-
-    The keys come from the environment (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY; for S3 AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or from the systemd credentials in $CREDENTIALS_DIRECTORY, never from the
-    request.
-
-    ACTION          further fields                                  answer in "ok"
-    publish         step, files [{"source", "name"}], state_dir,    step, size_bytes, sent_bytes, files, already,
-                    generation?, writer?, wandb_run_id?,            pointer_moved, note, seconds, left
-                    allow_back?, reread?,
-                    extra? {"dialect", "revision",
-                    "config_sha256", "step_base", "reward"}
-    restore         step, output_dir, place {"primary"},            step, size_bytes, fetched_bytes, files, verified,
-                    allow_unverified?                               already, moved_aside [], dialect, revision, seconds
-    catalogue       -                                               steps [{"step", "committed", "size_bytes", "files",
-                                                                    "legacy", "problem", "left"}] ascending, latest
-                                                                    {"step", "run_id", "wandb_run_id", "timestamp",
-                                                                    "generation", "lineage", "writer",
-                                                                    "manifest_file_id", "manifest_sha256",
-                                                                    "legacy"} | null, latest_problem, happened
-                                                                    [{"lineage", "kind", "step", "wall", "why"}]
-                                                                    pinned [step], reading [step], pins_problem,
-                                                                    held [step], holds [{"finding", "bad", "why",
-                                                                    "lifted"}]
-    delete          step, generation?, writer?                      freed_bytes
-    put-logs        journal, attempt, logs {NAME: base64 of gzip},  sent
-                    generation?, writer?
-    list-logs       -                                               logs [{"journal", "attempt", "name", "size_bytes",
-                                                                    "uploaded_at"}]
-    get-logs        attempt                                         logs {"JOURNAL/NAME": text}
-    verify          step?, deep? (percent), seed?                   damaged, problems [], read_bytes, seconds,
-                                                                    steps [{"step", "committed", "problems" [], "files",
-                                                                    "size_bytes", "read_bytes"}]
-    pin             step, pinned, generation?, writer?              pinned [step]
-    hold            steps [step], holds as "catalogue" answers,     -
-                    generation?, writer?
-    standing        -                                               generation, writer, released, mark, leaving
-    claim           writer, settle_s, take_over?, over? {as         as "standing"
-                    "standing" answers}
-    beat            generation, writer, count, urgent?, state_dir?  as "standing"
-    leave           generation, writer, urgent?                     as "standing"
-    put-heartbeat   heartbeat {...}, generation?, writer?           -
-    release         generation, writer                              -
-    lineage         happened [{"kind", "step", "wall", "why"}],     lineage, pointer (the step that it was moved to)
-                    generation?, writer?                            | null
-    put-run-files   files {NAME: base64}, generation?, writer?      sent
-    get-run-files   -                                               files {NAME: base64}
-    put-record      journal, record base64                          -
-    get-records     -                                               records {JOURNAL: base64}
-    sweep           step? or spare? [step], generation?, writer?    cancelled
+A request is what ``supervisor.checkpoints.verbs`` says. The keys come from the environment (B2_APPLICATION_KEY_ID,
+B2_APPLICATION_KEY; for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or from the systemd credentials
+in $CREDENTIALS_DIRECTORY, never from the request.
 
 Answers, one JSON object a line
     {"progress": {"phase": str, "bytes": int, "total": int, "files": int}}   at most two a second; any change counts
@@ -68,7 +19,6 @@ Answers, one JSON object a line
     KIND is that of supervisor.storage.base.StoreError: transient (call again later), permanent (a person must act),
     quota (likewise: store or local disk full), missing, damaged (take the step before), changed (choose a local step
     anew), fenced (another pod holds the run: write and delete nothing more).
-    With "generation" it is looked whether ``writer`` still holds that, right before each manifest, pointer and delete.
     A process that ends without a last line was killed or crashed: treat it as transient.
 """
 
@@ -85,15 +35,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import singledispatch
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 import psutil
 
-from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, record_files
+from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, record_files, verbs
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
@@ -102,16 +53,13 @@ from supervisor.checkpoints.records import settle_files, settled_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
 from supervisor.checkpoints.writers import FencedError
-from supervisor.storage import DEFAULT_STREAMS, open_store
+from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 
 PROGRESS_EVERY_S = 0.5
 PR_SET_PDEATHSIG = 1
 NICE = 10
 UNUSED = ("pydantic", "tqdm")
-URGENT = ("leave", "release")
-"""These are asked for when a pod goes, perhaps in seconds: training does not come first then."""
-EXTRA = ("dialect", "revision", "config_sha256", "step_base", "reward")
 
 Answer = dict[str, Any]
 
@@ -145,55 +93,50 @@ class _Lines:
             self.write({"entry": {"field": field, "name": name, "value": value}})
 
 
-class _Request:
-    """Typed access to the request; what is wrong in it is our own mistake, and says so."""
+@dataclass(frozen=True)
+class _Run:
+    """The run that is asked about, in its store."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
+    id: str
+    store: Store
+    lines: _Lines
 
-    def get(self, name: str, kind: type | tuple[type, ...], default: object = ...) -> Any:
-        value = self._values.get(name, default)
-        if value is default and default is not ...:
-            return value
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            raise StoreError("permanent", f"the request's field {name!r} is missing or of a wrong type")
-        return value
-
-    def part(self, name: str) -> _Request:
-        return _Request(self.get(name, dict))
+    def fence(self, verb: verbs.Signed | verbs.Beat) -> claims.Fence:
+        return claims.Fence(self.store, self.id, verb.generation, verb.writer)
 
 
-def _fence(store: Store, request: _Request) -> claims.Fence:
-    generation, writer = request.get("generation", int, None), request.get("writer", str, "")
-    return claims.Fence(store, request.get("run_id", str), generation, writer)
+@singledispatch
+def _carry_out(verb: verbs.Verb, run: _Run) -> Answer:
+    raise StoreError("permanent", f"the request asks for {verb.name!r}, which is not carried out here")
 
 
-def _publish(store: Store, request: _Request, lines: _Lines) -> Answer:
-    extra = request.get("extra", dict, {})
-    fence = _fence(store, request)
+@_carry_out.register
+def _publish(verb: verbs.Publish, run: _Run) -> Answer:
+    fence = run.fence(verb)
     fence()  # before a byte is read or sent
+    extra: dict[str, Any] = {name: value for name, value in (verb.extra or {}).items() if value is not None}
     plan = PublishPlan(
-        generation=request.get("generation", int, None) or 0,
-        happened=lineage.read(store, request.get("run_id", str)),
+        generation=verb.generation or 0,
+        happened=lineage.read(run.store, run.id),
         fence=fence,
-        run_id=request.get("run_id", str),
-        step=request.get("step", int),
-        files=[Source(Path(file["source"]), str(file["name"])) for file in request.get("files", list)],
-        state_dir=Path(request.get("state_dir", str)),
-        writer=request.get("writer", str, ""),
-        wandb_run_id=request.get("wandb_run_id", str, "") or "",
-        allow_back=request.get("allow_back", bool, False),
-        reread=request.get("reread", bool, False),
-        **{name: extra[name] for name in EXTRA if extra.get(name) is not None},
+        run_id=run.id,
+        step=verb.step,
+        files=[Source(Path(file["source"]), file["name"]) for file in verb.files],
+        state_dir=Path(verb.state_dir),
+        writer=verb.writer,
+        wandb_run_id=verb.wandb_run_id,
+        allow_back=verb.allow_back,
+        reread=verb.reread,
+        **extra,
     )
-    with _publishing(plan.state_dir, plan.run_id, wait=True):
-        done = publish(store, plan, lines.progress)
+    with _publishing(plan.state_dir, run.id, wait=True):
+        done = publish(run.store, plan, run.lines.progress)
         # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it
         # are not looked at: that would be a listing of each after every publish, for what a failed delete leaves.
         with contextlib.suppress(StoreError):
             fence()
-            keeping.tidy(store, plan.run_id, (plan.step,), fence)
-            settle_files(store, plan.run_id, fence)
+            keeping.tidy(run.store, run.id, (plan.step,), fence)
+            settle_files(run.store, run.id, fence)
     return asdict(done)
 
 
@@ -219,30 +162,28 @@ def _publishing(state_dir: Path, run_id: str, *, wait: bool) -> Iterator[bool]:
         yield True
 
 
-def _restore(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, step = request.get("run_id", str), request.get("step", int)
-    with keeping.reading(store, run_id, step):
+@_carry_out.register
+def _restore(verb: verbs.Restore, run: _Run) -> Answer:
+    with keeping.reading(run.store, run.id, verb.step):
         done = restore(
-            store,
-            run_id,
-            step,
-            Place(request.part("place").get("primary", str)),
-            Path(request.get("output_dir", str)),
-            lines.progress,
-            allow_unverified=request.get("allow_unverified", bool, False),
+            run.store,
+            run.id,
+            verb.step,
+            Place(verb.place["primary"]),
+            Path(verb.output_dir),
+            run.lines.progress,
+            allow_unverified=verb.allow_unverified,
         )
     return asdict(done)
 
 
-def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
-    found = catalogue.list_steps(store, request.get("run_id", str))
-    keeps = keeping.kept(store, request.get("run_id", str))
+@_carry_out.register
+def _catalogue(verb: verbs.Catalogue, run: _Run) -> Answer:
+    found = catalogue.list_steps(run.store, run.id)
+    keeps = asdict(keeping.kept(run.store, run.id))
     return {
-        "pinned": list(keeps.pinned),
-        "reading": list(keeps.reading),
-        "pins_problem": keeps.problem,
-        "held": list(keeps.held),
-        "holds": [asdict(one) for one in keeps.holds],
+        "pins_problem": keeps.pop("problem"),
+        **keeps,
         "steps": [asdict(info) for info in found.steps.values()],
         "latest": asdict(found.latest) | {"legacy": found.latest.legacy} if found.latest else None,
         "latest_problem": found.latest_problem,
@@ -250,187 +191,152 @@ def _catalogue(store: Store, request: _Request, lines: _Lines) -> Answer:
     }
 
 
-def _delete(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, step = request.get("run_id", str), request.get("step", int)
-    return {"freed_bytes": catalogue.delete_step(store, run_id, step, _fence(store, request))}
+@_carry_out.register
+def _delete(verb: verbs.Delete, run: _Run) -> Answer:
+    return {"freed_bytes": catalogue.delete_step(run.store, run.id, verb.step, run.fence(verb))}
 
 
-def _put_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
-    try:
-        packed = {name: base64.b64decode(data, validate=True) for name, data in request.get("logs", dict).items()}
-    except (binascii.Error, TypeError) as error:
-        raise StoreError("permanent", f"the request's logs are not base64: {error}") from error
-    run_id, journal = request.get("run_id", str), request.get("journal", str)
-    _fence(store, request)()
-    return {"sent": log_files.put_logs(store, run_id, journal, request.get("attempt", int), packed)}
+@_carry_out.register
+def _put_logs(verb: verbs.PutLogs, run: _Run) -> Answer:
+    packed = {name: _from_base64(text, "logs are") for name, text in verb.logs.items()}
+    run.fence(verb)()
+    return {"sent": log_files.put_logs(run.store, run.id, verb.journal, verb.attempt, packed)}
 
 
-def _list_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
-    return {"logs": [asdict(log) for log in log_files.list_logs(store, request.get("run_id", str))]}
+@_carry_out.register
+def _list_logs(verb: verbs.ListLogs, run: _Run) -> Answer:
+    return {"logs": [asdict(log) for log in log_files.list_logs(run.store, run.id)]}
 
 
-def _get_logs(store: Store, request: _Request, lines: _Lines) -> Answer:
-    lines.entries("logs", log_files.get_logs(store, request.get("run_id", str), request.get("attempt", int)))
+@_carry_out.register
+def _get_logs(verb: verbs.GetLogs, run: _Run) -> Answer:
+    run.lines.entries("logs", log_files.get_logs(run.store, run.id, verb.attempt))
     return {"logs": {}}
 
 
-def _verify(store: Store, request: _Request, lines: _Lines) -> Answer:
-    found = scrub(
-        store,
-        request.get("run_id", str),
-        lines.progress,
-        request.get("step", int, None),
-        float(request.get("deep", (int, float), 0.0)),
-        request.get("seed", int, 0),
-    )
+@_carry_out.register
+def _verify(verb: verbs.Verify, run: _Run) -> Answer:
+    found = scrub(run.store, run.id, run.lines.progress, verb.step, float(verb.deep), verb.seed)
     return asdict(found) | {"damaged": found.damaged}
 
 
-def _pin(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, step = request.get("run_id", str), request.get("step", int)
-    _fence(store, request)()
-    return {"pinned": list(keeping.set_pin(store, run_id, step, pinned=request.get("pinned", bool)))}
+@_carry_out.register
+def _pin(verb: verbs.Pin, run: _Run) -> Answer:
+    run.fence(verb)()
+    return {"pinned": list(keeping.set_pin(run.store, run.id, verb.step, pinned=verb.pinned))}
 
 
-def _hold(store: Store, request: _Request, lines: _Lines) -> Answer:
-    holds = keeping.holds_of(request.get("holds", list))
+@_carry_out.register
+def _hold(verb: verbs.HoldSteps, run: _Run) -> Answer:
+    holds = keeping.holds_of(verb.holds)
     if holds is None:
         raise StoreError("permanent", "why steps are held is not told as it should be")
-    _fence(store, request)()
-    keeping.set_holds(store, request.get("run_id", str), request.get("steps", list), holds)
+    run.fence(verb)()
+    keeping.set_holds(run.store, run.id, verb.steps, holds)
     return {}
 
 
-def _standing(store: Store, request: _Request, lines: _Lines) -> Answer:
-    return asdict(claims.look(store, request.get("run_id", str)))
+@_carry_out.register
+def _look_at_claim(verb: verbs.LookAtClaim, run: _Run) -> Answer:
+    return asdict(claims.look(run.store, run.id))
 
 
-def _claim(store: Store, request: _Request, lines: _Lines) -> Answer:
-    over = request.get("over", dict, None)
-    held = claims.claim(
-        store,
-        request.get("run_id", str),
-        request.get("writer", str),
-        request.get("settle_s", (int, float)),
-        over=claims.Standing(**over) if over is not None else None,
-        take_over=request.get("take_over", bool, False),
-    )
-    return asdict(held)
+@_carry_out.register
+def _claim(verb: verbs.Claim, run: _Run) -> Answer:
+    over = claims.Standing(**verb.over) if verb.over is not None else None
+    return asdict(claims.claim(run.store, run.id, verb.writer, verb.settle_s, over=over, take_over=verb.take_over))
 
 
-def _beat(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, writer = request.get("run_id", str), request.get("writer", str)
-    held = claims.beat(store, run_id, request.get("generation", int), writer, request.get("count", int))
+@_carry_out.register
+def _beat(verb: verbs.Beat, run: _Run) -> Answer:
+    held = claims.beat(run.store, run.id, verb.generation, verb.writer, verb.count)
     with contextlib.suppress(StoreError):  # a courtesy to those who read by names
-        latest, _ = settled_pointer(store, run_id)
-        if latest is not None and request.get("urgent", bool, False) is False:
-            _settle_step(store, request, latest.step)
+        latest, _ = settled_pointer(run.store, run.id)
+        if latest is not None and not verb.urgent:
+            # Clear away what a fenced pod's late requests brought into the step, unless this pod is publishing.
+            alone = contextlib.nullcontext(True)
+            with _publishing(Path(verb.state_dir), run.id, wait=False) if verb.state_dir else alone as may:
+                if may:
+                    settle_files(run.store, run.id, run.fence(verb), latest.step)
     return asdict(held)
 
 
-def _settle_step(store: Store, request: _Request, step: int) -> None:
-    """Clear away what a fenced pod's late requests brought into a step, unless this pod is publishing."""
-    run_id, state_dir = request.get("run_id", str), request.get("state_dir", str, None)
-    alone = _publishing(Path(state_dir), run_id, wait=False) if state_dir else contextlib.nullcontext(True)
-    with alone as may:
-        if may:
-            settle_files(store, run_id, _fence(store, request), step)
+@_carry_out.register
+def _leave(verb: verbs.Leave, run: _Run) -> Answer:
+    return asdict(claims.mark_leaving(run.store, run.id, verb.generation, verb.writer))
 
 
-def _leave(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, writer = request.get("run_id", str), request.get("writer", str)
-    return asdict(claims.mark_leaving(store, run_id, request.get("generation", int), writer))
-
-
-def _put_heartbeat(store: Store, request: _Request, lines: _Lines) -> Answer:
-    _fence(store, request)()
-    record_files.put_heartbeat(store, request.get("run_id", str), request.get("heartbeat", dict))
+@_carry_out.register
+def _put_heartbeat(verb: verbs.PutHeartbeat, run: _Run) -> Answer:
+    run.fence(verb)()
+    record_files.put_heartbeat(run.store, run.id, verb.heartbeat)
     return {}
 
 
-def _release(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, writer = request.get("run_id", str), request.get("writer", str)
-    claims.release(store, run_id, request.get("generation", int), writer)
+@_carry_out.register
+def _release(verb: verbs.Release, run: _Run) -> Answer:
+    claims.release(run.store, run.id, verb.generation, verb.writer)
     return {}
 
 
-def _lineage(store: Store, request: _Request, lines: _Lines) -> Answer:
-    happened = [lineage.entry_of(value) for value in request.get("happened", list)]
+@_carry_out.register
+def _keep_lineage(verb: verbs.KeepLineage, run: _Run) -> Answer:
+    happened = [lineage.entry_of(value) for value in verb.happened]
     if None in happened:
         raise StoreError("permanent", "what happened to the run is not told as it should be")
     known, pointer = catalogue.keep_lineage(
-        store,
-        request.get("run_id", str),
+        run.store,
+        run.id,
         [entry for entry in happened if entry is not None],
-        generation=request.get("generation", int, None) or 0,
-        writer=request.get("writer", str, ""),
-        fence=_fence(store, request),
+        generation=verb.generation or 0,
+        writer=verb.writer,
+        fence=run.fence(verb),
     )
     return {"lineage": known.number, "pointer": pointer}
 
 
-def _put_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
-    try:
-        files = {name: base64.b64decode(data, validate=True) for name, data in request.get("files", dict).items()}
-    except (binascii.Error, TypeError) as error:
-        raise StoreError("permanent", f"the request's files are not base64: {error}") from error
-    _fence(store, request)()
-    return {"sent": catalogue.put_run_files(store, request.get("run_id", str), files)}
+@_carry_out.register
+def _put_run_files(verb: verbs.PutRunFiles, run: _Run) -> Answer:
+    files = {name: _from_base64(text, "files are") for name, text in verb.files.items()}
+    run.fence(verb)()
+    return {"sent": catalogue.put_run_files(run.store, run.id, files)}
 
 
-def _get_run_files(store: Store, request: _Request, lines: _Lines) -> Answer:
-    files = catalogue.get_run_files(store, request.get("run_id", str))
-    lines.entries("files", {name: base64.b64encode(data).decode() for name, data in files.items()})
+@_carry_out.register
+def _get_run_files(verb: verbs.GetRunFiles, run: _Run) -> Answer:
+    run.lines.entries("files", _in_base64(catalogue.get_run_files(run.store, run.id)))
     return {"files": {}}
 
 
-def _put_record(store: Store, request: _Request, lines: _Lines) -> Answer:
-    try:
-        data = base64.b64decode(request.get("record", str), validate=True)
-    except binascii.Error as error:
-        raise StoreError("permanent", f"the request's record is not base64: {error}") from error
-    record_files.put_record(store, request.get("run_id", str), request.get("journal", str), data)
+@_carry_out.register
+def _put_record(verb: verbs.PutRecord, run: _Run) -> Answer:
+    record_files.put_record(run.store, run.id, verb.journal, _from_base64(verb.record, "record is"))
     return {}
 
 
-def _get_records(store: Store, request: _Request, lines: _Lines) -> Answer:
-    found = record_files.get_records(store, request.get("run_id", str))
-    return {"records": {journal: base64.b64encode(data).decode() for journal, data in found.items()}}
+@_carry_out.register
+def _get_records(verb: verbs.GetRecords, run: _Run) -> Answer:
+    return {"records": _in_base64(record_files.get_records(run.store, run.id))}
 
 
-def _sweep(store: Store, request: _Request, lines: _Lines) -> Answer:
-    run_id, step, fence = request.get("run_id", str), request.get("step", int, None), _fence(store, request)
+@_carry_out.register
+def _sweep(verb: verbs.Sweep, run: _Run) -> Answer:
+    fence = run.fence(verb)
     fence()
-    if step is None:
-        spare = [number for number in request.get("spare", list, []) if type(number) is int]
-        return {"cancelled": catalogue.sweep_run(store, run_id, spare.__contains__, fence)}
-    return {"cancelled": store.sweep(step_folder(run_id, step), fence=fence)}
+    if verb.step is None:
+        return {"cancelled": catalogue.sweep_run(run.store, run.id, (verb.spare or []).__contains__, fence)}
+    return {"cancelled": run.store.sweep(step_folder(run.id, verb.step), fence=fence)}
 
 
-ACTIONS: Mapping[str, Callable[[Store, _Request, _Lines], Answer]] = {
-    "publish": _publish,
-    "restore": _restore,
-    "catalogue": _catalogue,
-    "delete": _delete,
-    "put-logs": _put_logs,
-    "list-logs": _list_logs,
-    "get-logs": _get_logs,
-    "verify": _verify,
-    "pin": _pin,
-    "hold": _hold,
-    "standing": _standing,
-    "claim": _claim,
-    "beat": _beat,
-    "leave": _leave,
-    "put-heartbeat": _put_heartbeat,
-    "release": _release,
-    "lineage": _lineage,
-    "put-run-files": _put_run_files,
-    "get-run-files": _get_run_files,
-    "put-record": _put_record,
-    "get-records": _get_records,
-    "sweep": _sweep,
-}
+def _from_base64(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise StoreError("permanent", f"the request's {what} not base64: {error}") from error
+
+
+def _in_base64(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
 
 def die_with_parent() -> None:
@@ -480,34 +386,27 @@ def light_imports() -> Iterator[None]:
         gc.enable()
 
 
-def serve(request: Mapping[str, Any], environ: Mapping[str, str], lines: _Lines) -> Answer:
-    """Carry out one request. Raises StoreError."""
-    asked = _Request(request)
-    act = ACTIONS.get(asked.get("do", str))
-    if act is None:
-        raise StoreError("permanent", f"the request asks for {request['do']!r}, which is none of {', '.join(ACTIONS)}")
-    where = asked.part("store")
-    with light_imports():
-        store = open_store(
-            where.get("url", str),
-            where.get("realm", str, None),
-            environ,
-            where.get("streams", int, DEFAULT_STREAMS),
-            where.get("part_size", int, None),
-            limit_mbit=where.get("limit_mbit", (int, float), None),
-            region=where.get("region", str, None),
-        )
-    return act(store, asked, lines)
-
-
-def _read_request() -> dict[str, Any]:
+def _read_request() -> verbs.Request:
     try:
-        request = json.load(sys.stdin)
+        return verbs.read_request(json.load(sys.stdin))
     except ValueError as error:
         raise StoreError("permanent", f"the request cannot be read: {error}") from error
-    if not isinstance(request, dict):
-        raise StoreError("permanent", "the request is no JSON object")
-    return request
+
+
+def serve(request: verbs.Request, environ: Mapping[str, str], lines: _Lines) -> Answer:
+    """Carry out one request. Raises StoreError."""
+    where = request.store
+    with light_imports():
+        store = open_store(
+            where.url,
+            where.realm,
+            environ,
+            where.streams,
+            where.part_size,
+            limit_mbit=where.limit_mbit,
+            region=where.region,
+        )
+    return _carry_out(request.verb, _Run(request.run_id, store, lines))
 
 
 def main() -> None:
@@ -519,7 +418,7 @@ def main() -> None:
     code = 0
     try:
         request = _read_request()
-        if request.get("do") not in URGENT and request.get("urgent") is not True:
+        if not request.verb.urgent:
             step_back()
         lines.write({"ok": serve(request, os.environ, lines)})
     except StoreError as error:

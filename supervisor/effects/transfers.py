@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.checkpoints.progress import RecentRate
+from supervisor.checkpoints.verbs import VERBS, Request, StorePlace
 from supervisor.checkpoints.writers import FencedError
 from supervisor.config.settings import RunFile
 from supervisor.storage.base import StoreError
@@ -25,17 +26,17 @@ LINE_LIMIT = 32 << 20  # bytes; a log of 4 MiB has six times that, where JSON es
 
 
 def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
-    """A request for the child about this run and its store; ``supervisor.checkpoints.transfer`` has the shapes."""
+    """A request for the child about this run and its store; ``supervisor.checkpoints.verbs`` has its fields."""
     store = run_file.store
-    place = {
-        "url": run_file.store_url,
-        "realm": store.service,
-        "region": store.region,
-        "streams": store.streams,
-        "part_size": store.part_size,
-        "limit_mbit": store.limit_mbit,
-    }
-    return {"do": do, "run_id": run_file.run.id, "store": place, **more}
+    place = StorePlace(
+        url=run_file.store_url,
+        realm=store.service,
+        region=store.region,
+        streams=store.streams,
+        part_size=store.part_size,
+        limit_mbit=store.limit_mbit,
+    )
+    return Request(run_file.run.id, place, VERBS[do](**more)).as_json()
 
 
 class ChildCrashedError(StoreError):

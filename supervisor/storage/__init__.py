@@ -9,14 +9,12 @@ from supervisor.storage.base import Store, StoreError
 from supervisor.storage.names import name_problem
 from supervisor.storage.retry import Retry
 
-DEFAULT_STREAMS = 16
-
 
 def open_store(
     url: str,
     realm: str | None,
     environ: Mapping[str, str],
-    streams: int = DEFAULT_STREAMS,
+    streams: int = 16,
     part_size: int | None = None,
     *,
     retry: Retry | None = None,
@@ -39,22 +37,25 @@ def open_store(
         if parts.netloc or not folder.startswith("/") or "\0" in folder:
             raise StoreError("permanent", f"the store {url!r} is no local folder: write file:///absolute/folder")
         return FileStore(Path(folder), streams=streams, part_size=part_size)
+    if parts.scheme not in ("b2", "s3"):
+        raise StoreError(
+            "permanent", f"the store {url!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder"
+        )
+    prefix = parts.path.strip("/")
+    problem = name_problem(prefix) if prefix else None
+    if not parts.netloc or problem or parts.query or parts.fragment:
+        form = f"write {parts.scheme}://bucket or {parts.scheme}://bucket/prefix"
+        raise StoreError("permanent", f"the store {url!r} cannot be used ({problem or form})")
+    prefix = f"{prefix}/" if prefix else ""
     if parts.scheme == "b2":
         from supervisor.storage.b2 import B2Store
         from supervisor.storage.b2client import B2Client
         from supervisor.storage.keys import keys_from
 
-        prefix = parts.path.strip("/")
-        problem = name_problem(prefix) if prefix else None
-        if not parts.netloc or problem or parts.query or parts.fragment:
-            raise StoreError(
-                "permanent",
-                f"the store {url!r} cannot be used ({problem or 'write b2://bucket or b2://bucket/prefix'})",
-            )
         key_id, key = keys_from(environ)
-        client = B2Client(
+        b2 = B2Client(
             bucket=parts.netloc,
-            prefix=f"{prefix}/" if prefix else "",
+            prefix=prefix,
             key_id=key_id,
             key=key,
             realm=realm,
@@ -62,31 +63,7 @@ def open_store(
             retry=retry or Retry(),
             limit_bytes_per_s=limit_mbit * 1e6 / 8 if limit_mbit else None,
         )
-        return B2Store(client=client, streams=streams, part_size=part_size)
-    if parts.scheme == "s3":
-        return _open_s3(url, realm, region, environ, streams, part_size, retry or Retry())
-    raise StoreError(
-        "permanent", f"the store {url!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder"
-    )
-
-
-def _open_s3(  # noqa: PLR0917
-    url: str,
-    endpoint: str | None,
-    region: str | None,
-    environ: Mapping[str, str],
-    streams: int,
-    part_size: int | None,
-    retry: Retry,
-) -> Store:
-    parts = urlsplit(url)
-    prefix = parts.path.strip("/")
-    problem = name_problem(prefix) if prefix else None
-    if not parts.netloc or problem or parts.query or parts.fragment:
-        raise StoreError(
-            "permanent",
-            f"the store {url!r} cannot be used ({problem or 'write s3://bucket or s3://bucket/prefix'})",
-        )
+        return B2Store(client=b2, streams=streams, part_size=part_size)
     try:
         from supervisor.storage.s3 import S3Store
         from supervisor.storage.s3client import S3Client, region_of
@@ -99,14 +76,14 @@ def _open_s3(  # noqa: PLR0917
     from supervisor.storage.keys import s3_keys_from
 
     key_id, secret, token = s3_keys_from(environ)
-    client = S3Client(
+    s3 = S3Client(
         bucket=parts.netloc,
-        endpoint=endpoint,
-        region=region_of(endpoint, region, environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")),
+        endpoint=realm,
+        region=region_of(realm, region, environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")),
         key_id=key_id,
         secret=secret,
         token=token,
         streams=streams,
-        retry=retry,
+        retry=retry or Retry(),
     )
-    return S3Store(client=client, prefix=f"{prefix}/" if prefix else "", streams=streams, part_size=part_size)
+    return S3Store(client=s3, prefix=prefix, streams=streams, part_size=part_size)

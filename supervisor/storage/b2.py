@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,38 +24,28 @@ from supervisor.storage.base import (
     Finishing,
     Part,
     Progress,
-    Sink,
     StoredFile,
     StoreError,
     known_part,
     unheard,
 )
 from supervisor.storage.bucket import Bucket
+from supervisor.storage.common import Body, RemoteStore
 from supervisor.storage.source import SourceRange
 
 LARGEST_REQUEST = 5_000_000_000  # bytes, one part or one small file
-REFETCHES = 5
 
 
-class B2Store:
+class B2Store(RemoteStore):
     """The objects of one bucket below the client's prefix."""
 
     def __init__(self, *, client: B2Client, streams: int, part_size: int | None) -> None:
-        self.url = client.url
-        self.streams = streams
+        part_size = min(max(part_size or client.recommended_part_bytes, client.least_part_bytes), LARGEST_REQUEST)
+        super().__init__(client.url, streams, part_size, client.retry)
         self._client = client
-        self._part_size = min(max(part_size or client.recommended_part_bytes, client.least_part_bytes), LARGEST_REQUEST)
-        self._sent = 0
-        self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=streams, thread_name_prefix="b2")
-        self._large = LargeFiles(client, self._pool, self._count)
+        self._large = LargeFiles(client, self._pool, self._count_sent)
         self._composer = B2Composer(client, self._large, self)
-
-    def sent_bytes(self) -> int:
-        return self._sent
-
-    def part_size(self) -> int:
-        return self._part_size
 
     # ------------------------------------------------------------ listing
 
@@ -165,7 +154,7 @@ class B2Store:
         stored = self._client.retry.call(attempt)
         if stored.sha1 != (sha1 or stream.sha1):
             raise StoreError("transient", f"{self.url} confirmed another SHA-1 for {name} than was sent")
-        self._count(size)
+        self._count_sent(size)
         return stored
 
     def composer(self) -> Composer | None:
@@ -173,75 +162,20 @@ class B2Store:
 
     # ------------------------------------------------------------ fetching
 
-    def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
+    @contextlib.contextmanager
+    def _open_body(self, name: str, file_id: str | None, span: tuple[int, int] | None = None) -> Iterator[Body]:
         full = self._client.reach(name, "readFiles", "read")
         if file_id is None:
             url = self._client.api.get_download_url_for_file_name(self._client.bucket, full)
         else:
             url = self._client.api.get_download_url_for_fileid(file_id)
-
-        def attempt() -> tuple[bytes, str]:
-            pieces: list[bytes] = []
-            with self._response(url, None, name) as response:
-                if int(response.headers.get("Content-Length", 0)) > limit:
-                    raise StoreError("damaged", f"{self.url}/{name} has more than the {limit} bytes it may have")
-                for piece in self._pieces(response, name):
-                    pieces.append(bytes(piece))
-                    if sum(map(len, pieces)) > limit:
-                        raise StoreError("damaged", f"{self.url}/{name} has more than the {limit} bytes it may have")
-            return b"".join(pieces), plain_sha1(response.headers.get("X-Bz-Content-Sha1")) or ""
-
-        for number in range(1, REFETCHES + 1):
-            data, sha1 = self._client.retry.call(attempt)
-            if not sha1 or hashing.sha1(data) == sha1:
-                return data
-            self._client.retry.sleep(self._client.retry.pause(number))
-        raise StoreError("damaged", f"{self.url}/{name} came back {REFETCHES} times with bytes that its SHA-1 denies")
-
-    def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
-        pieces: list[bytes] = []
-        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
-        return b"".join(pieces)
-
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
-        self._client.reach(file.name, "readFiles", "read")
-        url = self._client.api.get_download_url_for_fileid(file.file_id)
-        got = 0
-
-        def attempt() -> None:
-            nonlocal got
-            if got == size:
-                return
-            with self._response(url, (offset + got, offset + size - 1), file.name) as response:
-                if response.status_code != 206 and (offset + got > 0 or size != file.size):
-                    raise StoreError("transient", f"{self.url}/{file.name}: the server answered without a range")
-                there = _whole_size(response.headers.get("Content-Range"))
-                if there is not None and there < offset + size:
-                    raise StoreError(
-                        "damaged", f"{self.url}/{file.name} has {there} bytes, and {offset + size} were expected"
-                    )
-                for piece in self._pieces(response, file.name):
-                    if len(piece) > size - got:
-                        raise StoreError("transient", f"{self.url}/{file.name}: more bytes came than were asked for")
-                    try:
-                        sink(piece)
-                    except StoreError as error:
-                        raise _SinkError(error) from error
-                    got += len(piece)
-            if got < size:
-                raise StoreError("transient", f"{self.url}/{file.name} broke off after {got} of {size} bytes")
-
-        try:
-            self._client.retry.call(attempt)
-        except _SinkError as failed:
-            raise failed.error from None
-
-    @contextlib.contextmanager
-    def _response(self, url: str, range_: tuple[int, int] | None, name: str) -> Iterator[Download]:
         with self._client.explained(f"read {self.url}/{name}"):
-            answer = self._client.session.download_file_from_url(url, range_=range_)
+            answer: Download = self._client.session.download_file_from_url(url, range_=span)
         with answer:
-            yield answer
+            head = answer.headers
+            content_range = head.get("Content-Range") or "" if answer.status_code == 206 else None
+            size = int(head.get("Content-Length", 0))
+            yield Body(size, content_range, plain_sha1(head.get("X-Bz-Content-Sha1")), self._pieces(answer, name))
 
     def _pieces(self, response: Download, name: str) -> Iterator[memoryview]:
         """The body; only the network's errors are translated here, not those of the pieces' reader.
@@ -287,21 +221,3 @@ class B2Store:
     def full_name(self, name: str) -> str:
         """A name as it is in the bucket."""
         return self._client.prefix + name
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self._sent += size
-
-
-class _SinkError(Exception):
-    """The reader of the pieces gave up: nothing that asking the store again could cure."""
-
-    def __init__(self, error: StoreError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def _whole_size(content_range: str | None) -> int | None:
-    """Bytes of the whole object, as the answer to a range tells them: "bytes 0-99/1234"."""
-    total = (content_range or "").rpartition("/")[2]
-    return int(total) if total.isdecimal() else None

@@ -13,13 +13,13 @@ import hashlib
 import os
 import secrets
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.storage import hashing, source
 from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
+from supervisor.storage.common import CountingStore
 from supervisor.storage.names import name_problem
 
 INCOMING = ".incoming-"  # files that are not objects yet, locked by their writer
@@ -32,7 +32,7 @@ SYNC_BYTES = 8 << 20
 """Parts from this size on are brought to the disk one by one: one fsync of 40 GB at the end would look like a stall."""
 
 
-class FileStore:
+class FileStore(CountingStore):
     """The store below ``root``. ``file_id`` is a file's identity (mtime, inode, size): a rewrite is another version.
 
     The root folder is made with the first object; its parent has to exist, so that a volume that is not mounted is
@@ -40,18 +40,8 @@ class FileStore:
     """
 
     def __init__(self, root: Path, streams: int = 16, part_size: int | None = None) -> None:
+        super().__init__(root.as_uri(), streams, part_size or PART_BYTES)
         self.root = root
-        self.url = root.as_uri()
-        self.streams = streams
-        self._part_size = part_size or PART_BYTES
-        self._sent = 0
-        self._lock = threading.Lock()
-
-    def sent_bytes(self) -> int:
-        return self._sent
-
-    def part_size(self) -> int:
-        return self._part_size
 
     def list(self, prefix: str) -> Sequence[StoredFile]:
         with self._explain("list", prefix):
@@ -102,8 +92,7 @@ class FileStore:
                 if error.errno not in NO_LINKS:
                     raise
                 return None
-        with self._lock:
-            self._sent += len(data)
+        self._count_sent(len(data))
         return True
 
     def put_file(  # noqa: PLR0917
@@ -134,8 +123,7 @@ class FileStore:
                         raise StoreError("changed", f"{path} changed after it was hashed (byte {part.offset} on)")
                     if part.size >= SYNC_BYTES:
                         os.fdatasync(incoming)
-                    with self._lock:
-                        self._sent += part.size
+                    self._count_sent(part.size)
         finally:
             os.close(descriptor)
         stored = self._current(name)
@@ -147,8 +135,7 @@ class FileStore:
         target = self._path(name)
         with self._explain("write", name), self._incoming(target) as incoming:
             _write_all(incoming, data)
-        with self._lock:
-            self._sent += len(data)
+        self._count_sent(len(data))
         return self._current(name)
 
     def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
@@ -157,11 +144,6 @@ class FileStore:
             if size > limit:
                 raise StoreError("damaged", f"{name} in {self.url} has {size} bytes, more than the {limit} it may have")
             return _read_exactly(descriptor, 0, size)
-
-    def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
-        pieces: list[bytes] = []
-        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
-        return b"".join(pieces)
 
     def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         end = offset + size

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from supervisor.storage import hashing, s3errors
-from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
+from supervisor.storage.base import Finishing, Part, Progress, StoredFile, StoreError, unheard
+from supervisor.storage.common import Body, RemoteStore
 from supervisor.storage.names import name_problem
 from supervisor.storage.s3_multipart import (
     CONTENT_TYPE,
@@ -39,34 +40,24 @@ LARGEST_BLIND = 1 << 20
 """Where names keep no versions, a larger file is never one request, which may replace a name long after it began."""
 SHA1_KEY = "rl-sha1"
 """Metadata of small objects: their SHA-1, since no listing tells one and an ETag need not be an MD5."""
-REFETCHES = 5
 VERSION, ETAG = "v:", "e:"
 """What a ``file_id`` starts with: "v:VERSION", or "e:ETAG@UNIX_SECONDS" where the bucket keeps no versions."""
 
 
-class S3Store:
+class S3Store(RemoteStore):
     """The objects of one bucket below ``prefix`` (empty, or ending in '/'). The bucket is looked at at once."""
 
     def __init__(self, *, client: S3Client, prefix: str, streams: int, part_size: int | None) -> None:
-        self.url = f"s3://{client.bucket}/{prefix}".rstrip("/")
-        self.streams = streams
+        part_size = min(max(part_size or PART_BYTES, LEAST_PART_BYTES), LARGEST_REQUEST)
+        super().__init__(f"s3://{client.bucket}/{prefix}".rstrip("/"), streams, part_size, client.retry)
         self._client = client
         self._prefix = prefix
-        self._part_size = min(max(part_size or PART_BYTES, LEAST_PART_BYTES), LARGEST_REQUEST)
-        self._sent = 0
-        self._lock = threading.Lock()
         self._claiming = threading.Lock()
         self._claims: bool | None = None  # unknown yet
         self._deletes_by_etag = True  # until the service says otherwise
         self._pool = ThreadPoolExecutor(max_workers=streams, thread_name_prefix="s3")
-        self._multipart = Multipart(client, self.url, self._pool, self._count)
+        self._multipart = Multipart(client, self.url, self._pool, self._count_sent)
         self._versions = self._keeps_versions()
-
-    def sent_bytes(self) -> int:
-        return self._sent
-
-    def part_size(self) -> int:
-        return self._part_size
 
     def composer(self) -> None:
         """Not yet: S3 could build objects of others' ranges (UploadPartCopy)."""
@@ -217,7 +208,7 @@ class S3Store:
             return answer
 
         answer = self._client.retry.call(attempt)
-        self._count(size)
+        self._count_sent(size)
         return self._look(name, key, answer["ETag"], answer.get("VersionId"))
 
     def _look(self, name: str, key: str, etag: str, version: str | None) -> StoredFile:
@@ -233,68 +224,17 @@ class S3Store:
 
     # ------------------------------------------------------------ fetching
 
-    def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
-        key = self._key(name)
-
-        def attempt() -> tuple[bytes, str | None]:
-            pieces: list[bytes] = []
-            with self._opened(name, key, file_id) as answer:
-                if answer["ContentLength"] > limit:
-                    raise StoreError("damaged", f"{self.url}/{name} has more than the {limit} bytes it may have")
-                pieces += self._pieces(answer, name)
-            return b"".join(pieces), answer.get("Metadata", {}).get(SHA1_KEY)
-
-        for number in range(1, REFETCHES + 1):
-            data, sha1 = self._client.retry.call(attempt)
-            if not sha1 or hashing.sha1(data) == sha1:
-                return data
-            self._client.retry.sleep(self._client.retry.pause(number))
-        raise StoreError("damaged", f"{self.url}/{name} came back {REFETCHES} times with bytes that its SHA-1 denies")
-
-    def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
-        pieces: list[bytes] = []
-        self.read_range(file, offset, size, lambda piece: pieces.append(bytes(piece)))
-        return b"".join(pieces)
-
-    def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
-        key = self._key(file.name)
-        got = 0
-        refused: list[StoreError] = []
-
-        def attempt() -> None:
-            nonlocal got
-            if got == size or refused:
-                return
-            wanted = f"bytes={offset + got}-{offset + size - 1}"
-            with self._opened(file.name, key, file.file_id, Range=wanted) as answer:
-                whole = "ContentRange" not in answer
-                if whole and (offset + got > 0 or size != file.size):
-                    raise StoreError("transient", f"{self.url}/{file.name}: the service answered without a range")
-                for piece in self._pieces(answer, file.name):
-                    if len(piece) > size - got:
-                        raise StoreError("transient", f"{self.url}/{file.name}: more bytes came than were asked for")
-                    try:
-                        sink(piece)
-                    except StoreError as error:  # nothing that asking the service again could cure
-                        refused.append(error)
-                        return
-                    got += len(piece)
-            if got < size:
-                raise StoreError("transient", f"{self.url}/{file.name} broke off after {got} of {size} bytes")
-
-        self._client.retry.call(attempt)
-        if refused:
-            raise refused[0]
-
     @contextlib.contextmanager
-    def _opened(self, name: str, key: str, file_id: str | None, **asked: str) -> Iterator[dict[str, Any]]:
-        """A GET's answer. With a ``file_id`` it is that version's, whatever the service makes of conditions."""
+    def _open_body(self, name: str, file_id: str | None, span: tuple[int, int] | None = None) -> Iterator[Body]:
+        """With a ``file_id`` it is that version's, whatever the service makes of conditions."""
         chosen = self._chosen(name, file_id)
-        answer = self._client.once(f"read {self.url}/{name}", "get_object", Key=key, **chosen, **asked)
+        asked = {"Range": f"bytes={span[0]}-{span[1]}"} if span else {}
+        answer = self._client.once(f"read {self.url}/{name}", "get_object", Key=self._key(name), **chosen, **asked)
         with contextlib.closing(answer["Body"]):
             if chosen.get("IfMatch") not in (None, answer["ETag"]):
                 raise StoreError("missing", f"{self.url}/{name} is no longer the version that is asked for")
-            yield answer
+            sha1 = answer.get("Metadata", {}).get(SHA1_KEY)
+            yield Body(answer["ContentLength"], answer.get("ContentRange"), sha1, self._pieces(answer, name))
 
     def _chosen(self, name: str, file_id: str | None) -> dict[str, str]:
         """The words of a request that mean exactly this version."""
@@ -423,10 +363,6 @@ class S3Store:
             sha1=sha1 if sha1 and len(sha1) == 40 else None,
             uploaded_at=_unix(entry["LastModified"]),
         )
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self._sent += size
 
 
 def _file_id(entry: Mapping[str, Any], *, versions: bool) -> str:

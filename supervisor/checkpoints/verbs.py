@@ -1,0 +1,256 @@
+"""What the transfer child can be asked: one dataclass a verb, which the daemon writes and the child reads.
+
+On the wire a request is one JSON object: {"do": VERB, "run_id": str, "store": {...}} and the fields of the verb's
+class. Each class says what the answer's "ok" object holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from types import UnionType
+from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+from supervisor.storage.base import StoreError
+
+T = TypeVar("T")
+VERBS: dict[str, type[Verb]] = {}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Verb:
+    """A request about a run and its store. Each subclass is a frozen dataclass."""
+
+    name: ClassVar[str]
+    urgent: bool = False  # asked for when a pod is about to go, perhaps in seconds: training does not come first then
+
+    def __init_subclass__(cls, do: str = "") -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        if do:
+            cls.name = do
+            VERBS[do] = cls
+
+
+class Signed(Verb):
+    """With ``generation`` the child looks if ``writer`` still holds it, before each manifest, pointer and delete."""
+
+    generation: int | None = None
+    writer: str = ""
+
+
+class Publish(Signed, do="publish"):
+    """ok: the fields of ``publish.Published``."""
+
+    step: int
+    files: list[dict[str, str]]  # {"source": path, "name": name in the step}
+    state_dir: str
+    wandb_run_id: str = ""
+    allow_back: bool = False
+    reread: bool = False
+    extra: Mapping[str, str | float | None] | None = None  # dialect, revision, config_sha256, step_base, reward
+
+
+class Restore(Verb, do="restore"):
+    """ok: the fields of ``restore.Restored``."""
+
+    step: int
+    output_dir: str
+    place: dict[str, str]  # {"primary": the step's folder below output_dir}
+    allow_unverified: bool = False
+
+
+class Catalogue(Verb, do="catalogue"):
+    """ok: steps [``StepInfo``] ascending, latest (``Latest`` and "legacy") | null, latest_problem,
+    happened [``Entry``], pinned [step], reading [step], pins_problem, held [step], holds [``Hold``].
+    """
+
+
+class Delete(Signed, do="delete"):
+    """ok: freed_bytes."""
+
+    step: int
+
+
+class PutLogs(Signed, do="put-logs"):
+    """ok: sent."""
+
+    journal: str
+    attempt: int
+    logs: dict[str, str]  # by name base64 of gzip
+
+
+class ListLogs(Verb, do="list-logs"):
+    """ok: logs [{"journal", "attempt", "name", "size_bytes", "uploaded_at"}]."""
+
+
+class GetLogs(Verb, do="get-logs"):
+    """ok: logs {"JOURNAL/NAME": text}, in lines of their own."""
+
+    attempt: int
+
+
+class Verify(Verb, do="verify"):
+    """ok: the fields of ``scrub.Scrubbed``, and damaged. ``deep``: the percentage of bytes to read again."""
+
+    step: int | None = None
+    deep: float = 0.0
+    seed: int = 0
+
+
+class Pin(Signed, do="pin"):
+    """ok: pinned [step]."""
+
+    step: int
+    pinned: bool
+
+
+class HoldSteps(Signed, do="hold"):
+    """ok: nothing."""
+
+    steps: list[int]
+    holds: list[object]  # as the catalogue answers
+
+
+class LookAtClaim(Verb, do="standing"):
+    """ok: the fields of ``claims.Standing``."""
+
+
+class Claim(Verb, do="claim"):
+    """ok: as "standing"."""
+
+    writer: str
+    settle_s: float
+    take_over: bool = False
+    over: dict[str, Any] | None = None  # what "standing" answered
+
+
+class Beat(Verb, do="beat"):
+    """ok: as "standing". ``state_dir``: where this pod's publishes have their lock."""
+
+    writer: str
+    generation: int
+    count: int
+    state_dir: str | None = None
+    urgent: bool = False
+
+
+class Leave(Verb, do="leave"):
+    """ok: as "standing"."""
+
+    writer: str
+    generation: int
+    urgent: bool = True
+
+
+class PutHeartbeat(Signed, do="put-heartbeat"):
+    """ok: nothing."""
+
+    heartbeat: dict[str, Any]
+
+
+class Release(Verb, do="release"):
+    """ok: nothing."""
+
+    writer: str
+    generation: int
+    urgent: bool = True
+
+
+class KeepLineage(Signed, do="lineage"):
+    """ok: lineage, pointer (the step that it was moved to) | null."""
+
+    happened: list[object]  # {"kind", "step", "wall", "why"}
+
+
+class PutRunFiles(Signed, do="put-run-files"):
+    """ok: sent."""
+
+    files: dict[str, str]  # by name base64
+
+
+class GetRunFiles(Verb, do="get-run-files"):
+    """ok: files {NAME: base64}, in lines of their own."""
+
+
+class PutRecord(Verb, do="put-record"):
+    """ok: nothing."""
+
+    journal: str
+    record: str  # base64
+
+
+class GetRecords(Verb, do="get-records"):
+    """ok: records {JOURNAL: base64}."""
+
+
+class Sweep(Signed, do="sweep"):
+    """ok: cancelled. Unfinished uploads of ``step``; without one, of the whole run but for the steps in ``spare``."""
+
+    step: int | None = None
+    spare: list[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorePlace:
+    """Where the run's store is; its keys are never in a request."""
+
+    url: str
+    realm: str | None = None
+    region: str | None = None
+    streams: int = 16
+    part_size: int | None = None
+    limit_mbit: float | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    run_id: str
+    store: StorePlace
+    verb: Verb
+
+    def as_json(self) -> dict[str, Any]:
+        """One object; nothing in it is copied."""
+        return {"do": self.verb.name, "run_id": self.run_id, "store": vars(self.store), **vars(self.verb)}
+
+
+def read_request(values: object) -> Request:
+    """A request from JSON. Raises StoreError of kind "permanent": what is wrong in it is our own mistake."""
+    if not isinstance(values, dict):
+        raise StoreError("permanent", "the request is no JSON object")
+    do = values.get("do")
+    if do not in VERBS:
+        raise StoreError("permanent", f"the request asks for {do!r}, which is none of {', '.join(VERBS)}")
+    run_id, store = values.get("run_id"), values.get("store")
+    if not isinstance(run_id, str) or not isinstance(store, dict):
+        raise _wrong("store" if isinstance(run_id, str) else "run_id")
+    return Request(run_id, _read_fields(StorePlace, store), _read_fields(VERBS[do], values))
+
+
+def _read_fields(kind: type[T], values: Mapping[str, object]) -> T:
+    hints, taken = get_type_hints(kind), {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name in values:
+            taken[field.name] = values[field.name]
+            if not _fits(values[field.name], hints[field.name]):
+                raise _wrong(field.name)
+        elif field.default is MISSING:
+            raise _wrong(field.name)
+    return kind(**taken)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Is the JSON value of that type? A whole number is a float, too; a bool is no number."""
+    inner = get_args(kind)
+    if kind in (object, Any):
+        return True
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, one) for one in inner)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
+    if inner:
+        return isinstance(value, dict) and all(_fits(one, inner[1]) for one in value.values())
+    return isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _wrong(field: str) -> StoreError:
+    return StoreError("permanent", f"the request's field {field!r} is missing or of a wrong type")
