@@ -10,13 +10,32 @@ from __future__ import annotations
 import queue
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from supervisor.core import facts as f
+from supervisor.core.state import State
 
 Item = TypeVar("Item")
 
 _MS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
 BOUNDS_S = tuple(milliseconds / 1000 for milliseconds in _MS)
+
+
+class Loop(Protocol):
+    """The daemon's loop, as what lives beside it meets it. ``state`` is replaced whole at each turn."""
+
+    state: State
+
+    def post(self, fact: f.Fact, source: str = "", /) -> None:
+        """Hand a fact to the core; from any thread."""
+
+    def chore(self, work: Callable[[], None], /) -> None:
+        """Have the loop do ``work``, after the facts that were told before; from any thread."""
+
+    def keep_positions(self) -> None:
+        """Write down how far the logs were read, after the loop has consumed what was read until now."""
 
 
 class Waits:

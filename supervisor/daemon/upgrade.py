@@ -29,9 +29,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from supervisor import __version__
 from supervisor.base.errors import ConfigError, SupervisorError, TryAgainError
@@ -43,6 +43,8 @@ from supervisor.core.codec import decode, encode
 from supervisor.core.evolve import replace
 from supervisor.core.state import ENDED, State
 from supervisor.daemon import fetch_run_files
+from supervisor.daemon.inbox import Loop
+from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.journal.journal import Journal
 from supervisor.primerl import open_job
@@ -72,22 +74,17 @@ class Seen:
     incident: int | None
 
 
-class House(Protocol):
-    """What an upgrade needs of the daemon."""
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started, for the program that takes its place: ``path`` of the run file, ``environ`` as it
+    was given, ``variables`` that were taken out of that since (the service manager's). ``onstart``: settings come from
+    the store, too.
+    """
 
-    run_file: RunFile
-    state: State
-    journal: Journal
-    effects: Any
-
-    def post(self, fact: f.Fact, source: str = "") -> None:
-        """Hand a fact to the core."""
-
-    def chore(self, work: Callable[[], None]) -> None:
-        """Have the loop do ``work``, after the facts that were told before."""
-
-    def keep_positions(self) -> None:
-        """Write down how far the logs were read."""
+    path: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    onstart: bool = False
 
 
 # ---------------------------------------------------------------- in the program that gives its place
@@ -118,21 +115,8 @@ class Orders:
 class Upgrade:
     """At most one upgrade at a time. ``ask`` may be called from any thread, ``due`` and ``become`` by the loop's."""
 
-    def __init__(
-        self,
-        house: House,
-        path: Path,
-        environ: Mapping[str, str],
-        variables: Mapping[str, str],
-        *,
-        onstart: bool = False,
-    ) -> None:
-        """``path`` of the run file and ``environ`` as this process was given them; ``variables`` that were taken out
-        of the environment since (the service manager's). ``onstart``: settings come from the store, too.
-        """
-        self._house = house
-        self._path, self._onstart = path, onstart
-        self._environ, self._variables = dict(environ), dict(variables)
+    def __init__(self, loop: Loop, run: RunContext, journal: Journal, launch: Launch) -> None:
+        self._loop, self._run, self._journal, self._launch = loop, run, journal, launch
         self._lock = threading.Lock()
         self._stage = ""  # "trying", "reading", "waiting", "going"
         self._is_read = False  # are all lines that the core was told of counted in the positions that are kept?
@@ -146,24 +130,24 @@ class Upgrade:
 
     def ask(self, who: str) -> tuple[bool, str]:
         """Ask for the upgrade: is it tried, and a sentence. What comes of it is an event."""
-        if self._house.state.mode in (*ENDED, "leaving"):
+        if self._loop.state.mode in (*ENDED, "leaving"):
             return (
                 False,
-                f"The daemon of run {self._house.run_file.run.id} is about to end: there is nothing to upgrade.",
+                f"The daemon of run {self._run.run_file.run.id} is about to end: there is nothing to upgrade.",
             )
         with self._lock:
             if self._stage:
                 return False, "An upgrade is under way already: supervisorctl events shows what comes of it."
             self._stage = "trying"
-        self._house.chore(lambda: self._begin(who))
+        self._loop.chore(lambda: self._begin(who))
         return True, (
             "The installed program is tried beside this one; if it can go on with this run, it takes this place. The "
             "job is not touched."
         )
 
     def _begin(self, who: str) -> None:
-        self._house.post(f.Remark("upgrade", f"An upgrade was asked for by {who}: the installed program is tried."))
-        self._house.journal.snapshot(self._house.state)  # what the other one reads is what we know now
+        self._loop.post(f.Remark("upgrade", f"An upgrade was asked for by {who}: the installed program is tried."))
+        self._journal.snapshot(self._loop.state)  # what the other one reads is what we know now
         before = self._seen()
         threading.Thread(target=lambda: self._try(before), name="upgrade", daemon=True).start()
 
@@ -172,17 +156,17 @@ class Upgrade:
             answer = self._trial()
         except (SupervisorError, OSError, ValueError) as error:
             refused = str(error)
-            self._house.chore(lambda: self._refuse(refused))
+            self._loop.chore(lambda: self._refuse(refused))
         else:
-            self._house.chore(lambda: self._tried(before, answer))
+            self._loop.chore(lambda: self._tried(before, answer))
 
     def _trial(self) -> dict[str, Any]:
         """Let the installed program try; returns its answer. Raises SupervisorError with its complaint."""
-        folder = self._house.run_file.state_dir / "upgrade"
+        folder = self._run.run_file.state_dir / "upgrade"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         said = folder / "said.txt"
-        words = [VERB, str(self._path), str(folder), "onstart" if self._onstart else "run"]
+        words = [VERB, str(self._launch.path), str(folder), "onstart" if self._launch.onstart else "run"]
         try:
             with said.open("wb") as output:
                 child = subprocess.Popen(
@@ -190,7 +174,7 @@ class Upgrade:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=self._environ,
+                    env=self._launch.environ,
                     start_new_session=True,
                 )
                 try:
@@ -223,8 +207,8 @@ class Upgrade:
     def _read(self) -> None:
         """Write down how far the logs were read, and come back to ``due`` right behind that: none is read twice."""
         self._stage = "reading"
-        self._house.keep_positions()
-        self._house.chore(self._wait)
+        self._loop.keep_positions()
+        self._loop.chore(self._wait)
 
     def _wait(self) -> None:
         self._stage, self._is_read = "waiting", True
@@ -247,11 +231,10 @@ class Upgrade:
     def _refuse(self, reason: str) -> None:
         self._stage = ""
         told = f"The installed program does not take over, and rl-supervisor {__version__} goes on: {reason}"
-        self._house.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
+        self._loop.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
 
     def _seen(self) -> Seen:
-        house = self._house
-        return _seen(house.run_file, house.effects.job, house.journal.identity(), house.state)
+        return _seen(self._run.run_file, self._run.job, self._journal.identity(), self._loop.state)
 
     def become(self, orders: Callable[[], Orders]) -> NoReturn:
         """Turn this process into the installed program. Everything of the run is closed by now.
@@ -259,7 +242,7 @@ class Upgrade:
         ``orders``: what was asked for since ``due``; called when no signal can come any more.
         Raises TryAgainError when the exec fails: whoever restarts us starts the new program.
         """
-        environ = {**self._environ, **self._variables, VARIABLE: __version__}
+        environ = {**self._launch.environ, **self._launch.variables, VARIABLE: __version__}
         for fd in inheritable() - self._given:
             with contextlib.suppress(OSError):
                 os.set_inheritable(fd, False)  # a library's: the new program must not hold what nobody closes

@@ -25,6 +25,7 @@ from supervisor.effects.carry_out import Effects
 from supervisor.jobs.plain import PlainJob
 from supervisor.process import attached, survivors
 from supervisor.process.attempts import attempt_dir
+from tests.hands import effects_of
 
 from .conftest import Attempt, wait_for
 
@@ -231,19 +232,8 @@ def made(kind: type[a.Action]) -> a.Action:
 
 
 def hands(run_file: RunFile, job: PlainJob, told: list[f.Fact], observed: str) -> Effects:
-    effects = Effects(
-        run_file,
-        told.append,
-        environ={},
-        gpu_free=lambda: True,
-        wandb_id=lambda: "w",
-        explain=dict,
-        log_files=dict,
-        known=list,
-        opened=lambda: job,
-        observed=lambda: observed,
-    )
-    effects.job = job
+    effects = effects_of(run_file, told, lambda: job)
+    effects.run.job, effects.run.observed = job, observed
     return effects
 
 

@@ -15,8 +15,8 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.daemon import fetch_run_files
 from supervisor.daemon.fetch_run_files import filled
-from supervisor.effects.carry_out import Effects
 from supervisor.effects.run_files import describe
+from tests.hands import effects_of
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 PLAIN = 'api_key_var = "OPENAI_API_KEY"\nmax_steps = 7  # *** steps ***\n'
@@ -86,18 +86,8 @@ def test_a_publish_sends_no_secret_and_tells_of_a_step_that_is_left(tmp_path: Pa
         step_files=lambda step: [],
     )
     told: list[f.Fact] = []
-    effects = Effects(
-        run,
-        told.append,
-        environ={},
-        gpu_free=lambda: None,
-        wandb_id=str,
-        explain=dict,
-        log_files=dict,
-        known=list,
-        opened=lambda: job,
-    )
-    effects.job = job
+    effects = effects_of(run, told, lambda: job)
+    effects.run.job = job
     asked: list[dict[str, Any]] = []
     answer = {"step": 20, "size_bytes": 5, "already": True, "left": "it is quarantined: nan"}
     effects.store.transfers.run = lambda ask, **_: asked.append(dict(ask)) or answer  # type: ignore[func-returns-value,assignment,method-assign,misc]
