@@ -467,10 +467,10 @@ def _upgrade(options: argparse.Namespace) -> int:
 def _upgrade_check(options: argparse.Namespace) -> int:
     import os
 
-    from supervisor.daemon import upgrade
+    from supervisor.daemon.upgrade_trial import try_upgrade
 
     onstart = options.started == "onstart"
-    upgrade.prove(options.run_file, options.folder, onstart=onstart, environ=os.environ)
+    try_upgrade(options.run_file, options.folder, onstart=onstart, environ=os.environ)
     return 0
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from supervisor.api.protocol import Reply
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core import facts as f
-from supervisor.daemon import find_job
 from supervisor.daemon.inbox import Loop
+from supervisor.daemon.person_process import command_line, first_component, output_file
 from supervisor.effects import kept_logs
 from supervisor.effects.run_context import RunContext
 from supervisor.process import attached
@@ -60,8 +60,8 @@ class Attaching:
         folder = self._folder(number)
         take_snapshot(folder, job.config_files(), None)
         kept_logs.begin(folder, job.log_sources(folder))
-        name = find_job.component(job, folder)
-        attached.write(folder, name, process, find_job.title(process[0]), find_job.output_file(process[0]))
+        name = first_component(job, folder)
+        attached.write(folder, name, process, command_line(process[0]), output_file(process[0]))
         return number
 
     def ask(self, words: list[str]) -> Reply:

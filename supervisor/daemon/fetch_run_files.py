@@ -16,13 +16,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.errors import ConfigError, StoreError, TryAgainError
 from supervisor.base.logs import say
 from supervisor.base.secrets import MASK
 from supervisor.config.settings import RunFile
 from supervisor.effects.run_files import MASKED
 from supervisor.effects.transfers import Transfers, request
-from supervisor.storage.base import StoreError
 
 FROM_THE_STORE: dict[str, tuple[str, ...]] = {
     "run": ("max_steps",),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from supervisor.base.errors import ConfigError
-from supervisor.base.secrets import masked_words, printable
 from supervisor.config.settings import RunFile
+from supervisor.daemon.person_process import command_words, shown_command
 from supervisor.jobs.base import Job
 from supervisor.process.known_names import SHIMS
 from supervisor.process.survivors import Identity, Process, ancestors, table
@@ -92,12 +92,12 @@ class _Look:
         """What speaks for this process, None when nothing does."""
         if self.is_ours(process):
             return None
-        title, words = read_title(process.pid), _words(process.pid)
+        title, words = read_title(process.pid), command_words(process.pid)
         plain = self._run_file.job.plain
         if plain is not None:
             folder = _cwd(process.pid) or self._folder
             if any(_fits(template, words, folder, self._output) for template in (plain.start, plain.resume)):
-                return Candidate(process.identity, shown(words), "it runs the command of [job.plain]", True)
+                return Candidate(process.identity, shown_command(words), "it runs the command of [job.plain]", True)
             return None
         kind = self._job.classify_process(title, process.name)
         tops = ("trainer",) if self._run_file.job.kind == "vf-rl" else ("launcher", "trainer")
@@ -106,7 +106,7 @@ class _Look:
         return self._of_this_run(process, words)
 
     def _of_this_run(self, process: Process, words: Sequence[str]) -> Candidate | None:
-        cwd, title = _cwd(process.pid), shown(words)
+        cwd, title = _cwd(process.pid), shown_command(words)
         named = {path for word in words if (path := _config(word, cwd)) is not None}
         if named & self._configs:
             return Candidate(process.identity, title, "its command line names the run's configuration", True)
@@ -153,7 +153,7 @@ def _given(run_file: RunFile, job: Job, pid: int) -> Candidate:
     if process is None or process.dead:
         raise ConfigError(f"There is no process {pid}; `ps -ef` lists those that live.")
     look = _Look(run_file, job, processes)
-    title = shown(_words(pid)) or process.name
+    title = shown_command(command_words(pid)) or process.name
     if pid in ancestors(os.getpid(), processes) or process.name.startswith(NOT_THE_JOB):
         raise ConfigError(f"Process {pid} ({title}) is not a job but what this command runs in: name the job's own.")
     if look.is_ours(process):
@@ -179,31 +179,6 @@ def _looked_for(run_file: RunFile, job: Job) -> str:
     return f"a launcher's command line with {configs}, writes in {job.output_dir}, or runs as a launcher in {folder}"
 
 
-def output_file(pid: int) -> Path | None:
-    """The plain file that the process's output goes to (``rl @ x.toml > run.log``); None for a terminal or a pipe."""
-    try:
-        path = Path(f"/proc/{pid}/fd/1").readlink()
-    except OSError:
-        return None
-    return path if path.is_file() and not path.is_relative_to("/proc") else None
-
-
-def component(job: Job, folder: Path) -> str:
-    """The name that the job's first component has, by the file that its output would be captured in."""
-    names = [PurePath(source.path) for source in job.log_sources(folder) if Path(source.path).parent == folder]
-    return names[0].stem if names else "job"
-
-
-def title(pid: int) -> str:
-    """The process's command line for people."""
-    return shown(_words(pid))
-
-
-def shown(words: Sequence[str]) -> str:
-    """A command line for people."""
-    return printable(" ".join(masked_words(words).split()))
-
-
 def _ours_to_see(process: Process) -> bool:
     if process.dead or process.state == "D":
         return False  # reading the command line of a process that hangs in the kernel can hang us
@@ -212,14 +187,6 @@ def _ours_to_see(process: Process) -> bool:
     except OSError:
         return False
     return os.geteuid() in (0, owner)
-
-
-def _words(pid: int) -> list[str]:
-    try:
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return []
-    return [word.decode(errors="replace") for word in data.rstrip(b"\0").split(b"\0")]
 
 
 def _cwd(pid: int) -> Path | None:

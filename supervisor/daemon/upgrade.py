@@ -18,12 +18,10 @@ variables ``RL_SUPERVISOR_UPGRADED_FROM`` and ``RL_SUPERVISOR_ORDERS``: what peo
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -34,20 +32,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor import __version__
-from supervisor.base.errors import ConfigError, SupervisorError, TryAgainError
-from supervisor.config.run_file import load
+from supervisor.base.errors import SupervisorError, TryAgainError
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core import leaving
 from supervisor.core.codec import decode, encode
 from supervisor.core.evolve import replace
 from supervisor.core.state import ENDED, State
-from supervisor.daemon import fetch_run_files
 from supervisor.daemon.inbox import Loop
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.journal.journal import Journal
-from supervisor.primerl import open_job
 
 VARIABLE = "RL_SUPERVISOR_UPGRADED_FROM"
 ORDERS = "RL_SUPERVISOR_ORDERS"
@@ -234,7 +229,7 @@ class Upgrade:
         self._loop.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
 
     def _seen(self) -> Seen:
-        return _seen(self._run.run_file, self._run.job, self._journal.identity(), self._loop.state)
+        return what_is_seen(self._run.run_file, self._run.job, self._journal.identity(), self._loop.state)
 
     def become(self, orders: Callable[[], Orders]) -> NoReturn:
         """Turn this process into the installed program. Everything of the run is closed by now.
@@ -265,7 +260,7 @@ class Upgrade:
             ) from error
 
 
-def _seen(run_file: RunFile, job: Job | None, journal: str, state: State) -> Seen:
+def what_is_seen(run_file: RunFile, job: Job | None, journal: str, state: State) -> Seen:
     return Seen(
         run=run_file.run.id,
         state_dir=str(run_file.state_dir),
@@ -371,43 +366,3 @@ def arrived(before: str) -> f.Remark:
     if before == __version__:
         return f.Remark("upgraded", f"rl-supervisor {before} was started anew in its own place (pid {os.getpid()}).")
     return f.Remark("upgraded", f"rl-supervisor {__version__} took the place of {before} (pid {os.getpid()}).")
-
-
-def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]) -> None:
-    """As a child of the living daemon: do all that a new daemon does until it watches, and leave what was found.
-
-    ``folder`` is the asker's, empty, and takes a copy of the journal. Raises SupervisorError with what is wrong.
-    """
-    for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer", "supervisor.effects.log_round"):
-        importlib.import_module(module)  # what is missing of an install shows here, not after the exec
-    run_file = load(path)
-    identity, state = _copied(run_file.state_dir / "journal.db", folder)
-    if onstart:
-        run_file = fetch_run_files.filled(run_file, path, fetch_run_files.fetch(run_file, environ))
-    job = open_job(run_file, environ)
-    if problems := job.problems():
-        raise ConfigError(" ".join(problems))
-    seen = _seen(run_file, job, identity, state)
-    (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))
-
-
-def _copied(path: Path, folder: Path) -> tuple[str, State]:
-    """Identity of the journal at ``path`` and the state that it leads to, both read from a copy in ``folder``."""
-    if not path.exists():
-        raise ConfigError(f"There is no journal {path}: the run file names another run, or another state folder.")
-    try:
-        with (
-            contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as source,
-            contextlib.closing(sqlite3.connect(folder / "journal.db")) as target,
-        ):
-            source.backup(target)
-        journal = Journal(folder)
-    except sqlite3.Error as error:
-        raise ConfigError(f"The journal {path} cannot be copied to {folder} and read there: {error}.") from error
-    try:
-        if journal.set_aside is not None:
-            raise ConfigError(f"The journal {path} cannot be read by rl-supervisor {__version__}.")
-        state, _ = journal.rebuild()
-        return journal.identity(), state
-    finally:
-        journal.close()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.base.errors import ConfigError, StoreError, SupervisorError, UnknownDialectError
 from supervisor.base.secrets import masked
 from supervisor.checkpoints.log_packing import pack
 from supervisor.core import actions as a
@@ -32,7 +32,6 @@ from supervisor.evidence.keeping import to_send
 from supervisor.jobs.base import Job
 from supervisor.process import pod_identity
 from supervisor.process.attempts import digest, read_snapshot
-from supervisor.storage.base import StoreError
 
 CATALOGUE_FRESH_S = 60.0
 SMALL_STALL_S = 120.0  # patience with a request that moves no step

@@ -20,7 +20,7 @@ from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
-from supervisor.daemon import find_job
+from supervisor.daemon import find_job, person_process
 from supervisor.effects.carry_out import Effects
 from supervisor.jobs.plain import PlainJob
 from supervisor.process import attached, survivors
@@ -203,13 +203,13 @@ def test_a_plain_file_that_takes_the_output_stands_where_a_shim_would_have_captu
 ) -> None:
     with (tmp_path / "mine.log").open("wb") as output:
         process = spawn("/bin/sh", "-c", "echo step 1; sleep 60", stdout=output)
-    file = find_job.output_file(process.pid)
+    file = person_process.output_file(process.pid)
     assert file == tmp_path / "mine.log"
     known = survivors.look_at(process.pid)
     assert known is not None
     attached.write(tmp_path / "a", "job", known.identity, "", file)
     wait_for(lambda: (tmp_path / "a" / "job.log").read_text() == "step 1\n", "its lines are read there")
-    assert find_job.output_file(spawn("sleep", "60", stdout=subprocess.PIPE).pid) is None
+    assert person_process.output_file(spawn("sleep", "60", stdout=subprocess.PIPE).pid) is None
 
 
 # ---------------------------------------------------------------- the net under the core
