@@ -14,8 +14,8 @@ from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.state import State
 from supervisor.daemon import order_replies
-from supervisor.daemon.active_sensors import Attending
-from supervisor.daemon.attach_requests import Attaching
+from supervisor.daemon.active_sensors import ActiveSensors
+from supervisor.daemon.attach_requests import AttachRequests
 from supervisor.daemon.inbox import Waits
 from supervisor.daemon.upgrade import Upgrade
 from supervisor.effects.carry_out import Effects
@@ -35,7 +35,7 @@ class House(Protocol):
     clock: Clock
     journal: Journal
     effects: Effects
-    attending: Attending
+    sensors: ActiveSensors
     heartbeat: Heartbeat
     upgrade: Upgrade
     waits: Waits
@@ -44,10 +44,10 @@ class House(Protocol):
         """Hand a fact to the core."""
 
 
-class FrontDesk:
+class ApiBackend:
     """The API's desk (``api.protocol.Desk``). Every method is called from other threads, and answers at once."""
 
-    def __init__(self, house: House, attaching: Attaching) -> None:
+    def __init__(self, house: House, attaching: AttachRequests) -> None:
         self._house = house
         self._attaching = attaching
         self._began = time.monotonic()
@@ -85,7 +85,7 @@ class FrontDesk:
             "daemon_pid": os.getpid(),
             "state_dir": str(self._house.context.run_file.state_dir),
             "uptime_s": round(time.monotonic() - self._began, 1),
-            "loop_waits": self._house.waits.told(),
+            "loop_waits": self._house.waits.as_dict(),
             "job": facts.name if facts else "not installed yet",
             "notes": [
                 *pinned_steps.findings(state).values(),
@@ -129,7 +129,7 @@ class FrontDesk:
 
     def log_files(self) -> dict[str, Path]:
         """Newest log of each role, and of each component's captured output."""
-        return self._house.attending.log_files()
+        return self._house.sensors.log_files()
 
     def explain(self) -> dict[str, Any]:
         """Why the core thinks what it thinks."""

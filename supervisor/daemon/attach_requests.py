@@ -22,7 +22,7 @@ from supervisor.process.survivors import Identity, alive
 from supervisor.views import status
 
 
-class Attaching:
+class AttachRequests:
     """What is known and asked of a person's own job."""
 
     def __init__(self, loop: Loop, run: RunContext, attend: Callable[[int], None]) -> None:

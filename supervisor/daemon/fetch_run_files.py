@@ -53,7 +53,7 @@ def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
     return {str(name): base64.b64decode(text).decode(errors="replace") for name, text in answer["files"].items()}
 
 
-def filled(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile:
+def fill_in(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile:
     """``run_file`` with what it leaves open taken from the store; fetched trainer configs lie in the state folder."""
     own = tomllib.loads(path.read_text("utf-8-sig"))
     data = run_file.model_dump(exclude_unset=True)

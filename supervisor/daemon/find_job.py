@@ -32,7 +32,7 @@ class Candidate:
     why: str
     sure: bool
 
-    def shown(self) -> str:
+    def describe(self) -> str:
         """For people who have to choose."""
         title = self.title if len(self.title) <= 90 else self.title[:87] + "..."
         return f"{self.process[0]}: {title} ({self.why})"
@@ -44,7 +44,7 @@ def find(run_file: RunFile, job: Job, pid: int | None = None) -> Candidate:
     Raises ConfigError with the candidates when there are several, or with what was looked for when there is none.
     """
     if pid is not None:
-        return _given(run_file, job, pid)
+        return _candidate_of_pid(run_file, job, pid)
     found = candidates(run_file, job)
     found = [one for one in found if one.sure] or found
     if len(found) == 1:
@@ -54,7 +54,7 @@ def find(run_file: RunFile, job: Job, pid: int | None = None) -> Candidate:
             f"No living job of run {run_file.run.id} was found among the processes of user {os.geteuid()}: none has "
             f"{_looked_for(run_file, job)}. Start it, or name its process with --pid PID."
         )
-    listed = "".join(f"\n  {one.shown()}" for one in found[:SHOWN])
+    listed = "".join(f"\n  {one.describe()}" for one in found[:SHOWN])
     more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     raise ConfigError(
         f"{len(found)} processes could be the job of run {run_file.run.id}; name one with --pid:{listed}{more}"
@@ -118,7 +118,7 @@ class _Look:
             return Candidate(process.identity, title, f"it runs in {cwd}", False)
         return None
 
-    def related(self, process: Process) -> str:
+    def why_related(self, process: Process) -> str:
         """Why a pid that a person gave can be the job's; "" when nothing speaks for it."""
         if self.is_ours(process):
             return ""
@@ -147,7 +147,7 @@ class _Look:
         return any(path.is_relative_to(self._output) for path in _open_files(pid))
 
 
-def _given(run_file: RunFile, job: Job, pid: int) -> Candidate:
+def _candidate_of_pid(run_file: RunFile, job: Job, pid: int) -> Candidate:
     processes = table()
     process = processes.get(pid)
     if process is None or process.dead:
@@ -161,9 +161,9 @@ def _given(run_file: RunFile, job: Job, pid: int) -> Candidate:
             f"Process {pid} ({title}) was started by rl-supervisor, and is no job to attach to: the daemon of its run "
             "finds it by itself."
         )
-    why = look.related(process)
+    why = look.why_related(process)
     if not why:
-        found = "".join(f"\n  {one.shown()}" for one in candidates(run_file, job)[:SHOWN])
+        found = "".join(f"\n  {one.describe()}" for one in candidates(run_file, job)[:SHOWN])
         raise ConfigError(
             f"Process {pid} ({title}) is not of run {run_file.run.id}: neither it nor what it started has "
             f"{_looked_for(run_file, job)}.{f' These could be meant:{found}' if found else ''}"

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from supervisor.config.settings import Supervision
 from supervisor.daemon import trim_memory
-from supervisor.daemon.active_sensors import Attending
+from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.daemon.inbox import Loop
 from supervisor.daemon.witness import Witness
 from supervisor.effects.carry_out import Effects
@@ -39,7 +39,7 @@ class Housekeeping:
         loop: Loop,
         supervision: Supervision,
         effects: Effects,
-        attending: Attending,
+        sensors: ActiveSensors,
         journal: Journal,
         witness: Witness,
     ) -> None:
@@ -50,7 +50,7 @@ class Housekeeping:
         from apscheduler.schedulers.background import BackgroundScheduler
 
         self._loop, self._supervision = loop, supervision
-        self._effects, self._attending = effects, attending
+        self._effects, self._sensors = effects, sensors
         self._journal, self._witness = journal, witness
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(2)},
@@ -59,8 +59,8 @@ class Housekeeping:
 
     def start(self) -> None:
         """Set it going."""
-        self._every(self._supervision.scan, self._attending.look_at_steps)
-        self._every(2 * self._supervision.scan, self._attending.look_at_configs)
+        self._every(self._supervision.scan, self._sensors.look_at_steps)
+        self._every(2 * self._supervision.scan, self._sensors.look_at_configs)
         self._every(POSITIONS_S, self._loop.keep_positions)
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)

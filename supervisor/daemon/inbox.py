@@ -39,7 +39,7 @@ class Loop(Protocol):
 
 
 class Waits:
-    """A histogram of seconds. Written by one thread; ``told`` may be called from any."""
+    """A histogram of seconds. Written by one thread; ``as_dict`` may be called from any."""
 
     def __init__(self) -> None:
         """All zero."""
@@ -51,7 +51,7 @@ class Waits:
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
         self._sum_s += seconds
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """``count``, ``sum_s``, and ``at_most``: how many were no longer than so many seconds (keys as text)."""
         up_to = list(accumulate(self._counts))
         at_most = {repr(bound): number for bound, number in zip(BOUNDS_S, up_to, strict=False)}

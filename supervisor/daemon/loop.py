@@ -39,16 +39,16 @@ from supervisor.core.journal_lost import go_on
 from supervisor.core.repeats import Said, once
 from supervisor.core.state import State
 from supervisor.daemon import fetch_run_files, trim_memory
-from supervisor.daemon.active_sensors import Attending
-from supervisor.daemon.api_backend import FrontDesk
-from supervisor.daemon.attach_requests import Attaching
+from supervisor.daemon.active_sensors import ActiveSensors
+from supervisor.daemon.api_backend import ApiBackend
+from supervisor.daemon.attach_requests import AttachRequests
 from supervisor.daemon.housekeeping import Housekeeping
 from supervisor.daemon.inbox import Inbox
-from supervisor.daemon.preemption import Going
+from supervisor.daemon.preemption import PreemptionWatch
 from supervisor.daemon.sights import DaemonSights
 from supervisor.daemon.start_check import StartCheck
 from supervisor.daemon.systemd import notifier
-from supervisor.daemon.upgrade import Launch, Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
+from supervisor.daemon.upgrade import Launch, Orders, Upgrade, arrival_remark, arrive, busy_with, listen, orders_of
 from supervisor.daemon.witness import Witness, sentence
 from supervisor.effects import move_aside
 from supervisor.effects.before_start import NO_CHECK
@@ -133,19 +133,19 @@ class Daemon:
         self.state, self._replayed = self.journal.rebuild()
         self.witness = Witness(self._state_dir, self.journal)
         self.clock = Clock(self.journal)
-        self.attending = Attending(run_file, self.post, self._attempt_dir, lambda: self.state)
+        self.sensors = ActiveSensors(run_file, self.post, self._attempt_dir, lambda: self.state)
         observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
-        sights = DaemonSights(run, self.journal, self.attending, lambda: self.state)
+        sights = DaemonSights(run, self.journal, self.sensors, lambda: self.state)
         checks = run_file.check.at_start
         start_check = StartCheck(run, path, lambda: self.state, options.overrule) if checks else NO_CHECK
         self.effects = Effects(run, sights, start_check)
         self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(
-            self, run_file.supervision, self.effects, self.attending, self.journal, self.witness
+            self, run_file.supervision, self.effects, self.sensors, self.journal, self.witness
         )
         store = self.effects.store
-        self.going = Going(
+        self.preemption = PreemptionWatch(
             run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
         )
         self.heartbeat = Heartbeat(
@@ -158,9 +158,9 @@ class Daemon:
         )
         launch = Launch(path, run.environ, self.notifier.variables, options.onstart)
         self.upgrade = Upgrade(self, run, self.journal, launch)
-        self.attaching = Attaching(self, run, self._adopt)
+        self.attaching = AttachRequests(self, run, self._adopt)
         api = run_file.api
-        self.api = Api(FrontDesk(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
+        self.api = Api(ApiBackend(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
 
     def _open_job(self) -> Job:
         run = self.context
@@ -168,7 +168,7 @@ class Daemon:
             # Done here, since [setup] may have just put the files there that would otherwise come from the store.
             stored = fetch_run_files.fetch(run.run_file, run.environ)
             # What is filled in is also what the pod after this one is given.
-            run.run_file = fetch_run_files.filled(run.run_file, self._path, stored)
+            run.run_file = fetch_run_files.fill_in(run.run_file, self._path, stored)
             self._new_pod = False
         return open_job(run.run_file, run.environ)
 
@@ -179,11 +179,11 @@ class Daemon:
         return job
 
     def _opened_late(self, job: Job) -> None:
-        self.attending.watch_pod(job)
+        self.sensors.watch_pod(job)
         self.post(f.SettingsChanged(self.settings(job)), "daemon")
         self.effects.do(a.Survey())
         self._adopt_engine(self._engine_left())
-        if self.state.live and self.state.attempt.pid is not None and self.attending.positions() is None:
+        if self.state.live and self.state.attempt.pid is not None and self.sensors.positions() is None:
             self.attend(self.state.attempt.number, adopting=True)  # a living job that nobody could look at until now
 
     def _attempt_dir(self, attempt: int) -> Path:
@@ -201,7 +201,7 @@ class Daemon:
 
     def run(self) -> int:
         """Watch the run until the core asks for the end; returns the exit code of the contract."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.going.signals):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.preemption.signals):
             signal.signal(number, self._on_signal)
         listen()
         self.api.start()
@@ -210,7 +210,7 @@ class Daemon:
             code = self._loop()
         finally:
             self._end()
-        if self.upgrade.going:
+        if self.upgrade.is_going:
             self.upgrade.become(self._late_orders)
         return code
 
@@ -230,14 +230,14 @@ class Daemon:
         if self.context.job is not None and not self.context.observed:
             move_aside.finish_deletions(self.context.job.output_dir)
         settings = self.settings(self.context.job)
-        self.attending.watch_pod(self.context.job)
+        self.sensors.watch_pod(self.context.job)
         self._take_over(settings)
         self.housekeeping.start()
-        self.going.start()
+        self.preemption.start()
         self.heartbeat.start()
         self.notifier.ready(f"watching {self.context.run_file.run.id}")
         if self._before.version:
-            self.post(arrived(self._before.version), "daemon")
+            self.post(arrival_remark(self._before.version), "daemon")
 
     def _job_or_none(self) -> Job | None:
         if self._setup:
@@ -295,7 +295,7 @@ class Daemon:
         self.effects.store.claiming.journal = self.witness.claimant
         engine = self._engine_left()
         started = f.DaemonStarted(
-            __version__, settings, self.clock.boot_id, adopted, setup, journal, engine, self._lost()
+            __version__, settings, self.clock.boot_id, adopted, setup, journal, engine, self._lost_sentence()
         )
         self._first.extend((fact, "daemon") for fact in (started, *after))
         self._first.extend(self._before.orders)
@@ -305,7 +305,7 @@ class Daemon:
         elif lives and taken is not None:
             self._inbox.put((lambda: self.attend(taken, adopting=True), "daemon"))
 
-    def _lost(self) -> str:
+    def _lost_sentence(self) -> str:
         if not self.witness.lost:
             return ""
         last = self.journal.last_time()
@@ -336,7 +336,7 @@ class Daemon:
                     return action.code
                 self._act(action)
             self._follow(before, fact)
-            self.going.follow()
+            self.preemption.follow()
             self._show()
         return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
 
@@ -366,7 +366,7 @@ class Daemon:
         before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
         decision = decide(before, observation)
         self.state = decision.state
-        self._told(self.journal.record(observation, before, self.state, decision.actions))
+        self._say_events(self.journal.record(observation, before, self.state, decision.actions))
         self.witness.note(self.state, self.journal)
         return decision
 
@@ -378,8 +378,8 @@ class Daemon:
         try:
             found = self._inbox.get(wanted)
         except queue.Empty:
-            return self._paused(began, wanted) or (f.Tick(), "clock")
-        jumped = self._paused(began, wanted)
+            return self._clock_jump(began, wanted) or (f.Tick(), "clock")
+        jumped = self._clock_jump(began, wanted)
         if jumped is None:
             return found
         # What waited in the inbox was seen before the pause; it is judged after the clocks are set right, and before
@@ -387,11 +387,11 @@ class Daemon:
         self._first.append(found)
         return jumped
 
-    def _paused(self, began: float, wanted: float) -> tuple[Item, str] | None:
+    def _clock_jump(self, began: float, wanted: float) -> tuple[Item, str] | None:
         away = self.clock.now() - began - wanted
         return (f.ClockJumped(away), "clock") if away > PAUSE_S else None
 
-    def _told(self, events: list[Any]) -> None:
+    def _say_events(self, events: list[Any]) -> None:
         # All that is said while an incident is open belongs to its story (`journalctl RL_INCIDENT=1`).
         known = {
             "attempt": self.state.attempt.number,
@@ -422,7 +422,7 @@ class Daemon:
             case a.Start():
                 # Followed from before the launch, so that not even the first line is missed.
                 if self.context.job is not None:
-                    self.attending.prepare(self.context.job, action.attempt)
+                    self.sensors.prepare(self.context.job, action.attempt)
         self.effects.do(action)
         if isinstance(action, a.Stop) and self._signals > 1:
             self.effects.hurry()
@@ -432,13 +432,13 @@ class Daemon:
         if isinstance(fact, f.AttemptStarted):
             self.attend(fact.attempt, adopting=False)
         if isinstance(fact, f.AttemptStopped):
-            self.attending.leave(fact.attempt)
+            self.sensors.leave(fact.attempt)
         if isinstance(fact, f.EngineStarted) and self.context.job is not None:
-            self.attending.watch_engine(self.context.job, fact.engine)
+            self.sensors.watch_engine(self.context.job, fact.engine)
         if isinstance(fact, f.EngineStopped):
-            self.attending.leave_engine(fact.engine)
+            self.sensors.leave_engine(fact.engine)
         if isinstance(fact, f.Suppressed) and not self.state.live and self.state.mode != "stopping":
-            self.attending.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
+            self.sensors.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
         if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
             self.journal.put("wandb_id", fact.wandb_id)
 
@@ -453,10 +453,10 @@ class Daemon:
         return None
 
     def _adopt_engine(self, engine: int | None) -> None:
-        if engine is None or self.context.job is None or self.attending.engine is not None:
+        if engine is None or self.context.job is None or self.sensors.engine is not None:
             return
         kept = self.journal.kept("log_positions").get("positions", [])
-        self.attending.watch_engine(self.context.job, engine, kept)
+        self.sensors.watch_engine(self.context.job, engine, kept)
         if not self.context.observed:  # giving weights is acting
             self.effects.engine.adopt()
 
@@ -472,11 +472,11 @@ class Daemon:
         folder = self._attempt_dir(attempt)
         kept = self.journal.kept("log_positions") if adopting else {}
         positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
-        self.attending.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
+        self.sensors.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
 
     def keep_positions(self) -> None:
         """Write down how far the logs were read, after the loop has consumed what was read until now."""
-        positions, attempt = self.attending.positions(), self.state.attempt.number
+        positions, attempt = self.sensors.positions(), self.state.attempt.number
         if positions is not None:
             text = json.dumps({"attempt": attempt, "positions": positions})
             self._inbox.put((lambda: self.journal.put("log_positions", text), "daemon"))
@@ -492,12 +492,12 @@ class Daemon:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             return  # a terminal that went away is no reason to end
-        if number not in self.going.signals:
+        if number not in self.preemption.signals:
             self._signals += 1
         if self._signals > 1:
             self.effects.hurry()
             self.effects.store.claiming.ended.set()  # who asks twice does not wait for a store that is away
-        self._inbox.put((self.going.told_by(number), "signal"))
+        self._inbox.put((self.preemption.meaning_of(number), "signal"))
 
     def _hand_over(self) -> None:
         """Another program goes on here: take no further orders, and keep for it those that were taken.
@@ -517,16 +517,16 @@ class Daemon:
         return self._left
 
     def _end(self) -> None:
-        if self.upgrade.going:
+        if self.upgrade.is_going:
             self._hand_over()
         else:
             self.notifier.stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
         self.housekeeping.stop()
         now = self.clock.now()
-        self.effects.close(self.going.left_s(now), self.going.release_s(now))
-        self.going.close()
-        self.attending.close()
+        self.effects.close(self.preemption.left_s(now), self.preemption.release_s(now))
+        self.preemption.close()
+        self.sensors.close()
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
             if told := leaving.unpublished(self.state):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.core.state import Mode, State
-from supervisor.daemon.active_sensors import Attending
+from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.effects.run_context import RunContext
 from supervisor.evidence.scene import Known
 from supervisor.journal.journal import Journal
@@ -19,29 +19,33 @@ from supervisor.views import status
 class DaemonSights:
     """``effects.run_context.Sights`` of a living daemon."""
 
-    def __init__(self, run: RunContext, journal: Journal, attending: Attending, state: Callable[[], State]) -> None:
-        self._run, self._journal, self._attending, self._state = run, journal, attending, state
+    def __init__(self, run: RunContext, journal: Journal, sensors: ActiveSensors, state: Callable[[], State]) -> None:
+        self._run, self._journal, self._sensors, self._state = run, journal, sensors, state
         self._own_engine = run.run_file.recovery.inference == "own-role"
-        self.gpu_pids = attending.gpu_pids
-        self.log_files: Callable[[], dict[str, Path]] = attending.log_files
+        self.gpu_pids = sensors.gpu_pids
+        self.log_files: Callable[[], dict[str, Path]] = sensors.log_files
 
     def gpu_free(self) -> bool | None:
         """Is the memory of the job's GPUs back?"""
-        return self._attending.gpu_free(*(("trainer",) if self._own_engine else ()))
+        return self._sensors.gpu_free(*(("trainer",) if self._own_engine else ()))
 
     def engine_gpu_free(self) -> bool | None:
         """The same of the inference server's GPUs, where it is a role of its own."""
-        return self._attending.gpu_free("inference")
+        return self._sensors.gpu_free("inference")
 
     def job_processes(self) -> list[Identity]:
         """Those of the job that were seen; with one tree alone, also helpers that no role was found for."""
-        return self._seen(engine=False) if self._own_engine else [*self._seen(None), *self._attending.identities()]
+        return (
+            self._processes_seen(engine=False)
+            if self._own_engine
+            else [*self._processes_seen(None), *self._sensors.identities()]
+        )
 
     def engine_processes(self) -> list[Identity]:
         """Those of the inference server, where it is a role of its own."""
-        return self._seen(engine=True) if self._own_engine else []
+        return self._processes_seen(engine=True) if self._own_engine else []
 
-    def _seen(self, engine: bool | None) -> list[Identity]:
+    def _processes_seen(self, engine: bool | None) -> list[Identity]:
         processes = self._state().job.processes.values()
         return [(one.pid, one.start_ticks) for one in processes if engine in (None, one.role == "inference")]
 
@@ -52,7 +56,7 @@ class DaemonSights:
         mode: Mode = "starting" if state.progress.step is None else "running"
         judged = replace(state, mode=mode)
         processes = {one.pid: (one.role, one.title) for one in judged.job.processes.values()}
-        page = self._attending.engine_page()
+        page = self._sensors.engine_page()
         return Known(lambda: status.explain(judged), processes, page, self._run.journal)
 
     def wandb_id(self) -> str:

@@ -59,7 +59,7 @@ class StartCheck:
             excuse = self._excuse(job, step, snapshot) if errors else ""
             if errors and not excuse:
                 for one in errors if len(errors) > 1 else ():
-                    self._run.post(Remark("check", _told(one), "warning"), "check")
+                    self._run.post(Remark("check", _finding_text(one), "warning"), "check")
                 raise ConfigError(_refusal(errors, self._path, yields=yields))
             self._say(found, f"The run starts anyway: {excuse}.")
             self._passed = True
@@ -98,9 +98,9 @@ class StartCheck:
         for one in found:
             if one["severity"] == "error":
                 then = "It is overruled." if one["overruled"] else of_errors
-                self._run.post(Remark("check", f"{_told(one)} {then}", "warning"), "check")
+                self._run.post(Remark("check", f"{_finding_text(one)} {then}", "warning"), "check")
             elif one["severity"] == "warning":
-                self._run.post(Remark("check", _told(one), "warning"), "check")
+                self._run.post(Remark("check", _finding_text(one), "warning"), "check")
 
     # ------------------------------------------------------------ the child
 
@@ -148,7 +148,7 @@ class StartCheck:
         return [], True
 
 
-def _told(one: Mapping[str, Any]) -> str:
+def _finding_text(one: Mapping[str, Any]) -> str:
     """A finding in one or two sentences, with its id and its place."""
     place = f"{one['file']} line {one['line']}" if one["line"] else one["file"] or ""
     return f"[{one['id']}] {f'{place}: ' if place else ''}{one['sentence']} {one['remedy']}"
@@ -160,7 +160,7 @@ def _refusal(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -
     words = " ".join(f"--overrule {name}" for name in ids)
     listed = ", ".join(f'"{name}"' for name in ids)
     if len(errors) == 1:
-        told = f"1 error. {_told(errors[0])}"
+        told = f"1 error. {_finding_text(errors[0])}"
     else:
         told = f"{len(errors)} errors: {', '.join(ids)}. Each is said above, and by rl-supervisor check {path}."
     told = f"rl-supervisor check finds {told}"

@@ -119,7 +119,7 @@ class Upgrade:
         self._given = inheritable()  # open files that whoever started us wants us to hold
 
     @property
-    def going(self) -> bool:
+    def is_going(self) -> bool:
         """Is the loop to end so that another program takes this place?"""
         return self._stage == "going"
 
@@ -143,7 +143,7 @@ class Upgrade:
     def _begin(self, who: str) -> None:
         self._loop.post(f.Remark("upgrade", f"An upgrade was asked for by {who}: the installed program is tried."))
         self._journal.snapshot(self._loop.state)  # what the other one reads is what we know now
-        before = self._seen()
+        before = self._what_is_seen()
         threading.Thread(target=lambda: self._try(before), name="upgrade", daemon=True).start()
 
     def _try(self, before: Seen) -> None:
@@ -153,7 +153,7 @@ class Upgrade:
             refused = str(error)
             self._loop.chore(lambda: self._refuse(refused))
         else:
-            self._loop.chore(lambda: self._tried(before, answer))
+            self._loop.chore(lambda: self._compare_answer(before, answer))
 
     def _trial(self) -> dict[str, Any]:
         """Let the installed program try; returns its answer. Raises SupervisorError with its complaint."""
@@ -189,9 +189,9 @@ class Upgrade:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _tried(self, before: Seen, answer: Mapping[str, Any]) -> None:
+    def _compare_answer(self, before: Seen, answer: Mapping[str, Any]) -> None:
         """The other program can start: does it see what we see, or saw when it began to look?"""
-        now = self._seen()
+        now = self._what_is_seen()
         for name, value in asdict(now).items():
             if value != "" and answer.get(name) not in (value, getattr(before, name)):
                 self._refuse(f"it would go on with {name} {answer.get(name)!r}, and this run has {value!r}")
@@ -209,7 +209,7 @@ class Upgrade:
         self._stage, self._is_read = "waiting", True
 
     def due(self, state: State) -> bool:
-        """Has the moment come? From then on ``going``."""
+        """Has the moment come? From then on ``is_going``."""
         if self._stage != "waiting":
             return False
         busy, is_read = busy_with(state), self._is_read
@@ -228,7 +228,7 @@ class Upgrade:
         told = f"The installed program does not take over, and rl-supervisor {__version__} goes on: {reason}"
         self._loop.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
 
-    def _seen(self) -> Seen:
+    def _what_is_seen(self) -> Seen:
         return what_is_seen(self._run.run_file, self._run.job, self._journal.identity(), self._loop.state)
 
     def become(self, orders: Callable[[], Orders]) -> NoReturn:
@@ -361,7 +361,7 @@ def listen() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
-def arrived(before: str) -> f.Remark:
+def arrival_remark(before: str) -> f.Remark:
     """What the new program tells when it watches the run."""
     if before == __version__:
         return f.Remark("upgraded", f"rl-supervisor {before} was started anew in its own place (pid {os.getpid()}).")

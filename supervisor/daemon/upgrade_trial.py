@@ -31,9 +31,9 @@ def try_upgrade(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str
     for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer", "supervisor.effects.log_round"):
         importlib.import_module(module)  # what is missing of an install shows here, not after the exec
     run_file = load(path)
-    identity, state = _copied(run_file.state_dir / "journal.db", folder)
+    identity, state = _read_copied_journal(run_file.state_dir / "journal.db", folder)
     if onstart:
-        run_file = fetch_run_files.filled(run_file, path, fetch_run_files.fetch(run_file, environ))
+        run_file = fetch_run_files.fill_in(run_file, path, fetch_run_files.fetch(run_file, environ))
     job = open_job(run_file, environ)
     if problems := job.problems():
         raise ConfigError(" ".join(problems))
@@ -41,7 +41,7 @@ def try_upgrade(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str
     (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))
 
 
-def _copied(path: Path, folder: Path) -> tuple[str, State]:
+def _read_copied_journal(path: Path, folder: Path) -> tuple[str, State]:
     """Identity of the journal at ``path`` and the state that it leads to, both read from a copy in ``folder``."""
     if not path.exists():
         raise ConfigError(f"There is no journal {path}: the run file names another run, or another state folder.")

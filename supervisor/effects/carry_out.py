@@ -47,7 +47,7 @@ class Effects:
         self.run = run
         self._sights = sights
         self._start_check = start_check
-        self._lanes = Lanes(self._crashed)
+        self._lanes = Lanes(self._report_crash)
         self._hurry = threading.Event()
         self._unwanted = threading.Event()  # set: the start that is under way is followed by a stop
         self._setup_runs = False
@@ -90,7 +90,7 @@ class Effects:
                 self._unwanted.set()
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
-                collect = self.evidence.ordered(action)
+                collect = self.evidence.take_order(action)
                 self.root_cause.expect()
                 self._lanes.put("job", lambda: self._evidence(action, collect))
             case a.Claim():
@@ -146,7 +146,7 @@ class Effects:
         self.root_cause.close()
         self._lanes.close(timeout_s=2.0 if within_s is None else 0.0)
 
-    def _crashed(self, lane: str, error: BaseException) -> None:
+    def _report_crash(self, lane: str, error: BaseException) -> None:
         self.run.post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
 
     def scan(self) -> None:
@@ -283,7 +283,7 @@ class Effects:
         mine = Belongings(
             attempt_dir(self.run.state_dir, attempt), (), self.run.run_file.run.id, self._sights.job_processes()
         ).living()
-        server = [look_at(pid) for pid, _ in sorted(self.engine.living())]
+        server = [look_at(pid) for pid, _ in sorted(self.engine.living_processes())]
         return [*mine, *(process for process in server if process is not None)]
 
     def _stop_engine(self, action: a.StopEngine) -> None:

@@ -29,7 +29,7 @@ def bundles_dir(state_dir: Path) -> Path:
 
 
 class IncidentEvidence:
-    """Collects bundles and keeps them in number and size. ``ordered`` belongs to the loop, the rest to lanes."""
+    """Collects bundles and keeps them in number and size. ``take_order`` belongs to the loop, the rest to lanes."""
 
     def __init__(
         self, run: RunContext, sights: Sights, living: Callable[[int], Sequence[Process]], hurry: threading.Event
@@ -45,7 +45,7 @@ class IncidentEvidence:
         self._ready = threading.Event()
         self._ready.set()
 
-    def ordered(self, action: a.CollectEvidence) -> Callable[[], Path | None]:
+    def take_order(self, action: a.CollectEvidence) -> Callable[[], Path | None]:
         """Take down what is known at the verdict; what is returned does the rest and is a lane's work.
 
         It returns the bundle's folder, None where there is none.

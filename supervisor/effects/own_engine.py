@@ -101,7 +101,7 @@ class OwnEngine:
         )
         component = job.engine_component(request)
         if alone:
-            _note(folder, "wanted")
+            _write_note(folder, "wanted")
         how, run_id = self._run.run_file.supervision.shim, self._run.run_file.run.id
         launched = launch(component, folder, how, run_id, self.unwanted)
         for note in launched.notes:
@@ -139,7 +139,7 @@ class OwnEngine:
 
     # ------------------------------------------------------------ what is its own
 
-    def living(self) -> set[Identity]:
+    def living_processes(self) -> set[Identity]:
         """Its living processes, the shim's included: the job's stop never touches them."""
         number = last_engine(self._run.state_dir)
         if number == 0:
@@ -162,15 +162,15 @@ class OwnEngine:
     def adopt(self) -> None:
         """A new daemon goes on giving weights where the one before had not come to an end."""
         number = last_engine(self._run.state_dir)
-        if number and _noted(engine_dir(self._run.state_dir, number)) == "wanted":
+        if number and _read_note(engine_dir(self._run.state_dir, number)) == "wanted":
             self.give_weights(number)
 
     def forget_weights(self) -> None:
         """The job is being restarted, and hands over its weights itself; or the server is being stopped."""
         self._giving.set()
         number = last_engine(self._run.state_dir)
-        if number and _noted(engine_dir(self._run.state_dir, number)) == "wanted":
-            _note(engine_dir(self._run.state_dir, number), "left to the job")
+        if number and _read_note(engine_dir(self._run.state_dir, number)) == "wanted":
+            _write_note(engine_dir(self._run.state_dir, number), "left to the job")
 
     def give_weights(self, engine: int) -> None:
         """Wait beside everything else until the server is up, then give it the newest weights."""
@@ -195,7 +195,7 @@ class OwnEngine:
             return
         if cancelled.is_set():
             return
-        _note(engine_dir(self._run.state_dir, engine), "given")
+        _write_note(engine_dir(self._run.state_dir, engine), "given")
         what = "serves the base model, as the run does" if step is None else f"was given the weights of step {step}"
         self._run.post(f.Remark("engine", f"The restarted inference server {what}."))
 
@@ -236,11 +236,11 @@ def _call(url: str, path: str, body: Mapping[str, object]) -> None:
         raise SupervisorError(f"POST {path} was answered with {status}")
 
 
-def _note(folder: Path, state: str) -> None:
+def _write_note(folder: Path, state: str) -> None:
     (folder / NOTE).write_text(json.dumps({"state": state}))
 
 
-def _noted(folder: Path) -> str:
+def _read_note(folder: Path) -> str:
     try:
         return str(json.loads((folder / NOTE).read_text())["state"])
     except (OSError, ValueError, KeyError, TypeError):

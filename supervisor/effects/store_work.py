@@ -100,9 +100,9 @@ class StoreWork:
 
     def _small(self, do: str, **more: Any) -> dict[str, Any]:
         """Carry out one small request. Raises StoreError."""
-        return self._asked(self._ask(do, **more), "", SMALL_STALL_S)
+        return self._carry_out_small(self._ask(do, **more), "", SMALL_STALL_S)
 
-    def _asked(self, asked: dict[str, Any], what: str, stall_s: float) -> dict[str, Any]:
+    def _carry_out_small(self, asked: dict[str, Any], what: str, stall_s: float) -> dict[str, Any]:
         """Carry out one request that moves no step, and tell the core when it is the first to succeed after others."""
         try:
             answer = self.transfers.run(asked, what=what, stall_s=stall_s)
@@ -125,7 +125,7 @@ class StoreWork:
         what = "heartbeat" if do in ("beat", "leave") else ""
         if do == "beat":
             more = {**more, "state_dir": str(self._run.state_dir / "publish")}
-        return self._asked(self._ask(do, **more), what, stall_s)
+        return self._carry_out_small(self._ask(do, **more), what, stall_s)
 
     def _write(self, do: str, **more: Any) -> dict[str, Any]:
         """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""

@@ -156,7 +156,7 @@ def test_a_secret_on_the_command_line_is_not_shown(
 ) -> None:
     spawn(*trains(tmp_path, "--api-key=hunter2"))
     (found,) = wait_for(lambda: find_job.candidates(run_file, job), "it is seen")
-    assert "hunter2" not in found.shown()
+    assert "hunter2" not in found.describe()
     assert "--api-key=***" in found.title
 
 

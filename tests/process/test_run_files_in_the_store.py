@@ -14,7 +14,7 @@ from supervisor.config.settings import RunFile, load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.daemon import fetch_run_files
-from supervisor.daemon.fetch_run_files import filled
+from supervisor.daemon.fetch_run_files import fill_in
 from supervisor.effects.run_files import describe
 from tests.hands import effects_of
 
@@ -59,20 +59,20 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_masked_file_is_never_put_to_use_and_the_pods_own_is(tmp_path: Path, said: list[str]) -> None:
     texts, _ = sent(tmp_path / "one")
     two, path = run_file(tmp_path / "two")
-    lacking = filled(two, path, texts)
+    lacking = fill_in(two, path, texts)
     assert lacking.job.config == [tmp_path / "two/state/fetched/rl.toml", Path("more.toml")]
     assert (tmp_path / "two/state/fetched/rl.toml").read_text() == PLAIN
     assert "a secret was masked in the store's copy of it, which is not used: put your own there" in " ".join(said)
     said.clear()
     (tmp_path / "two/more.toml").write_text("mine = true\n")
-    assert filled(two, path, texts).job.config[1] == Path("more.toml")
+    assert fill_in(two, path, texts).job.config[1] == Path("more.toml")
     assert "secret was masked" not in " ".join(said)
 
 
 def test_a_masked_setting_is_not_taken(tmp_path: Path, said: list[str]) -> None:
     texts, _ = sent(tmp_path / "one", '[wandb]\nid = "hf_abcdefghijklmnopqrstuv"\n')
     two, path = run_file(tmp_path / "two")
-    assert filled(two, path, texts).wandb.id is None
+    assert fill_in(two, path, texts).wandb.id is None
     assert "wandb.id is masked in the store and not taken" in " ".join(said)
 
 

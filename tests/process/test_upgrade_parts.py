@@ -130,14 +130,14 @@ def test_it_comes_at_a_quiet_moment_and_after_the_logs_were_read(house: House, m
     assert not one.due(quiet)
     house.work()
     assert one.due(quiet)
-    assert one.going
+    assert one.is_going
 
 
 def test_what_does_not_become_quiet_is_left_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upgrade, "QUIET_S", -1.0)
     house.state = State(mode="stopping", attempt=Attempt(number=1))
     one = trying(house, seen(), monkeypatch)
-    assert not one.due(house.state) and not one.going
+    assert not one.due(house.state) and not one.is_going
     event, sentence = house.said()[-1]
     assert event == "upgrade-refused"
     assert sentence.endswith("but something is just being stopped: ask again when that is over.")
