@@ -86,7 +86,7 @@ def control() -> None:
     for work in (probe, loop):
         threading.Thread(target=work, daemon=True).start()
     for _ in sys.stdin:
-        print(json.dumps(inbox.waits.told()), flush=True)
+        print(json.dumps(inbox.waits.as_dict()), flush=True)
 
 
 def append(path: Path, size: int, seconds: float) -> int:

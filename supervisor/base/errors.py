@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 # Exit codes are a contract with systemd, onstart scripts and schedulers (docs/architecture.md, "Exit contract").
 EXIT_FINISHED = 0
 EXIT_TRY_AGAIN = 75  # sysexits.h EX_TEMPFAIL: start me again on this pod
@@ -47,3 +49,23 @@ class PodUnfitError(SupervisorError):
     """This pod cannot run the job (GPU memory that nothing frees, a process in D state)."""
 
     exit_code = EXIT_POD_UNFIT
+
+
+Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
+
+
+class StoreError(SupervisorError):
+    """An operation on the store failed. ``kind`` decides what happens next.
+
+    transient: back off and try again; permanent: a person must act (key, bucket); quota: likewise, after cleaning;
+    missing: no such object, an expected answer; damaged: bytes that came back are not those that were sent;
+    changed: the local source vanished or changed during the transfer; fenced: another pod holds the run now, so
+    nothing more is written or deleted by this one.
+    """
+
+    is_clause = True
+
+    def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
+        super().__init__(sentence)
+        self.kind: Kind = kind
+        self.retry_after_s = retry_after_s

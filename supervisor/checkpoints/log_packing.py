@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from supervisor.storage.base import StoreError
+from supervisor.base.errors import StoreError
 
 LOG_LIMIT = 512 << 10  # bytes of one, compressed
 UNPACKED_LIMIT = 4 << 20

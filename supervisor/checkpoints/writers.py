@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from supervisor.storage.base import StoreError
+from supervisor.base.errors import StoreError
 
 WRITER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})/([0-9a-f]{8,64})/([0-9a-f]{4,64})")
 PLACE = re.compile(r"([0-9a-f]{16})([0-9a-f]{16})[0-9a-f]{4,32}")

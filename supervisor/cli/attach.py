@@ -21,7 +21,7 @@ def attach(path: Path, pid: int | None) -> int:
     """
     remember_environment(os.environ)
     if upgrade.VARIABLE in os.environ:  # the program before, in this very process, had found the job
-        return loop.main(path, attached=True)
+        return loop.main(path, loop.Options(attached=True))
     run_file = load(path)
     found = finding.find(run_file, open_job(run_file, os.environ), pid)
     number, ticks = found.process
@@ -29,6 +29,6 @@ def attach(path: Path, pid: int | None) -> int:
         taken, sentence = Client(run_file.socket, run=run_file.run.id).command("attach", [f"{number}:{ticks}"])
     except NotThereError:
         print(f"Attaching to process {number}: {found.title} ({found.why}). It is never touched.", file=sys.stderr)
-        return loop.main(path, attach_to=found.process)
+        return loop.main(path, loop.Options(attach_to=found.process))
     print(sentence, file=sys.stdout if taken else sys.stderr)
     return 0 if taken else 1

@@ -304,14 +304,8 @@ def _run(options: argparse.Namespace) -> int:
     _hold_signals()
     from supervisor.daemon import loop
 
-    return loop.main(
-        options.run_file,
-        fresh=options.fresh,
-        step=options.step,
-        take_over=options.take_over,
-        onstart=False,
-        overrule=options.overrule,
-    )
+    asked = loop.Options(options.fresh, options.step, options.take_over, overrule=options.overrule)
+    return loop.main(options.run_file, asked)
 
 
 def _onstart(options: argparse.Namespace) -> int:
@@ -320,14 +314,8 @@ def _onstart(options: argparse.Namespace) -> int:
     _hold_signals()
     from supervisor.daemon import loop
 
-    return loop.main(
-        options.run_file,
-        fresh=False,
-        step=None,
-        take_over=options.take_over,
-        onstart=True,
-        overrule=options.overrule,
-    )
+    asked = loop.Options(take_over=options.take_over, onstart=True, overrule=options.overrule)
+    return loop.main(options.run_file, asked)
 
 
 def _known_ids(options: argparse.Namespace) -> None:
@@ -479,10 +467,10 @@ def _upgrade(options: argparse.Namespace) -> int:
 def _upgrade_check(options: argparse.Namespace) -> int:
     import os
 
-    from supervisor.daemon import upgrade
+    from supervisor.daemon.upgrade_trial import try_upgrade
 
     onstart = options.started == "onstart"
-    upgrade.prove(options.run_file, options.folder, onstart=onstart, environ=os.environ)
+    try_upgrade(options.run_file, options.folder, onstart=onstart, environ=os.environ)
     return 0
 
 

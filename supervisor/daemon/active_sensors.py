@@ -47,7 +47,7 @@ KNOWN_ROLES = ("inference", "trainer", "shared")
 EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
 
 
-class Attending:
+class ActiveSensors:
     """Starts and stops sensors as attempts come and go, and keeps what people want to read of them."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Attending:
         seen = [
             f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.job.processes.values()
         ]
-        seen += self._attached(job, attempt, found, known={one.pid for one in seen})
+        seen += self._attached_processes(job, attempt, found, known={one.pid for one in seen})
 
         supervision = self._run_file.supervision
         folder = self._attempt_dir(attempt)
@@ -176,7 +176,9 @@ class Attending:
     def _key_processes(self) -> list[tuple[f.Role, int, int]]:
         return [(one.role, one.pid, one.start_ticks) for one in self._state().job.processes.values() if one.key]
 
-    def _attached(self, job: Job, attempt: int, found: Sequence[ShimState], known: set[int]) -> list[f.ProcessSeen]:
+    def _attached_processes(
+        self, job: Job, attempt: int, found: Sequence[ShimState], known: set[int]
+    ) -> list[f.ProcessSeen]:
         """The top of a job that was attached: no shim is above it, so no scan would find it and tell of it."""
         new = []
         for one in found:

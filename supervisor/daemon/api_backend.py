@@ -10,17 +10,17 @@ from typing import Any, Protocol
 
 from supervisor import __version__
 from supervisor.api.protocol import VERBS, Reply
-from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.state import State
 from supervisor.daemon import order_replies
-from supervisor.daemon.active_sensors import Attending
-from supervisor.daemon.attach_requests import Attaching
+from supervisor.daemon.active_sensors import ActiveSensors
+from supervisor.daemon.attach_requests import AttachRequests
 from supervisor.daemon.inbox import Waits
 from supervisor.daemon.upgrade import Upgrade
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.heartbeat import Heartbeat
+from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import StartRequest
 from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
@@ -30,13 +30,12 @@ from supervisor.views import incidents, status
 class House(Protocol):
     """What people may see of the daemon; its loop changes ``state`` meanwhile, always for a whole new one."""
 
-    run_file: RunFile
+    context: RunContext
     state: State
-    observed: str
     clock: Clock
     journal: Journal
     effects: Effects
-    attending: Attending
+    sensors: ActiveSensors
     heartbeat: Heartbeat
     upgrade: Upgrade
     waits: Waits
@@ -45,10 +44,10 @@ class House(Protocol):
         """Hand a fact to the core."""
 
 
-class FrontDesk:
+class ApiBackend:
     """The API's desk (``api.protocol.Desk``). Every method is called from other threads, and answers at once."""
 
-    def __init__(self, house: House, attaching: Attaching) -> None:
+    def __init__(self, house: House, attaching: AttachRequests) -> None:
         self._house = house
         self._attaching = attaching
         self._began = time.monotonic()
@@ -56,16 +55,16 @@ class FrontDesk:
     def status(self) -> dict[str, Any]:
         """Everything that `supervisorctl status` shows."""
         state = self._house.state
-        job = self._house.effects.job
+        job = self._house.context.job
         transfers = self._house.effects.store.transfers.moving
         moving = transfers.get("publish") or transfers.get("restore")
         facts = job.facts() if job else None
         return {
             **status.status(state),
-            "observed": self._house.observed,
-            "store": self._house.run_file.store_url,
+            "observed": self._house.context.observed,
+            "store": self._house.context.run_file.store_url,
             "disk": {
-                "path": str(job.output_dir if job else self._house.run_file.output_dir),
+                "path": str(job.output_dir if job else self._house.context.run_file.output_dir),
                 "total_bytes": state.disk.total,
                 "free_bytes": state.disk.free,
                 "reason": state.disk.reason,
@@ -81,12 +80,12 @@ class FrontDesk:
             }
             if moving
             else None,
-            "wandb_id": self._house.run_file.wandb.id or self._house.journal.get("wandb_id"),
+            "wandb_id": self._house.context.run_file.wandb.id or self._house.journal.get("wandb_id"),
             "version": __version__,
             "daemon_pid": os.getpid(),
-            "state_dir": str(self._house.run_file.state_dir),
+            "state_dir": str(self._house.context.run_file.state_dir),
             "uptime_s": round(time.monotonic() - self._began, 1),
-            "loop_waits": self._house.waits.told(),
+            "loop_waits": self._house.waits.as_dict(),
             "job": facts.name if facts else "not installed yet",
             "notes": [
                 *pinned_steps.findings(state).values(),
@@ -104,7 +103,7 @@ class FrontDesk:
             return self._attaching.ask(args)
         if verb == "upgrade":
             return Reply(*self._house.upgrade.ask(who))
-        ok, sentence = order_replies.answer(self._house.state, verb, args, self._house.observed)
+        ok, sentence = order_replies.answer(self._house.state, verb, args, self._house.context.observed)
         if ok:
             self._house.post(f.Command(verb, who, tuple(args)), "api")
         return Reply(ok, sentence)
@@ -126,20 +125,20 @@ class FrontDesk:
 
     def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
         """The run's incidents, newest first, out of the journal; the whole story of one when it is named."""
-        return incidents.read_incidents(self._house.run_file.state_dir, number, only_open=only_open)
+        return incidents.read_incidents(self._house.context.run_file.state_dir, number, only_open=only_open)
 
     def log_files(self) -> dict[str, Path]:
         """Newest log of each role, and of each component's captured output."""
-        return self._house.attending.log_files()
+        return self._house.sensors.log_files()
 
     def explain(self) -> dict[str, Any]:
         """Why the core thinks what it thinks."""
         now = replace(self._house.state, now=self._house.clock.now(), wall=time.time())  # ages are told as of now
-        return {**status.explain(now), "observed": self._house.observed, "start": self._start()}
+        return {**status.explain(now), "observed": self._house.context.observed, "start": self._start()}
 
     def _start(self) -> list[dict[str, str]]:
         """What the supervisor gives the job's start beside the person's own configuration."""
-        job, state, run_file = self._house.effects.job, self._house.state, self._house.run_file
+        job, state, run_file = self._house.context.job, self._house.state, self._house.context.run_file
         if job is None:
             return []
         wandb_id = run_file.wandb.id or self._house.journal.get("wandb_id") or "chosen at the first start"

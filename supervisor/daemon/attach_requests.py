@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 from supervisor.api.protocol import Reply
 from supervisor.base.errors import ConfigError, SupervisorError
-from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.core.state import State
-from supervisor.daemon import find_job
+from supervisor.daemon.inbox import Loop
+from supervisor.daemon.person_process import command_line, first_component, output_file
 from supervisor.effects import kept_logs
+from supervisor.effects.run_context import RunContext
 from supervisor.process import attached
 from supervisor.process.attached import look
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
@@ -23,36 +22,19 @@ from supervisor.process.survivors import Identity, alive
 from supervisor.views import status
 
 
-class House(Protocol):
-    """What attaching needs of the daemon."""
-
-    run_file: RunFile
-    state: State
-    effects: Any
-    observed: str
-
-    def post(self, fact: f.Fact, source: str = "") -> None:
-        """Hand a fact to the core."""
-
-    def chore(self, work: Callable[[], None]) -> None:
-        """Have the loop do ``work``, after the facts that were told before."""
-
-    def attend(self, attempt: int, *, adopting: bool) -> None:
-        """Look at this attempt's processes and logs."""
-
-
-class Attaching:
+class AttachRequests:
     """What is known and asked of a person's own job."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, loop: Loop, run: RunContext, attend: Callable[[int], None]) -> None:
+        """``attend`` looks at the processes and logs of an attempt that lives already."""
+        self._loop, self._run, self._attend = loop, run, attend
 
     def watches(self) -> bool:
         """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
-        folder = self._folder(self._house.state.attempt.number)
+        folder = self._folder(self._loop.state.attempt.number)
         if not attached.read(folder):
             return False
-        left = any(alive((p.pid, p.start_ticks)) for p in self._house.state.job.processes.values())
+        left = any(alive((p.pid, p.start_ticks)) for p in self._loop.state.job.processes.values())
         return left or bool(attached.living(folder))
 
     def claim(self, process: Identity) -> int:
@@ -60,8 +42,8 @@ class Attaching:
 
         Raises SupervisorError when the process has ended, or another job of the run lives.
         """
-        state, job = self._house.state, self._house.effects.job
-        run, folder = self._house.run_file, self._folder(state.attempt.number)
+        state, job = self._loop.state, self._run.job
+        run, folder = self._run.run_file, self._folder(state.attempt.number)
         living = attached.living(folder)
         if living is not None and living.process == process:
             return state.attempt.number
@@ -78,14 +60,14 @@ class Attaching:
         folder = self._folder(number)
         take_snapshot(folder, job.config_files(), None)
         kept_logs.begin(folder, job.log_sources(folder))
-        name = find_job.component(job, folder)
-        attached.write(folder, name, process, find_job.title(process[0]), find_job.output_file(process[0]))
+        name = first_component(job, folder)
+        attached.write(folder, name, process, command_line(process[0]), output_file(process[0]))
         return number
 
     def ask(self, words: list[str]) -> Reply:
         """Answer who asks to watch the process ``PID:START_TICKS``; from any thread."""
-        state, run = self._house.state, self._house.run_file.run.id
-        if not self._house.observed:
+        state, run = self._loop.state, self._run.run_file.run.id
+        if not self._run.observed:
             return Reply(
                 False,
                 f"The daemon of run {run} starts and stops its job itself, and we never stop what we did not start: "
@@ -104,18 +86,18 @@ class Attaching:
             )
         if state.mode in ("leaving", "finished", "finishing"):
             return Reply(False, f"The daemon of run {run} is about to end: {status.headline(state)}")
-        self._house.chore(lambda: self._attach(process))
+        self._loop.chore(lambda: self._watch(process))
         return Reply(True, f"Process {pid} is watched from now on, and never touched. See: supervisorctl status")
 
-    def _attach(self, process: Identity) -> None:
+    def _watch(self, process: Identity) -> None:
         """Watch a job that a person started; in the loop, since only the loop's state is the present one."""
         try:
             number = self.claim(process)
         except SupervisorError as error:
-            self._house.post(f.Remark("attach-failed", str(error), "warning"), "daemon")
+            self._loop.post(f.Remark("attach-failed", str(error), "warning"), "daemon")
             return
-        self._house.post(f.AttemptAdopted(number, None, process[0]), "daemon")
-        self._house.chore(lambda: self._house.attend(number, adopting=True))
+        self._loop.post(f.AttemptAdopted(number, None, process[0]), "daemon")
+        self._loop.chore(lambda: self._attend(number))
 
     def _folder(self, attempt: int) -> Path:
-        return attempt_dir(self._house.run_file.state_dir, attempt)
+        return attempt_dir(self._run.run_file.state_dir, attempt)

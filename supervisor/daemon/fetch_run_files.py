@@ -16,13 +16,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.errors import ConfigError, StoreError, TryAgainError
 from supervisor.base.logs import say
 from supervisor.base.secrets import MASK
 from supervisor.config.settings import RunFile
 from supervisor.effects.run_files import MASKED
 from supervisor.effects.transfers import Transfers, request
-from supervisor.storage.base import StoreError
 
 FROM_THE_STORE: dict[str, tuple[str, ...]] = {
     "run": ("max_steps",),
@@ -54,7 +53,7 @@ def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
     return {str(name): base64.b64decode(text).decode(errors="replace") for name, text in answer["files"].items()}
 
 
-def filled(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile:
+def fill_in(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile:
     """``run_file`` with what it leaves open taken from the store; fetched trainer configs lie in the state folder."""
     own = tomllib.loads(path.read_text("utf-8-sig"))
     data = run_file.model_dump(exclude_unset=True)

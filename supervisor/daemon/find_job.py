@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from supervisor.base.errors import ConfigError
-from supervisor.base.secrets import masked_words, printable
 from supervisor.config.settings import RunFile
+from supervisor.daemon.person_process import command_words, shown_command
 from supervisor.jobs.base import Job
 from supervisor.process.known_names import SHIMS
 from supervisor.process.survivors import Identity, Process, ancestors, table
@@ -32,7 +32,7 @@ class Candidate:
     why: str
     sure: bool
 
-    def shown(self) -> str:
+    def describe(self) -> str:
         """For people who have to choose."""
         title = self.title if len(self.title) <= 90 else self.title[:87] + "..."
         return f"{self.process[0]}: {title} ({self.why})"
@@ -44,7 +44,7 @@ def find(run_file: RunFile, job: Job, pid: int | None = None) -> Candidate:
     Raises ConfigError with the candidates when there are several, or with what was looked for when there is none.
     """
     if pid is not None:
-        return _given(run_file, job, pid)
+        return _candidate_of_pid(run_file, job, pid)
     found = candidates(run_file, job)
     found = [one for one in found if one.sure] or found
     if len(found) == 1:
@@ -54,7 +54,7 @@ def find(run_file: RunFile, job: Job, pid: int | None = None) -> Candidate:
             f"No living job of run {run_file.run.id} was found among the processes of user {os.geteuid()}: none has "
             f"{_looked_for(run_file, job)}. Start it, or name its process with --pid PID."
         )
-    listed = "".join(f"\n  {one.shown()}" for one in found[:SHOWN])
+    listed = "".join(f"\n  {one.describe()}" for one in found[:SHOWN])
     more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     raise ConfigError(
         f"{len(found)} processes could be the job of run {run_file.run.id}; name one with --pid:{listed}{more}"
@@ -92,12 +92,12 @@ class _Look:
         """What speaks for this process, None when nothing does."""
         if self.is_ours(process):
             return None
-        title, words = read_title(process.pid), _words(process.pid)
+        title, words = read_title(process.pid), command_words(process.pid)
         plain = self._run_file.job.plain
         if plain is not None:
             folder = _cwd(process.pid) or self._folder
             if any(_fits(template, words, folder, self._output) for template in (plain.start, plain.resume)):
-                return Candidate(process.identity, shown(words), "it runs the command of [job.plain]", True)
+                return Candidate(process.identity, shown_command(words), "it runs the command of [job.plain]", True)
             return None
         kind = self._job.classify_process(title, process.name)
         tops = ("trainer",) if self._run_file.job.kind == "vf-rl" else ("launcher", "trainer")
@@ -106,7 +106,7 @@ class _Look:
         return self._of_this_run(process, words)
 
     def _of_this_run(self, process: Process, words: Sequence[str]) -> Candidate | None:
-        cwd, title = _cwd(process.pid), shown(words)
+        cwd, title = _cwd(process.pid), shown_command(words)
         named = {path for word in words if (path := _config(word, cwd)) is not None}
         if named & self._configs:
             return Candidate(process.identity, title, "its command line names the run's configuration", True)
@@ -118,7 +118,7 @@ class _Look:
             return Candidate(process.identity, title, f"it runs in {cwd}", False)
         return None
 
-    def related(self, process: Process) -> str:
+    def why_related(self, process: Process) -> str:
         """Why a pid that a person gave can be the job's; "" when nothing speaks for it."""
         if self.is_ours(process):
             return ""
@@ -147,13 +147,13 @@ class _Look:
         return any(path.is_relative_to(self._output) for path in _open_files(pid))
 
 
-def _given(run_file: RunFile, job: Job, pid: int) -> Candidate:
+def _candidate_of_pid(run_file: RunFile, job: Job, pid: int) -> Candidate:
     processes = table()
     process = processes.get(pid)
     if process is None or process.dead:
         raise ConfigError(f"There is no process {pid}; `ps -ef` lists those that live.")
     look = _Look(run_file, job, processes)
-    title = shown(_words(pid)) or process.name
+    title = shown_command(command_words(pid)) or process.name
     if pid in ancestors(os.getpid(), processes) or process.name.startswith(NOT_THE_JOB):
         raise ConfigError(f"Process {pid} ({title}) is not a job but what this command runs in: name the job's own.")
     if look.is_ours(process):
@@ -161,9 +161,9 @@ def _given(run_file: RunFile, job: Job, pid: int) -> Candidate:
             f"Process {pid} ({title}) was started by rl-supervisor, and is no job to attach to: the daemon of its run "
             "finds it by itself."
         )
-    why = look.related(process)
+    why = look.why_related(process)
     if not why:
-        found = "".join(f"\n  {one.shown()}" for one in candidates(run_file, job)[:SHOWN])
+        found = "".join(f"\n  {one.describe()}" for one in candidates(run_file, job)[:SHOWN])
         raise ConfigError(
             f"Process {pid} ({title}) is not of run {run_file.run.id}: neither it nor what it started has "
             f"{_looked_for(run_file, job)}.{f' These could be meant:{found}' if found else ''}"
@@ -179,31 +179,6 @@ def _looked_for(run_file: RunFile, job: Job) -> str:
     return f"a launcher's command line with {configs}, writes in {job.output_dir}, or runs as a launcher in {folder}"
 
 
-def output_file(pid: int) -> Path | None:
-    """The plain file that the process's output goes to (``rl @ x.toml > run.log``); None for a terminal or a pipe."""
-    try:
-        path = Path(f"/proc/{pid}/fd/1").readlink()
-    except OSError:
-        return None
-    return path if path.is_file() and not path.is_relative_to("/proc") else None
-
-
-def component(job: Job, folder: Path) -> str:
-    """The name that the job's first component has, by the file that its output would be captured in."""
-    names = [PurePath(source.path) for source in job.log_sources(folder) if Path(source.path).parent == folder]
-    return names[0].stem if names else "job"
-
-
-def title(pid: int) -> str:
-    """The process's command line for people."""
-    return shown(_words(pid))
-
-
-def shown(words: Sequence[str]) -> str:
-    """A command line for people."""
-    return printable(" ".join(masked_words(words).split()))
-
-
 def _ours_to_see(process: Process) -> bool:
     if process.dead or process.state == "D":
         return False  # reading the command line of a process that hangs in the kernel can hang us
@@ -212,14 +187,6 @@ def _ours_to_see(process: Process) -> bool:
     except OSError:
         return False
     return os.geteuid() in (0, owner)
-
-
-def _words(pid: int) -> list[str]:
-    try:
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return []
-    return [word.decode(errors="replace") for word in data.rstrip(b"\0").split(b"\0")]
 
 
 def _cwd(pid: int) -> Path | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Protocol
 
-from supervisor.config.settings import RunFile
-from supervisor.core.state import State
+from supervisor.config.settings import Supervision
 from supervisor.daemon import trim_memory
+from supervisor.daemon.active_sensors import ActiveSensors
+from supervisor.daemon.inbox import Loop
 from supervisor.daemon.witness import Witness
+from supervisor.effects.carry_out import Effects
 from supervisor.journal.journal import Journal
 
 CATALOGUE_S = 900.0
@@ -30,31 +31,27 @@ CHECKPOINT_S = 5.0
 WITNESS_S = 5.0
 
 
-class Household(Protocol):
-    """What the clockwork needs of the daemon."""
-
-    run_file: RunFile
-    state: State
-    effects: Any
-    attending: Any
-    journal: Journal
-    witness: Witness
-
-    def keep_positions(self) -> None:
-        """Write down how far the logs were read."""
-
-
 class Housekeeping:
     """A background scheduler with the few jobs of the house."""
 
-    def __init__(self, house: Household) -> None:
+    def __init__(  # noqa: PLR0917
+        self,
+        loop: Loop,
+        supervision: Supervision,
+        effects: Effects,
+        sensors: ActiveSensors,
+        journal: Journal,
+        witness: Witness,
+    ) -> None:
         """Make the scheduler; ``start`` sets it going."""
         # Imported here: its own logging must be quiet before it says anything.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         from apscheduler.executors.pool import ThreadPoolExecutor
         from apscheduler.schedulers.background import BackgroundScheduler
 
-        self._house = house
+        self._loop, self._supervision = loop, supervision
+        self._effects, self._sensors = effects, sensors
+        self._journal, self._witness = journal, witness
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(2)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -62,18 +59,17 @@ class Housekeeping:
 
     def start(self) -> None:
         """Set it going."""
-        supervision = self._house.run_file.supervision
-        self._every(supervision.scan, self._scan)
-        self._every(2 * supervision.scan, self._configs)
-        self._every(POSITIONS_S, self._house.keep_positions)
+        self._every(self._supervision.scan, self._sensors.look_at_steps)
+        self._every(2 * self._supervision.scan, self._sensors.look_at_configs)
+        self._every(POSITIONS_S, self._loop.keep_positions)
         self._every(CATALOGUE_AGAIN_S, self._catalogue)
         self._every(LOGS_S, self._upload_logs)
-        self._every(min(TEND_LOGS_S, supervision.scan), self._tend_logs)
+        self._every(min(TEND_LOGS_S, self._supervision.scan), self._tend_logs)
         self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
-        self._every(CLAIMS_S, self._house.effects.store.claiming.tick)
+        self._every(CLAIMS_S, self._effects.store.claiming.tick)
         self._every(TRIM_S, trim_memory.trim)
-        self._every(CHECKPOINT_S, self._house.journal.checkpoint)
-        self._every(WITNESS_S, self._house.witness.keep)
+        self._every(CHECKPOINT_S, self._journal.checkpoint)
+        self._every(WITNESS_S, self._witness.keep)
         self._scheduler.start()
 
     def stop(self) -> None:
@@ -86,27 +82,21 @@ class Housekeeping:
         first = datetime.now().astimezone() + timedelta(seconds=first_s or seconds)
         self._scheduler.add_job(work, "interval", seconds=seconds, next_run_time=first)
 
-    def _scan(self) -> None:
-        self._house.attending.look_at_steps()
-
-    def _configs(self) -> None:
-        self._house.attending.look_at_configs()
-
     def _catalogue(self) -> None:
-        state = self._house.state
+        state = self._loop.state
         if state.store.reason or state.store.t < 0 or state.now - state.store.t > CATALOGUE_S:
-            self._house.effects.store.catalogue(force=True)
+            self._effects.store.catalogue(force=True)
 
     def _check_store(self) -> None:
-        busy = self._house.state.busy
-        if not self._house.state.store.reason and busy.publish is None and busy.prune_store is None:
-            self._house.effects.store.check()
+        busy = self._loop.state.busy
+        if not self._loop.state.store.reason and busy.publish is None and busy.prune_store is None:
+            self._effects.store.check()
 
     def _tend_logs(self) -> None:
-        state = self._house.state
+        state = self._loop.state
         incident = state.incidents.open.attempt if state.incidents.open else 0
-        self._house.effects.logs.tend(state.attempt.number, (state.attempt.snapshot or 0, incident))
+        self._effects.logs.tend(state.attempt.number, (state.attempt.snapshot or 0, incident))
 
     def _upload_logs(self) -> None:
-        if self._house.state.attempt.number:
-            self._house.effects.store.upload_logs(self._house.state.attempt.number)
+        if self._loop.state.attempt.number:
+            self._effects.store.upload_logs(self._loop.state.attempt.number)

@@ -10,8 +10,12 @@ from __future__ import annotations
 import queue
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from supervisor.core import facts as f
+from supervisor.core.state import State
 
 Item = TypeVar("Item")
 
@@ -19,8 +23,23 @@ _MS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300,
 BOUNDS_S = tuple(milliseconds / 1000 for milliseconds in _MS)
 
 
+class Loop(Protocol):
+    """The daemon's loop, as what lives beside it meets it. ``state`` is replaced whole at each turn."""
+
+    state: State
+
+    def post(self, fact: f.Fact, source: str = "", /) -> None:
+        """Hand a fact to the core; from any thread."""
+
+    def chore(self, work: Callable[[], None], /) -> None:
+        """Have the loop do ``work``, after the facts that were told before; from any thread."""
+
+    def keep_positions(self) -> None:
+        """Write down how far the logs were read, after the loop has consumed what was read until now."""
+
+
 class Waits:
-    """A histogram of seconds. Written by one thread; ``told`` may be called from any."""
+    """A histogram of seconds. Written by one thread; ``as_dict`` may be called from any."""
 
     def __init__(self) -> None:
         """All zero."""
@@ -32,7 +51,7 @@ class Waits:
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
         self._sum_s += seconds
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """``count``, ``sum_s``, and ``at_most``: how many were no longer than so many seconds (keys as text)."""
         up_to = list(accumulate(self._counts))
         at_most = {repr(bound): number for bound, number in zip(BOUNDS_S, up_to, strict=False)}

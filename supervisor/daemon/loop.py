@@ -11,7 +11,6 @@ import faulthandler
 import json
 import os
 import queue
-import secrets
 import shlex
 import signal
 import sys
@@ -19,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,23 +37,25 @@ from supervisor.core import leaving
 from supervisor.core.decide import Decision, decide
 from supervisor.core.journal_lost import go_on
 from supervisor.core.repeats import Said, once
-from supervisor.core.state import Mode, State
+from supervisor.core.state import State
 from supervisor.daemon import fetch_run_files, trim_memory
-from supervisor.daemon.active_sensors import Attending
-from supervisor.daemon.api_backend import FrontDesk
-from supervisor.daemon.attach_requests import Attaching
+from supervisor.daemon.active_sensors import ActiveSensors
+from supervisor.daemon.api_backend import ApiBackend
+from supervisor.daemon.attach_requests import AttachRequests
 from supervisor.daemon.housekeeping import Housekeeping
 from supervisor.daemon.inbox import Inbox
-from supervisor.daemon.preemption import Going
+from supervisor.daemon.preemption import PreemptionWatch
+from supervisor.daemon.sights import DaemonSights
 from supervisor.daemon.start_check import StartCheck
 from supervisor.daemon.systemd import notifier
-from supervisor.daemon.upgrade import Orders, Upgrade, arrive, arrived, busy_with, listen, orders_of
+from supervisor.daemon.upgrade import Launch, Orders, Upgrade, arrival_remark, arrive, busy_with, listen, orders_of
 from supervisor.daemon.witness import Witness, sentence
 from supervisor.effects import move_aside
+from supervisor.effects.before_start import NO_CHECK
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.heartbeat import Heartbeat
 from supervisor.effects.own_engine import last_engine, look_at
-from supervisor.evidence.scene import Known
+from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
@@ -74,47 +75,48 @@ ROOT_CAUSE_S = 10.0  # the end waits so long for a look at what failed
 PAUSE_S = 10.0  # a loop that was away for longer did not run: the host slept, or the daemon was stopped
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a person asked for at this start. ``onstart``: the pod may be new (``[setup]``, settings from the store).
+
+    ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed. ``attached``: such
+    a job is watched already. ``overrule``: ids of findings that do not stop a start.
+    """
+
+    fresh: bool = False
+    step: int | None = None
+    take_over: bool = False
+    onstart: bool = False
+    attach_to: Identity | None = None
+    attached: bool = False
+    overrule: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Before:
+    """The program in whose place this process goes on: its version, "" where there is none, and what people asked it
+    for in its last moment, with who did.
+    """
+
+    version: str = ""
+    orders: Sequence[tuple[f.Fact, str]] = ()
+
+
 class Daemon:
     """One run on one pod."""
 
     def __init__(
-        self,
-        run_file: RunFile,
-        path: Path,
-        environ: Mapping[str, str],
-        *,
-        fresh: bool = False,
-        step: int | None = None,
-        take_over: bool = False,
-        onstart: bool = False,
-        attach_to: Identity | None = None,
-        attached: bool = False,
-        came_from: str = "",
-        orders: Sequence[tuple[f.Fact, str]] = (),
-        overrule: Sequence[str] = (),
+        self, path: Path, run_file: RunFile, environ: Mapping[str, str], options: Options, before: Before
     ) -> None:
-        """Open what is needed. ``onstart``: the pod may be new (``[setup]``, settings from the store).
-
-        ``attach_to``: the living job that a person started, by pid and start ticks; it is only observed.
-        ``attached``: such a job is watched already. ``came_from``: the version in whose place this process goes on;
-        ``orders``: what people asked it for in its last moment, and who did. ``overrule``: ids of findings that do not
-        stop a start.
-
-        Raises SupervisorError with a sentence when the run cannot be watched at all.
-        """
+        """Open what is needed. Raises SupervisorError with a sentence when the run cannot be watched at all."""
         # First of all, and from the process's own environment: what a child inherits, it would use (systemctl does).
         self.notifier = notifier()
-        if came_from:
+        if before.version:
             self.notifier.ping()  # the watchdog's time goes on over the exec
-        self.run_file = run_file
-        self._environ = dict(environ)
-        self._fresh, self._step, self._over = fresh, step, take_over
-        self._attach_to, self._attached = attach_to, attached
-        self._came_from, self._orders = came_from, orders
-        self.observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
+        self._options, self._before = options, before
         self._path = path
-        self._new_pod = onstart
-        self._setup = onstart and bool(run_file.setup.commands) and not came_from
+        self._new_pod = options.onstart
+        self._setup = options.onstart and bool(run_file.setup.commands) and not before.version
         self._state_dir = run_file.state_dir
         self._inbox: Inbox[tuple[Item, str]] = Inbox()
         self.waits = self._inbox.waits
@@ -131,37 +133,19 @@ class Daemon:
         self.state, self._replayed = self.journal.rebuild()
         self.witness = Witness(self._state_dir, self.journal)
         self.clock = Clock(self.journal)
-        self.attending = Attending(run_file, self.post, self._attempt_dir, lambda: self.state)
-        self.effects = Effects(
-            run_file,
-            self.post,
-            environ=environ,
-            gpu_free=lambda: self.attending.gpu_free(*(("trainer",) if self._own_engine else ())),
-            gpu_pids=self.attending.gpu_pids,
-            wandb_id=self.wandb_id,
-            explain=lambda: status.explain(self.state),
-            log_files=self.attending.log_files,
-            known=lambda: self._known(engine=False),
-            opened=self._open_late,
-            observed=lambda: self.observed,
-            engine_gpu_free=lambda: self.attending.gpu_free("inference"),
-            engine_known=lambda: self._known(engine=True),
-            seen=self._seen,
-            start_check=StartCheck(
-                lambda: self.run_file,
-                path,
-                environ,
-                post=lambda told: self.post(told, "check"),
-                state=lambda: self.state,
-                overrule=overrule,
-            )
-            if run_file.check.at_start
-            else None,
-        )
+        self.sensors = ActiveSensors(run_file, self.post, self._attempt_dir, lambda: self.state)
+        observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
+        run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
+        sights = DaemonSights(run, self.journal, self.sensors, lambda: self.state)
+        checks = run_file.check.at_start
+        start_check = StartCheck(run, path, lambda: self.state, options.overrule) if checks else NO_CHECK
+        self.effects = Effects(run, sights, start_check)
         self._own_engine = run_file.recovery.inference == "own-role"
-        self.housekeeping = Housekeeping(self)
+        self.housekeeping = Housekeeping(
+            self, run_file.supervision, self.effects, self.sensors, self.journal, self.witness
+        )
         store = self.effects.store
-        self.going = Going(
+        self.preemption = PreemptionWatch(
             run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
         )
         self.heartbeat = Heartbeat(
@@ -172,19 +156,21 @@ class Daemon:
             store.put_heartbeat,
             holds=lambda: store.claiming.holds,
         )
-        self.upgrade = Upgrade(self, path, self._environ, self.notifier.variables, onstart=onstart)
-        self.attaching = Attaching(self)
+        launch = Launch(path, run.environ, self.notifier.variables, options.onstart)
+        self.upgrade = Upgrade(self, run, self.journal, launch)
+        self.attaching = AttachRequests(self, run, self._adopt)
         api = run_file.api
-        self.api = Api(FrontDesk(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
+        self.api = Api(ApiBackend(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
 
     def _open_job(self) -> Job:
+        run = self.context
         if self._new_pod:
             # Done here, since [setup] may have just put the files there that would otherwise come from the store.
-            stored = fetch_run_files.fetch(self.run_file, self._environ)
-            self.run_file = fetch_run_files.filled(self.run_file, self._path, stored)
-            self.effects.run_file = self.run_file  # it is also what the pod after this one is given
+            stored = fetch_run_files.fetch(run.run_file, run.environ)
+            # What is filled in is also what the pod after this one is given.
+            run.run_file = fetch_run_files.fill_in(run.run_file, self._path, stored)
             self._new_pod = False
-        return open_job(self.run_file, self._environ)
+        return open_job(run.run_file, run.environ)
 
     def _open_late(self) -> Job:
         """Open the job after the beginning: [setup] has installed it, or the store has answered at last."""
@@ -193,11 +179,11 @@ class Daemon:
         return job
 
     def _opened_late(self, job: Job) -> None:
-        self.attending.watch_pod(job)
+        self.sensors.watch_pod(job)
         self.post(f.SettingsChanged(self.settings(job)), "daemon")
         self.effects.do(a.Survey())
         self._adopt_engine(self._engine_left())
-        if self.state.live and self.state.attempt.pid is not None and self.attending.positions() is None:
+        if self.state.live and self.state.attempt.pid is not None and self.sensors.positions() is None:
             self.attend(self.state.attempt.number, adopting=True)  # a living job that nobody could look at until now
 
     def _attempt_dir(self, attempt: int) -> Path:
@@ -215,7 +201,7 @@ class Daemon:
 
     def run(self) -> int:
         """Watch the run until the core asks for the end; returns the exit code of the contract."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.going.signals):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.preemption.signals):
             signal.signal(number, self._on_signal)
         listen()
         self.api.start()
@@ -224,7 +210,7 @@ class Daemon:
             code = self._loop()
         finally:
             self._end()
-        if self.upgrade.going:
+        if self.upgrade.is_going:
             self.upgrade.become(self._late_orders)
         return code
 
@@ -238,20 +224,20 @@ class Daemon:
             self.state = replace(go_on(self.state, known, attempt, living=living), own=own)
             # No fact tells of it, and a replay has to begin with it.
             self.journal.snapshot(self.state)
-        if self._attach_to is not None or self._attached or self.attaching.watches():
-            self.observed = _ATTACHED
-        self.effects.job = self._job_or_none()
-        if self.effects.job is not None and not self.observed:
-            move_aside.finish_deletions(self.effects.job.output_dir)
-        settings = self.settings(self.effects.job)
-        self.attending.watch_pod(self.effects.job)
+        if self._options.attach_to is not None or self._options.attached or self.attaching.watches():
+            self.context.observed = _ATTACHED
+        self.context.job = self._job_or_none()
+        if self.context.job is not None and not self.context.observed:
+            move_aside.finish_deletions(self.context.job.output_dir)
+        settings = self.settings(self.context.job)
+        self.sensors.watch_pod(self.context.job)
         self._take_over(settings)
         self.housekeeping.start()
-        self.going.start()
+        self.preemption.start()
         self.heartbeat.start()
-        self.notifier.ready(f"watching {self.run_file.run.id}")
-        if self._came_from:
-            self.post(arrived(self._came_from), "daemon")
+        self.notifier.ready(f"watching {self.context.run_file.run.id}")
+        if self._before.version:
+            self.post(arrival_remark(self._before.version), "daemon")
 
     def _job_or_none(self) -> Job | None:
         if self._setup:
@@ -274,7 +260,7 @@ class Daemon:
         state = self.state
         adopted = None
         after: list[f.Fact] = []
-        taken = self.attaching.claim(self._attach_to) if self._attach_to is not None else None
+        taken = self.attaching.claim(self._options.attach_to) if self._options.attach_to is not None else None
         # A job of a journal that was lost: of what any other tells, nothing lives while it looks where to begin.
         forgotten = (
             state.mode in ("new", "surveying") or attached.living(self._attempt_dir(state.attempt.number)) is not None
@@ -291,7 +277,7 @@ class Daemon:
                 adopted = state.attempt.number
                 if found.state == "running" and found.pid:
                     after.append(f.AttemptAdopted(state.attempt.number, state.attempt.resume_step, found.pid))
-                elif self.effects.job is None or not state.live:
+                elif self.context.job is None or not state.live:
                     lost = found.state == "lost"
                     after.append(
                         f.ComponentExited(state.attempt.number, component, found.exit_code, found.signal, lost)
@@ -305,21 +291,21 @@ class Daemon:
         setup = self._setup and not lives
         # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
         # each age in its state (the last step, the last token) counts that while as silence of the job.
-        journal = self.effects.store.journal = self.journal.identity()
+        journal = self.context.journal = self.journal.identity()
         self.effects.store.claiming.journal = self.witness.claimant
         engine = self._engine_left()
         started = f.DaemonStarted(
-            __version__, settings, self.clock.boot_id, adopted, setup, journal, engine, self._lost()
+            __version__, settings, self.clock.boot_id, adopted, setup, journal, engine, self._lost_sentence()
         )
         self._first.extend((fact, "daemon") for fact in (started, *after))
-        self._first.extend(self._orders)
+        self._first.extend(self._before.orders)
         self._adopt_engine(engine)
         if adopted is not None and (lives or not after):
             self.attend(adopted, adopting=True)
         elif lives and taken is not None:
             self._inbox.put((lambda: self.attend(taken, adopting=True), "daemon"))
 
-    def _lost(self) -> str:
+    def _lost_sentence(self) -> str:
         if not self.witness.lost:
             return ""
         last = self.journal.last_time()
@@ -350,7 +336,7 @@ class Daemon:
                     return action.code
                 self._act(action)
             self._follow(before, fact)
-            self.going.follow()
+            self.preemption.follow()
             self._show()
         return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
 
@@ -380,7 +366,7 @@ class Daemon:
         before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
         decision = decide(before, observation)
         self.state = decision.state
-        self._told(self.journal.record(observation, before, self.state, decision.actions))
+        self._say_events(self.journal.record(observation, before, self.state, decision.actions))
         self.witness.note(self.state, self.journal)
         return decision
 
@@ -392,8 +378,8 @@ class Daemon:
         try:
             found = self._inbox.get(wanted)
         except queue.Empty:
-            return self._paused(began, wanted) or (f.Tick(), "clock")
-        jumped = self._paused(began, wanted)
+            return self._clock_jump(began, wanted) or (f.Tick(), "clock")
+        jumped = self._clock_jump(began, wanted)
         if jumped is None:
             return found
         # What waited in the inbox was seen before the pause; it is judged after the clocks are set right, and before
@@ -401,11 +387,11 @@ class Daemon:
         self._first.append(found)
         return jumped
 
-    def _paused(self, began: float, wanted: float) -> tuple[Item, str] | None:
+    def _clock_jump(self, began: float, wanted: float) -> tuple[Item, str] | None:
         away = self.clock.now() - began - wanted
         return (f.ClockJumped(away), "clock") if away > PAUSE_S else None
 
-    def _told(self, events: list[Any]) -> None:
+    def _say_events(self, events: list[Any]) -> None:
         # All that is said while an incident is open belongs to its story (`journalctl RL_INCIDENT=1`).
         known = {
             "attempt": self.state.attempt.number,
@@ -435,8 +421,8 @@ class Daemon:
                 return
             case a.Start():
                 # Followed from before the launch, so that not even the first line is missed.
-                if self.effects.job is not None:
-                    self.attending.prepare(self.effects.job, action.attempt)
+                if self.context.job is not None:
+                    self.sensors.prepare(self.context.job, action.attempt)
         self.effects.do(action)
         if isinstance(action, a.Stop) and self._signals > 1:
             self.effects.hurry()
@@ -446,13 +432,13 @@ class Daemon:
         if isinstance(fact, f.AttemptStarted):
             self.attend(fact.attempt, adopting=False)
         if isinstance(fact, f.AttemptStopped):
-            self.attending.leave(fact.attempt)
-        if isinstance(fact, f.EngineStarted) and self.effects.job is not None:
-            self.attending.watch_engine(self.effects.job, fact.engine)
+            self.sensors.leave(fact.attempt)
+        if isinstance(fact, f.EngineStarted) and self.context.job is not None:
+            self.sensors.watch_engine(self.context.job, fact.engine)
         if isinstance(fact, f.EngineStopped):
-            self.attending.leave_engine(fact.engine)
+            self.sensors.leave_engine(fact.engine)
         if isinstance(fact, f.Suppressed) and not self.state.live and self.state.mode != "stopping":
-            self.attending.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
+            self.sensors.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
         if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
             self.journal.put("wandb_id", fact.wandb_id)
 
@@ -467,34 +453,30 @@ class Daemon:
         return None
 
     def _adopt_engine(self, engine: int | None) -> None:
-        if engine is None or self.effects.job is None or self.attending.engine is not None:
+        if engine is None or self.context.job is None or self.sensors.engine is not None:
             return
         kept = self.journal.kept("log_positions").get("positions", [])
-        self.attending.watch_engine(self.effects.job, engine, kept)
-        if not self.observed:  # giving weights is acting
+        self.sensors.watch_engine(self.context.job, engine, kept)
+        if not self.context.observed:  # giving weights is acting
             self.effects.engine.adopt()
 
-    def _known(self, *, engine: bool) -> list[tuple[int, int]]:
-        """Pid and start ticks of the inference server's processes where it is a role of its own, or of all others."""
-        known = list(self.state.job.processes.values())
-        mine = [one for one in known if (self._own_engine and one.role == "inference") == engine]
-        found = [(one.pid, one.start_ticks) for one in mine]
-        # With one tree alone, helpers that no role was found for are its own, too.
-        return found if self._own_engine else [*found, *self.attending.identities()]
+    def _adopt(self, attempt: int) -> None:
+        """Look at an attempt that lives already: its logs are read on from where they were read to."""
+        self.attend(attempt, adopting=True)
 
     def attend(self, attempt: int, *, adopting: bool) -> None:
-        job = self.effects.job
+        job = self.context.job
         if job is None:
             return
         components = self._components(attempt)
         folder = self._attempt_dir(attempt)
         kept = self.journal.kept("log_positions") if adopting else {}
         positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
-        self.attending.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
+        self.sensors.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
 
     def keep_positions(self) -> None:
         """Write down how far the logs were read, after the loop has consumed what was read until now."""
-        positions, attempt = self.attending.positions(), self.state.attempt.number
+        positions, attempt = self.sensors.positions(), self.state.attempt.number
         if positions is not None:
             text = json.dumps({"attempt": attempt, "positions": positions})
             self._inbox.put((lambda: self.journal.put("log_positions", text), "daemon"))
@@ -510,12 +492,12 @@ class Daemon:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             return  # a terminal that went away is no reason to end
-        if number not in self.going.signals:
+        if number not in self.preemption.signals:
             self._signals += 1
         if self._signals > 1:
             self.effects.hurry()
             self.effects.store.claiming.ended.set()  # who asks twice does not wait for a store that is away
-        self._inbox.put((self.going.told_by(number), "signal"))
+        self._inbox.put((self.preemption.meaning_of(number), "signal"))
 
     def _hand_over(self) -> None:
         """Another program goes on here: take no further orders, and keep for it those that were taken.
@@ -535,16 +517,16 @@ class Daemon:
         return self._left
 
     def _end(self) -> None:
-        if self.upgrade.going:
+        if self.upgrade.is_going:
             self._hand_over()
         else:
             self.notifier.stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
         self.housekeeping.stop()
         now = self.clock.now()
-        self.effects.close(self.going.left_s(now), self.going.release_s(now))
-        self.going.close()
-        self.attending.close()
+        self.effects.close(self.preemption.left_s(now), self.preemption.release_s(now))
+        self.preemption.close()
+        self.sensors.close()
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
             if told := leaving.list_unpublished(self.state):
@@ -554,20 +536,11 @@ class Daemon:
         self.journal.close()
         self.witness.keep()
 
-    def _seen(self) -> Known:
-        """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
-        # The verdict has put the mode to "stopping" already: shown is what was judged.
-        mode: Mode = "starting" if self.state.progress.step is None else "running"
-        judged = replace(self.state, mode=mode)
-        processes = {one.pid: (one.role, one.title) for one in judged.job.processes.values()}
-        identity = self.effects.store.journal
-        return Known(lambda: status.explain(judged), processes, self.attending.engine_page(), identity)
-
     # ------------------------------------------------------------ settings, identity
 
     def settings(self, job: Job | None) -> f.Settings:
         """What the core needs of the run file and of the trainer's configuration."""
-        own = of_run_file(self.run_file)
+        own = of_run_file(self.context.run_file)
         role = job.engine_role() if job is not None and self._own_engine else None
         return replace(
             own,
@@ -575,24 +548,15 @@ class Daemon:
             first_step_at=job.facts().first_step if job else 0,
             has_engine=job is None or job.engine() is not None,
             has_finish_line=job is None or job.facts().finish_line,
-            mode="observe" if self.observed else "act",
-            fresh=self._fresh,
-            pin_step=self._step,
-            fencing=self.run_file.store.url is not None,  # the embedded store is this machine's own
-            take_over=self._over,
+            mode="observe" if self.context.observed else "act",
+            fresh=self._options.fresh,
+            pin_step=self._options.step,
+            fencing=self.context.run_file.store.url is not None,  # the embedded store is this machine's own
+            take_over=self._options.take_over,
             engine_alone=role is None or role.restart_alone,
             engine_warm=role is None or role.keep_warm,
             run_file=shlex.quote(str(self._path.absolute())),
         )
-
-    def wandb_id(self) -> str:
-        """One W&B run id for the whole run: the run file's, the journal's, latest.json's, or a new one."""
-        known = self.run_file.wandb.id or self.journal.get("wandb_id")
-        if known is None:
-            known = secrets.token_hex(4)
-        if self.journal.get("wandb_id") != known:
-            self.journal.put("wandb_id", known)
-        return known
 
 
 _OBSERVED = (
@@ -605,23 +569,13 @@ _ATTACHED = (
 )
 
 
-def main(
-    path: Path,
-    *,
-    fresh: bool = False,
-    step: int | None = None,
-    take_over: bool = False,
-    onstart: bool = False,
-    attach_to: Identity | None = None,
-    attached: bool = False,
-    overrule: Sequence[str] = (),
-) -> int:
+def main(path: Path, options: Options = Options()) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # a closed stderr
         faulthandler.enable()  # a watchdog ends a loop that hangs with SIGABRT: then it says where
-    came_from, orders = arrive(os.environ), orders_of(os.environ)
-    if came_from:
-        fresh, step, take_over = False, None, False  # what was asked for at the start has been done
+    before = Before(arrive(os.environ), orders_of(os.environ))
+    if before.version:
+        options = replace(options, fresh=False, step=None, take_over=False)  # that has been done
     os.umask(OWN_UMASK)
     run_file = load(path)
     about = run_file.logging
@@ -631,20 +585,7 @@ def main(
     sys.setswitchinterval(SWITCH_S)
     trim_memory.few_arenas()
     try:
-        daemon = Daemon(
-            run_file,
-            path,
-            os.environ,
-            fresh=fresh,
-            step=step,
-            take_over=take_over,
-            onstart=onstart,
-            attach_to=attach_to,
-            attached=attached,
-            came_from=came_from,
-            orders=orders,
-            overrule=overrule,
-        )
+        daemon = Daemon(path, run_file, os.environ, options, before)
         if warning := trust.accept(path, run_file.state_dir):
             logs.say("warning", "files", warning)
         return daemon.run()

@@ -63,7 +63,7 @@ def _as_it_is(state: State, verb: str) -> str:
 
 
 def _rollback(state: State, step: int) -> tuple[bool, str]:
-    here, there = _complete(state), _stored(state)
+    here, there = _complete(state), _steps_in_store(state)
     if step not in here and step not in there:
         if state.store.reason:
             return False, f"Step {step} is not here, and the store cannot be listed ({state.store.reason})."
@@ -83,23 +83,23 @@ def _pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
         if step not in kept and str(step) not in state.pins.wishes and not state.pins.reason and state.store.t >= 0:
             return False, f"Step {step} is not pinned; pinned: {numbers(kept)}."
         return True, f"Step {step} is kept no longer than the rules of retention say."
-    if step in _stored(state):
+    if step in _steps_in_store(state):
         return True, f"Step {step} is kept in the store until it is unpinned."
     if step in {local.step for local in state.local.steps}:
         return True, f"Step {step} is not in the store yet; once it is published it is kept until it is unpinned."
-    highest = max((*(local.step for local in state.local.steps), *_stored(state), state.progress.highest or 0))
+    highest = max((*(local.step for local in state.local.steps), *_steps_in_store(state), state.progress.highest or 0))
     if step > highest and (state.settings.max_steps is None or step <= state.settings.max_steps):
         return True, f"There is no step {step} yet; it is kept in the store when it comes."
     if state.store.t < 0 or state.store.reason:
         return True, f"The store is not listed yet; if step {step} is there, it is kept."
-    return False, f"Step {step} is neither here nor in the store; in the store: {numbers(_stored(state))}."
+    return False, f"Step {step} is neither here nor in the store; in the store: {numbers(_steps_in_store(state))}."
 
 
 def _complete(state: State) -> set[int]:
     return {local.step for local in state.local.steps if local.state == "complete"}
 
 
-def _stored(state: State) -> set[int]:
+def _steps_in_store(state: State) -> set[int]:
     return {
         stored.step for stored in state.store.steps if stored.committed and str(stored.step) not in state.store.damaged
     }

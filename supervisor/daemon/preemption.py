@@ -21,7 +21,7 @@ LEAST_RELEASE_S = 10.0
 LAST_S = 0.3  # of the time that is left: the journal, the interpreter
 
 
-class Going:
+class PreemptionWatch:
     """The triggers of ``[leaving]``, and what follows once one of them has fired."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Going:
         """Those that say it, besides SIGTERM."""
         return (SIGNALS[self._about.signal],) if self._about.signal else ()
 
-    def told_by(self, number: int) -> f.Fact:
+    def meaning_of(self, number: int) -> f.Fact:
         """What a signal means."""
         name = signal.Signals(number).name
         if number in self.signals:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import ConfigError
-from supervisor.config.settings import RunFile
 from supervisor.core.facts import Remark
 from supervisor.core.state import State
+from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.process.ask_program import ended
 from supervisor.process.attempts import attempt_dir, digest, read_snapshot
@@ -34,21 +34,10 @@ _SAYS = ("id", "severity", "overruled", "file", "line", "sentence", "remedy")
 class StartCheck:
     """The check before the first start of one daemon. Called on the lanes of the job and of the inference server."""
 
-    def __init__(
-        self,
-        run_file: Callable[[], RunFile],
-        path: Path,
-        environ: Mapping[str, str],
-        *,
-        post: Callable[[Remark], None],
-        state: Callable[[], State],
-        overrule: Sequence[str] = (),
-    ) -> None:
-        """``run_file``: the settings as they are now (the store may have completed those of ``path``)."""
-        self._run_file = run_file
+    def __init__(self, run: RunContext, path: Path, state: Callable[[], State], overrule: Sequence[str] = ()) -> None:
+        """``path`` is the run file's; ``overrule``: ids of findings that do not stop a start."""
+        self._run = run
         self._path = path
-        self._environ = dict(environ)
-        self._post = post
         self._state = state
         self._overrule = tuple(overrule)
         self._lock = threading.Lock()
@@ -70,7 +59,7 @@ class StartCheck:
             excuse = self._excuse(job, step, snapshot) if errors else ""
             if errors and not excuse:
                 for one in errors if len(errors) > 1 else ():
-                    self._post(Remark("check", _told(one), "warning"))
+                    self._run.post(Remark("check", _finding_text(one), "warning"), "check")
                 raise ConfigError(_refusal(errors, self._path, yields=yields))
             self._say(found, f"The run starts anyway: {excuse}.")
             self._passed = True
@@ -99,7 +88,7 @@ class StartCheck:
 
     def _same(self, job: Job, attempt: int) -> bool:
         """Are the configuration files those of the attempt's snapshot?"""
-        before = read_snapshot(attempt_dir(self._run_file().state_dir, attempt))
+        before = read_snapshot(attempt_dir(self._run.run_file.state_dir, attempt))
         try:
             return digest(before) == digest({path: path for path in job.config_files()})
         except OSError:
@@ -109,15 +98,15 @@ class StartCheck:
         for one in found:
             if one["severity"] == "error":
                 then = "It is overruled." if one["overruled"] else of_errors
-                self._post(Remark("check", f"{_told(one)} {then}", "warning"))
+                self._run.post(Remark("check", f"{_finding_text(one)} {then}", "warning"), "check")
             elif one["severity"] == "warning":
-                self._post(Remark("check", _told(one), "warning"))
+                self._run.post(Remark("check", _finding_text(one), "warning"), "check")
 
     # ------------------------------------------------------------ the child
 
     def _look(self, unwanted: threading.Event) -> tuple[list[dict[str, Any]], bool]:
         """What is found, and whether a start would follow if a person overruled all errors of it."""
-        settings = self._run_file().model_dump_json(exclude_unset=True).encode()
+        settings = self._run.run_file.model_dump_json(exclude_unset=True).encode()
         try:
             said, complaint, code = self._ask(settings, unwanted)
         except OSError as error:  # no room for a temporary file, no memory for a child
@@ -143,7 +132,7 @@ class StartCheck:
                 stdin=asked,
                 stdout=said,
                 stderr=complaint,
-                env=self._environ,
+                env=self._run.environ,
                 start_new_session=True,
             )
             code = ended(child, LIMIT_S, unwanted)
@@ -155,11 +144,11 @@ class StartCheck:
         told = (
             f"The check before the start {how}, so the run starts without it. By hand: rl-supervisor check {self._path}"
         )
-        self._post(Remark("check", told, "warning"))
+        self._run.post(Remark("check", told, "warning"), "check")
         return [], True
 
 
-def _told(one: Mapping[str, Any]) -> str:
+def _finding_text(one: Mapping[str, Any]) -> str:
     """A finding in one or two sentences, with its id and its place."""
     place = f"{one['file']} line {one['line']}" if one["line"] else one["file"] or ""
     return f"[{one['id']}] {f'{place}: ' if place else ''}{one['sentence']} {one['remedy']}"
@@ -171,7 +160,7 @@ def _refusal(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -
     words = " ".join(f"--overrule {name}" for name in ids)
     listed = ", ".join(f'"{name}"' for name in ids)
     if len(errors) == 1:
-        told = f"1 error. {_told(errors[0])}"
+        told = f"1 error. {_finding_text(errors[0])}"
     else:
         told = f"{len(errors)} errors: {', '.join(ids)}. Each is said above, and by rl-supervisor check {path}."
     told = f"rl-supervisor check finds {told}"

@@ -18,34 +18,31 @@ variables ``RL_SUPERVISOR_UPGRADED_FROM`` and ``RL_SUPERVISOR_ORDERS``: what peo
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from supervisor import __version__
-from supervisor.base.errors import ConfigError, SupervisorError, TryAgainError
-from supervisor.config.run_file import load
+from supervisor.base.errors import SupervisorError, TryAgainError
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core import leaving
 from supervisor.core.codec import decode, encode
 from supervisor.core.evolve import replace
 from supervisor.core.state import ENDED, State
-from supervisor.daemon import fetch_run_files
+from supervisor.daemon.inbox import Loop
+from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.journal.journal import Journal
-from supervisor.primerl import open_job
 
 VARIABLE = "RL_SUPERVISOR_UPGRADED_FROM"
 ORDERS = "RL_SUPERVISOR_ORDERS"
@@ -72,22 +69,17 @@ class Seen:
     incident: int | None
 
 
-class House(Protocol):
-    """What an upgrade needs of the daemon."""
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started, for the program that takes its place: ``path`` of the run file, ``environ`` as it
+    was given, ``variables`` that were taken out of that since (the service manager's). ``onstart``: settings come from
+    the store, too.
+    """
 
-    run_file: RunFile
-    state: State
-    journal: Journal
-    effects: Any
-
-    def post(self, fact: f.Fact, source: str = "") -> None:
-        """Hand a fact to the core."""
-
-    def chore(self, work: Callable[[], None]) -> None:
-        """Have the loop do ``work``, after the facts that were told before."""
-
-    def keep_positions(self) -> None:
-        """Write down how far the logs were read."""
+    path: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    onstart: bool = False
 
 
 # ---------------------------------------------------------------- in the program that gives its place
@@ -118,21 +110,8 @@ class Orders:
 class Upgrade:
     """At most one upgrade at a time. ``ask`` may be called from any thread, ``due`` and ``become`` by the loop's."""
 
-    def __init__(
-        self,
-        house: House,
-        path: Path,
-        environ: Mapping[str, str],
-        variables: Mapping[str, str],
-        *,
-        onstart: bool = False,
-    ) -> None:
-        """``path`` of the run file and ``environ`` as this process was given them; ``variables`` that were taken out
-        of the environment since (the service manager's). ``onstart``: settings come from the store, too.
-        """
-        self._house = house
-        self._path, self._onstart = path, onstart
-        self._environ, self._variables = dict(environ), dict(variables)
+    def __init__(self, loop: Loop, run: RunContext, journal: Journal, launch: Launch) -> None:
+        self._loop, self._run, self._journal, self._launch = loop, run, journal, launch
         self._lock = threading.Lock()
         self._stage = ""  # "trying", "reading", "waiting", "going"
         self._is_read = False  # are all lines that the core was told of counted in the positions that are kept?
@@ -140,31 +119,31 @@ class Upgrade:
         self._given = inheritable()  # open files that whoever started us wants us to hold
 
     @property
-    def going(self) -> bool:
+    def is_going(self) -> bool:
         """Is the loop to end so that another program takes this place?"""
         return self._stage == "going"
 
     def ask(self, who: str) -> tuple[bool, str]:
         """Ask for the upgrade: is it tried, and a sentence. What comes of it is an event."""
-        if self._house.state.mode in (*ENDED, "leaving"):
+        if self._loop.state.mode in (*ENDED, "leaving"):
             return (
                 False,
-                f"The daemon of run {self._house.run_file.run.id} is about to end: there is nothing to upgrade.",
+                f"The daemon of run {self._run.run_file.run.id} is about to end: there is nothing to upgrade.",
             )
         with self._lock:
             if self._stage:
                 return False, "An upgrade is under way already: supervisorctl events shows what comes of it."
             self._stage = "trying"
-        self._house.chore(lambda: self._begin(who))
+        self._loop.chore(lambda: self._begin(who))
         return True, (
             "The installed program is tried beside this one; if it can go on with this run, it takes this place. The "
             "job is not touched."
         )
 
     def _begin(self, who: str) -> None:
-        self._house.post(f.Remark("upgrade", f"An upgrade was asked for by {who}: the installed program is tried."))
-        self._house.journal.snapshot(self._house.state)  # what the other one reads is what we know now
-        before = self._seen()
+        self._loop.post(f.Remark("upgrade", f"An upgrade was asked for by {who}: the installed program is tried."))
+        self._journal.snapshot(self._loop.state)  # what the other one reads is what we know now
+        before = self._what_is_seen()
         threading.Thread(target=lambda: self._try(before), name="upgrade", daemon=True).start()
 
     def _try(self, before: Seen) -> None:
@@ -172,17 +151,17 @@ class Upgrade:
             answer = self._trial()
         except (SupervisorError, OSError, ValueError) as error:
             refused = str(error)
-            self._house.chore(lambda: self._refuse(refused))
+            self._loop.chore(lambda: self._refuse(refused))
         else:
-            self._house.chore(lambda: self._tried(before, answer))
+            self._loop.chore(lambda: self._compare_answer(before, answer))
 
     def _trial(self) -> dict[str, Any]:
         """Let the installed program try; returns its answer. Raises SupervisorError with its complaint."""
-        folder = self._house.run_file.state_dir / "upgrade"
+        folder = self._run.run_file.state_dir / "upgrade"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         said = folder / "said.txt"
-        words = [VERB, str(self._path), str(folder), "onstart" if self._onstart else "run"]
+        words = [VERB, str(self._launch.path), str(folder), "onstart" if self._launch.onstart else "run"]
         try:
             with said.open("wb") as output:
                 child = subprocess.Popen(
@@ -190,7 +169,7 @@ class Upgrade:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=self._environ,
+                    env=self._launch.environ,
                     start_new_session=True,
                 )
                 try:
@@ -210,9 +189,9 @@ class Upgrade:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _tried(self, before: Seen, answer: Mapping[str, Any]) -> None:
+    def _compare_answer(self, before: Seen, answer: Mapping[str, Any]) -> None:
         """The other program can start: does it see what we see, or saw when it began to look?"""
-        now = self._seen()
+        now = self._what_is_seen()
         for name, value in asdict(now).items():
             if value != "" and answer.get(name) not in (value, getattr(before, name)):
                 self._refuse(f"it would go on with {name} {answer.get(name)!r}, and this run has {value!r}")
@@ -223,14 +202,14 @@ class Upgrade:
     def _read(self) -> None:
         """Write down how far the logs were read, and come back to ``due`` right behind that: none is read twice."""
         self._stage = "reading"
-        self._house.keep_positions()
-        self._house.chore(self._wait)
+        self._loop.keep_positions()
+        self._loop.chore(self._wait)
 
     def _wait(self) -> None:
         self._stage, self._is_read = "waiting", True
 
     def due(self, state: State) -> bool:
-        """Has the moment come? From then on ``going``."""
+        """Has the moment come? From then on ``is_going``."""
         if self._stage != "waiting":
             return False
         busy, is_read = busy_with(state), self._is_read
@@ -247,11 +226,10 @@ class Upgrade:
     def _refuse(self, reason: str) -> None:
         self._stage = ""
         told = f"The installed program does not take over, and rl-supervisor {__version__} goes on: {reason}"
-        self._house.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
+        self._loop.post(f.Remark("upgrade-refused", told if told.endswith((".", "?")) else f"{told}.", "warning"))
 
-    def _seen(self) -> Seen:
-        house = self._house
-        return _seen(house.run_file, house.effects.job, house.journal.identity(), house.state)
+    def _what_is_seen(self) -> Seen:
+        return what_is_seen(self._run.run_file, self._run.job, self._journal.identity(), self._loop.state)
 
     def become(self, orders: Callable[[], Orders]) -> NoReturn:
         """Turn this process into the installed program. Everything of the run is closed by now.
@@ -259,7 +237,7 @@ class Upgrade:
         ``orders``: what was asked for since ``due``; called when no signal can come any more.
         Raises TryAgainError when the exec fails: whoever restarts us starts the new program.
         """
-        environ = {**self._environ, **self._variables, VARIABLE: __version__}
+        environ = {**self._launch.environ, **self._launch.variables, VARIABLE: __version__}
         for fd in inheritable() - self._given:
             with contextlib.suppress(OSError):
                 os.set_inheritable(fd, False)  # a library's: the new program must not hold what nobody closes
@@ -282,7 +260,7 @@ class Upgrade:
             ) from error
 
 
-def _seen(run_file: RunFile, job: Job | None, journal: str, state: State) -> Seen:
+def what_is_seen(run_file: RunFile, job: Job | None, journal: str, state: State) -> Seen:
     return Seen(
         run=run_file.run.id,
         state_dir=str(run_file.state_dir),
@@ -383,48 +361,8 @@ def listen() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
-def arrived(before: str) -> f.Remark:
+def arrival_remark(before: str) -> f.Remark:
     """What the new program tells when it watches the run."""
     if before == __version__:
         return f.Remark("upgraded", f"rl-supervisor {before} was started anew in its own place (pid {os.getpid()}).")
     return f.Remark("upgraded", f"rl-supervisor {__version__} took the place of {before} (pid {os.getpid()}).")
-
-
-def prove(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]) -> None:
-    """As a child of the living daemon: do all that a new daemon does until it watches, and leave what was found.
-
-    ``folder`` is the asker's, empty, and takes a copy of the journal. Raises SupervisorError with what is wrong.
-    """
-    for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer", "supervisor.effects.log_round"):
-        importlib.import_module(module)  # what is missing of an install shows here, not after the exec
-    run_file = load(path)
-    identity, state = _copied(run_file.state_dir / "journal.db", folder)
-    if onstart:
-        run_file = fetch_run_files.filled(run_file, path, fetch_run_files.fetch(run_file, environ))
-    job = open_job(run_file, environ)
-    if problems := job.problems():
-        raise ConfigError(" ".join(problems))
-    seen = _seen(run_file, job, identity, state)
-    (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))
-
-
-def _copied(path: Path, folder: Path) -> tuple[str, State]:
-    """Identity of the journal at ``path`` and the state that it leads to, both read from a copy in ``folder``."""
-    if not path.exists():
-        raise ConfigError(f"There is no journal {path}: the run file names another run, or another state folder.")
-    try:
-        with (
-            contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as source,
-            contextlib.closing(sqlite3.connect(folder / "journal.db")) as target,
-        ):
-            source.backup(target)
-        journal = Journal(folder)
-    except sqlite3.Error as error:
-        raise ConfigError(f"The journal {path} cannot be copied to {folder} and read there: {error}.") from error
-    try:
-        if journal.set_aside is not None:
-            raise ConfigError(f"The journal {path} cannot be read by rl-supervisor {__version__}.")
-        state, _ = journal.rebuild()
-        return journal.identity(), state
-    finally:
-        journal.close()

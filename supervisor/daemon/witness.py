@@ -93,7 +93,7 @@ class Witness:
         self._lock = threading.Lock()
         self.before = read(state_dir)
         self.last_attempt = max(last_attempt(state_dir), self.before.attempt if self.before else 0)
-        self.lost = _lost(journal, self.before, self.last_attempt)
+        self.lost = _what_is_lost(journal, self.before, self.last_attempt)
         identity = journal.identity()
         self._known = Known(self.before.claimant if self.before else identity, identity)
         self._kept: Known | None = None
@@ -135,7 +135,7 @@ class Witness:
                 self._kept, self._failed = known, False
 
 
-def _lost(journal: Journal, before: Known | None, last: int) -> str:
+def _what_is_lost(journal: Journal, before: Known | None, last: int) -> str:
     """What the journal lacks; "" where it has all that there ever was, or where it is the first."""
     if journal.set_aside is not None:
         return f"The journal {journal.path} was damaged, and is kept as {journal.set_aside.name}"

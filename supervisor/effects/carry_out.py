@@ -12,13 +12,11 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.base.secrets import withheld_from_commands
-from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
@@ -29,112 +27,48 @@ from supervisor.effects.lanes import Lanes
 from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.root_cause import RootCause
+from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
-from supervisor.evidence.scene import Known
 from supervisor.jobs.base import Job, StartRequest
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.launch import launch, look
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings, Identity, Process, look_at, records
+from supervisor.process.survivors import Belongings, Process, look_at, records
 
-Post = Callable[[f.Fact], None]
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
 
 
 class Effects:
-    """The hands of one daemon. ``job`` is None until the trainer is installed (``[setup]`` on a fresh pod)."""
+    """The hands of one daemon."""
 
-    def __init__(
-        self,
-        run_file: RunFile,
-        post: Post,
-        *,
-        environ: Mapping[str, str],
-        gpu_free: Callable[[], bool | None],
-        gpu_pids: Callable[[], list[int]] = list,
-        wandb_id: Callable[[], str],
-        explain: Callable[[], dict[str, Any]],
-        log_files: Callable[[], dict[str, Path]],
-        known: Callable[[], list[tuple[int, int]]],
-        opened: Callable[[], Job],
-        observed: Callable[[], str] = lambda: "",
-        engine_gpu_free: Callable[[], bool | None] = lambda: None,
-        engine_known: Callable[[], list[Identity]] = list,
-        seen: Callable[[], Known] | None = None,
-        start_check: BeforeStart | None = None,
-    ) -> None:
-        """``post`` takes facts for the core; ``opened`` opens the job anew (after ``[setup]``), raising ConfigError;
-        ``known`` are pid and start ticks of the attempt's processes, for those that left the shim's tree; ``gpu_pids``
-        whom the driver lists on the run's GPUs; ``observed``
-        says why the run is only looked at, "" where it is acted upon; ``start_check`` is asked before each start.
-        """
-        self.run_file = run_file
-        self.job: Job | None = None
-        self._post = post
-        self._environ = dict(environ)
-        self._gpu_free = gpu_free
-        self._gpu_pids = gpu_pids
-        self._wandb_id = wandb_id
-        self._log_files = log_files
-        self._known = known
-        self._opened = opened
-        self._observed = observed
-        self._start_check = start_check or NO_CHECK
-        self._lanes = Lanes(self._crashed)
+    def __init__(self, run: RunContext, sights: Sights, start_check: BeforeStart = NO_CHECK) -> None:
+        """``start_check`` is asked before each start."""
+        self.run = run
+        self._sights = sights
+        self._start_check = start_check
+        self._lanes = Lanes(self._report_crash)
         self._hurry = threading.Event()
         self._unwanted = threading.Event()  # set: the start that is under way is followed by a stop
-        self._opening = threading.Lock()
         self._setup_runs = False
-        self._state_dir = run_file.state_dir
-        self.store = StoreWork(
-            lambda: self.run_file,
-            post,
-            self._lanes,
-            environ=environ,
-            present=lambda: self.job,
-            job=self._need_job,
-            wandb_id=wandb_id,
-            log_files=log_files,
-        )
-        kept, quiet_s = run_file.logs, run_file.supervision.quiet
+        kept, quiet_s = run.run_file.logs, run.run_file.supervision.quiet
+        self.store = StoreWork(run, sights, self._lanes)
         self.logs = LogUpkeep(
-            self._state_dir, kept.keep_attempts, kept.max_mb, quiet_s, lambda told: post(f.Remark("logs", told))
+            run.state_dir, kept.keep_attempts, kept.max_mb, quiet_s, lambda told: run.post(f.Remark("logs", told))
         )
-        self.engine = OwnEngine(
-            lambda: self.run_file,
-            post,
-            job=self._need_job,
-            gpu_free=engine_gpu_free,
-            wandb_id=wandb_id,
-            known=engine_known,
-            hurry=self._hurry,
-            start_check=self._start_check,
-        )
-
-        self.evidence = IncidentEvidence(
-            lambda: self.run_file,
-            post,
-            environ=environ,
-            job=lambda: self.job,
-            known=seen or (lambda: Known(explain)),
-            log_files=log_files,
-            living=self._evidence_of,
-            shims=lambda attempt: Belongings(attempt_dir(self._state_dir, attempt), (), self.run_file.run.id).shims,
-            hurry=self._hurry,
-        )
-
-        self.root_cause = RootCause(post, self._environ)
+        self.engine = OwnEngine(run, sights, self._hurry, start_check)
+        self.evidence = IncidentEvidence(run, sights, self._evidence_of, self._hurry)
+        self.root_cause = RootCause(run.post, run.environ)
 
     # ------------------------------------------------------------ dispatch
 
     def do(self, action: a.Action) -> None:
         """Queue an action; returns at once. Where the run is only observed nothing is touched: ``Suppressed`` comes."""
-        why = self._observed()
+        why = self.run.observed
         if why and (suppressed := observe_only.held_back(action, why)) is not None:
             if isinstance(action, a.Start):
                 self._lanes.put("job", self._start_check.say)
-            self._post(suppressed)
+            self.run.post(suppressed)
             return
         match action:
             case a.Survey():
@@ -156,7 +90,7 @@ class Effects:
                 self._unwanted.set()
                 self._lanes.put("job", lambda: self._stop(action))
             case a.CollectEvidence():
-                collect = self.evidence.ordered(action)
+                collect = self.evidence.take_order(action)
                 self.root_cause.expect()
                 self._lanes.put("job", lambda: self._evidence(action, collect))
             case a.Claim():
@@ -185,7 +119,7 @@ class Effects:
                 self._lanes.put("pin", lambda: self.store.keep_holds(action))  # pins are in the same object
             case a.Restore():
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
-                self._lanes.put("setup" if self.job is None else "restore", lambda: self.store.restore(action))
+                self._lanes.put("setup" if self.run.job is None else "restore", lambda: self.store.restore(action))
             case a.RunHook():
                 self._lanes.put("hook", lambda: self._hook(action))
             case a.KeepRecords():
@@ -195,7 +129,7 @@ class Effects:
                 self._lanes.put("setup", self._setup)
 
     def _job_runs(self) -> bool:
-        folder = attempt_dir(self._state_dir, last_attempt(self._state_dir))
+        folder = attempt_dir(self.run.state_dir, last_attempt(self.run.state_dir))
         return any(look(folder, record.component).state == "running" for record in records(folder))
 
     def hurry(self) -> None:
@@ -212,58 +146,51 @@ class Effects:
         self.root_cause.close()
         self._lanes.close(timeout_s=2.0 if within_s is None else 0.0)
 
-    def _crashed(self, lane: str, error: BaseException) -> None:
-        self._post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
-
-    def _need_job(self) -> Job:
-        """The job, opened when it was not yet. Raises SupervisorError."""
-        with self._opening:
-            if self.job is None:
-                self.job = self._opened()
-            return self.job
+    def _report_crash(self, lane: str, error: BaseException) -> None:
+        self.run.post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
 
     def scan(self) -> None:
         """List the local steps before a start or after the end: nobody writes, so quiet time is not waited for."""
         try:
-            if self.job is None and self._setup_runs:
+            if self.run.job is None and self._setup_runs:
                 raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
-            job = self._need_job()
+            job = self.run.need_job()
         except SupervisorError as error:
-            empty = not self.run_file.output_dir.exists()
-            self._post(f.LocalSteps((), reason="" if empty else str(error).rstrip("."), settled=True))
+            empty = not self.run.run_file.output_dir.exists()
+            self.run.post(f.LocalSteps((), reason="" if empty else str(error).rstrip("."), settled=True))
             return
         try:
             steps = [(step, job.check_step(step, settled=True)) for step in job.steps()]
         except OSError as error:
-            self._post(f.LocalSteps(reason=f"{job.output_dir} cannot be read: {error.strerror}", settled=True))
+            self.run.post(f.LocalSteps(reason=f"{job.output_dir} cannot be read: {error.strerror}", settled=True))
             return
         found = tuple(f.LocalStep(step, c.state, c.reason, c.size_bytes, c.changed_wall) for step, c in steps)
-        self._post(f.LocalSteps(found, settled=True))
+        self.run.post(f.LocalSteps(found, settled=True))
 
     # ------------------------------------------------------------ the job
 
     def _start(self, action: a.Start) -> None:
         try:
-            self._post(self._launch(action))
+            self.run.post(self._launch(action))
         except PodUnfitError as error:
-            self._post(f.StartFailed(action.attempt, str(error), unfit=True))
+            self.run.post(f.StartFailed(action.attempt, str(error), unfit=True))
         except (ConfigError, UnknownDialectError) as error:
-            self._post(f.StartFailed(action.attempt, str(error), permanent=True))
+            self.run.post(f.StartFailed(action.attempt, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
-            self._post(f.StartFailed(action.attempt, str(error)))
+            self.run.post(f.StartFailed(action.attempt, str(error)))
 
     def _launch(self, action: a.Start) -> f.Fact:
         if action.snapshot is None and action.attempt > 1:
-            self.job = None  # the files as they are now: what is known of them is read anew
-        job = self._need_job()
+            self.run.job = None  # the files as they are now: what is known of them is read anew
+        job = self.run.need_job()
         problems = job.problems()
         if problems:
             raise ConfigError(" ".join(problems))
         self._start_check.before_start(job, action.step, action.snapshot, self._unwanted)
-        folder = attempt_dir(self._state_dir, action.attempt)
+        folder = attempt_dir(self.run.state_dir, action.attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-        earlier_ones = [path for path in self._state_dir.glob("attempts/[0-9]*") if path != folder]
-        if Belongings(folder, (), self.run_file.run.id, also=earlier_ones).living():
+        earlier_ones = [path for path in self.run.state_dir.glob("attempts/[0-9]*") if path != folder]
+        if Belongings(folder, (), self.run.run_file.run.id, also=earlier_ones).living():
             # A journal that was lost, or a start that died half-way: what runs is the run's own, and in the way.
             stopped = self._stop_processes(action.attempt, also=earlier_ones)
             if stopped.survivors:
@@ -272,22 +199,24 @@ class Effects:
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise SupervisorError(f"Step {action.step} is no longer complete: {check.reason}")
-        elif self.run_file.recovery.inference == "own-role" and self.engine.served_before():
+        elif self.run.run_file.recovery.inference == "own-role" and self.engine.served_before():
             raise SupervisorError(
                 "A fresh start needs a fresh inference server: the one that runs has been given the weights of an "
                 "attempt before this one, and not every version of prime-rl takes them back"
             )
-        for problem in kept_logs.keep_earlier(self._state_dir, action.attempt, job.above_trees(action.step)):
-            self._post(f.Remark("logs", problem))
+        for problem in kept_logs.keep_earlier(self.run.state_dir, action.attempt, job.above_trees(action.step)):
+            self.run.post(f.Remark("logs", problem))
         moved = self._set_aside(job, action)
-        earlier = attempt_dir(self._state_dir, action.snapshot) if action.snapshot else None
+        earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
-        request = StartRequest(self.run_file.run.id, action.attempt, action.step, configs, self._wandb_id(), folder)
+        request = StartRequest(
+            self.run.run_file.run.id, action.attempt, action.step, configs, self._sights.wandb_id(), folder
+        )
         kept_logs.begin(folder, job.log_sources(folder))
         first: tuple[int, str] | None = None
         for component in job.components(request):
             try:
-                how, run_id = self.run_file.supervision.shim, self.run_file.run.id
+                how, run_id = self.run.run_file.supervision.shim, self.run.run_file.run.id
                 launched = launch(component, folder, how, run_id, self._unwanted)
             except (SupervisorError, OSError):
                 if first is not None:
@@ -295,7 +224,7 @@ class Effects:
                 raise
             first = first or (launched.child_pid, " ".join(component.argv))
             for note in launched.notes:
-                self._post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
+                self.run.post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
         if first is None:
             raise ConfigError("The job has no component to start.")
         if moved:
@@ -303,7 +232,7 @@ class Effects:
             names = sorted({f"{path.parent.name}/{path.name}" for path in moved})
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             told = f"Set aside under {job.output_dir / move_aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
-            self._post(f.Remark("set-aside", told))
+            self.run.post(f.Remark("set-aside", told))
         return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
 
     @staticmethod
@@ -322,37 +251,39 @@ class Effects:
     def _stop(self, action: a.Stop) -> None:
         stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief)
         self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
-        self._post(stopped)
+        self.run.post(stopped)
 
     def _stop_processes(
         self, attempt: int, budget_s: float = 60.0, also: Iterable[Path] = (), *, brief: bool = False
     ) -> f.AttemptStopped:
-        folder = attempt_dir(self._state_dir, attempt)
-        job = self._need_job()
+        folder = attempt_dir(self.run.state_dir, attempt)
+        job = self.run.need_job()
         report = stop_attempt(
             folder,
             [path.name.removesuffix(".shim.json") for path in sorted(folder.glob("*.shim.json"))],
-            self.run_file.run.id,
+            self.run.run_file.run.id,
             job.stop_rules(),
             budget_s,
-            self._gpu_free,
-            0.0 if brief else self.run_file.supervision.gpu_free,
+            self._sights.gpu_free,
+            0.0 if brief else self.run.run_file.supervision.gpu_free,
             hurry=self._hurry,
-            known=self._known(),
+            known=self._sights.job_processes(),
             also=also,
-            gpu_pids=self._gpu_pids,
+            gpu_pids=self._sights.gpu_pids,
             brief=brief,
         )
         return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free, report.gpu_holders)
 
     def _evidence(self, action: a.CollectEvidence, collect: Callable[[], Path | None]) -> None:
         folder = collect()
-        self._lanes.put("root-cause", lambda: self.root_cause.look(action, folder, self._log_files))
+        self._lanes.put("root-cause", lambda: self.root_cause.look(action, folder, self._sights.log_files))
 
     def _evidence_of(self, attempt: int) -> list[Process]:
         """The attempt's living processes, and those of an inference server of our own."""
-        mine = Belongings(attempt_dir(self._state_dir, attempt), (), self.run_file.run.id, self._known()).living()
-        server = [look_at(pid) for pid, _ in sorted(self.engine.living())]
+        mine = Belongings(
+            attempt_dir(self.run.state_dir, attempt), (), self.run.run_file.run.id, self._sights.job_processes()
+        ).living()
+        server = [look_at(pid) for pid, _ in sorted(self.engine.living_processes())]
         return [*mine, *(process for process in server if process is not None)]
 
     def _stop_engine(self, action: a.StopEngine) -> None:
@@ -373,43 +304,43 @@ class Effects:
     def _delete(self, step: int, delete: Callable[[Job], int], stale_below: int) -> None:
         """Delete, and tell in any case how it went: the core waits for that before it prunes again."""
         try:
-            job = self._need_job()  # which a start on the other lane may just be opening anew
+            job = self.run.need_job()  # which a start on the other lane may just be opening anew
             freed = delete(job)
             kept = [number for number in job.steps() if number != step]
             freed += move_aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
         except (OSError, SupervisorError) as error:
-            self._post(f.PruneFailed(step, "local", str(error)))
+            self.run.post(f.PruneFailed(step, "local", str(error)))
             return
-        self._post(f.Pruned(step, "local", freed))
+        self.run.post(f.Pruned(step, "local", freed))
 
     # ------------------------------------------------------------ people's own commands
 
     def _hook(self, action: a.RunHook) -> None:
-        command = getattr(self.run_file.hooks, action.hook) or "true"
-        reason = self._shell(command, self.run_file.hooks.timeout, dict(self._environ), f"hook-{action.hook}")
-        self._post(f.HookDone(action.hook, reason))
+        command = getattr(self.run.run_file.hooks, action.hook) or "true"
+        reason = self._shell(command, self.run.run_file.hooks.timeout, dict(self.run.environ), f"hook-{action.hook}")
+        self.run.post(f.HookDone(action.hook, reason))
 
     def _setup(self) -> None:
-        env = withheld_from_commands(self._environ)
-        deadline = time.monotonic() + self.run_file.setup.timeout
+        env = withheld_from_commands(self.run.environ)
+        deadline = time.monotonic() + self.run.run_file.setup.timeout
         reason = ""
-        for command in self.run_file.setup.commands:
+        for command in self.run.run_file.setup.commands:
             reason = self._shell(command, max(1.0, deadline - time.monotonic()), env, "setup")
             if reason:
                 break
         self._setup_runs = False
         if not reason:
             try:
-                self._need_job()
+                self.run.need_job()
             except TryAgainError as error:
-                self._post(f.Remark("next-pod", str(error)))  # each look at the checkpoints tries again
+                self.run.post(f.Remark("next-pod", str(error)))  # each look at the checkpoints tries again
             except SupervisorError as error:
                 reason = str(error)
-        self._post(f.SetupDone(reason))
+        self.run.post(f.SetupDone(reason))
 
     def _shell(self, command: str, timeout_s: float, env: dict[str, str], name: str) -> str:
         """Run a person's shell command with its output in a log; returns why it failed, or ""."""
-        log = self._state_dir / f"{name}.log"
+        log = self.run.state_dir / f"{name}.log"
         shell = shutil.which("bash") or "/bin/sh"
         home = env.get("HOME") or "/"
         with log.open("ab") as output:

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.base.errors import StoreError
+from supervisor.base.retry import Retry
 from supervisor.checkpoints.writers import FencedError, host_of, same_journal, settle_time, writer_name
 from supervisor.core import facts as f
 from supervisor.core.words import span
-from supervisor.storage.base import StoreError
-from supervisor.storage.retry import Retry
 
 STALL_S = 120.0
 LONGEST_BEAT_S = 60.0

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.base import http, secrets
+from supervisor.base.errors import StoreError
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.core.wellness import Tolerance, troubles
 from supervisor.core.words import span
-from supervisor.storage.base import StoreError
 
 LOOK_S = 10.0  # at most, between two looks at how the run is
 TIMEOUT_S = 10.0

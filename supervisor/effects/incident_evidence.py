@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.effects.run_context import RunContext, Sights
 from supervisor.evidence import bundle, keeping, stacks
 from supervisor.evidence.scene import Known, Scene
-from supervisor.jobs.base import Job
-from supervisor.process.survivors import Identity, Process
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.survivors import Belongings, Identity, Process
 
 FOLDER = "incidents"
 
@@ -28,54 +29,39 @@ def bundles_dir(state_dir: Path) -> Path:
 
 
 class IncidentEvidence:
-    """Collects bundles and keeps them in number and size. ``ordered`` belongs to the loop, the rest to lanes."""
+    """Collects bundles and keeps them in number and size. ``take_order`` belongs to the loop, the rest to lanes."""
 
     def __init__(
-        self,
-        run_file: Callable[[], RunFile],
-        post: Callable[[f.Fact], None],
-        *,
-        environ: Mapping[str, str],
-        job: Callable[[], Job | None],
-        known: Callable[[], Known],
-        log_files: Callable[[], dict[str, Path]],
-        living: Callable[[int], Sequence[Process]],
-        shims: Callable[[int], frozenset[Identity]],
-        hurry: threading.Event,
+        self, run: RunContext, sights: Sights, living: Callable[[int], Sequence[Process]], hurry: threading.Event
     ) -> None:
-        """``known``: what the daemon knows at this moment; ``living`` are an attempt's processes, those of an inference
-        server of our own included; ``hurry``: when set, no more patience.
+        """``living`` are an attempt's processes, those of an inference server of our own included; ``hurry``: when
+        set, no more patience.
         """
-        self._run_file = run_file
-        self._post = post
-        self._environ = environ
-        self._job = job
-        self._known = known
-        self._log_files = log_files
+        self._run = run
+        self._sights = sights
         self._living = living
-        self._shims = shims
         self._hurry = hurry
-        self._parent = bundles_dir(run_file().state_dir)
+        self._parent = bundles_dir(run.state_dir)
         self._ready = threading.Event()
         self._ready.set()
 
-    def ordered(self, action: a.CollectEvidence) -> Callable[[], Path | None]:
+    def take_order(self, action: a.CollectEvidence) -> Callable[[], Path | None]:
         """Take down what is known at the verdict; what is returned does the rest and is a lane's work.
 
         It returns the bundle's folder, None where there is none.
         """
-        known = self._known()
+        known = self._sights.scene()
         self._ready.clear()
         return lambda: self._collect(action, known)
 
     def wait(self) -> None:
         """Until no evidence is being collected: what comes next destroys some. Never longer than the budget."""
-        self._ready.wait(self._run_file().evidence.budget_s)
+        self._ready.wait(self._run.run_file.evidence.budget_s)
 
     def _collect(self, action: a.CollectEvidence, known: Known) -> Path | None:
         folder = None
         try:
-            about = self._run_file().evidence
+            about = self._run.run_file.evidence
             found = bundle.collect(
                 self._scene(action, known),
                 self._parent,
@@ -89,14 +75,14 @@ class IncidentEvidence:
             sentence = f"The evidence of incident {action.incident} could not be collected: {error}."
         finally:
             self._ready.set()
-        self._post(f.Remark("evidence", sentence))
+        self._run.post(f.Remark("evidence", sentence))
         return folder
 
     def _forget(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
         keeping.forget(self._parent, keep, max_bytes, incident, journal)
 
     def _scene(self, action: a.CollectEvidence, known: Known) -> Scene:
-        run_file, job = self._run_file(), self._job()
+        run_file, job = self._run.run_file, self._run.job
         served = job.engine() if job is not None else None
         return Scene(
             run=run_file.run.id,
@@ -107,15 +93,18 @@ class IncidentEvidence:
             known=known,
             living=lambda: self._living(action.attempt),
             shims=lambda: self._shims(action.attempt),
-            logs=self._log_files,
+            logs=self._sights.log_files,
             engine_url=served.url if served is not None else None,
             folders=(job.output_dir if job is not None else run_file.output_dir,),
             stack_programs=lambda: self._stack_programs(run_file),
         )
+
+    def _shims(self, attempt: int) -> frozenset[Identity]:
+        return Belongings(attempt_dir(self._run.state_dir, attempt), (), self._run.run_file.run.id).shims
 
     def _stack_programs(self, run_file: RunFile) -> list[Path]:
         if not run_file.evidence.py_spy:
             return []
         bins = [run_file.job.python.parent] if run_file.job.python else []
         bins += [run_file.job.dir / ".venv" / "bin"] if run_file.job.dir else []
-        return stacks.programs(self._environ.get("PATH", ""), bins, Path(sys.executable).parent)
+        return stacks.programs(self._run.environ.get("PATH", ""), bins, Path(sys.executable).parent)

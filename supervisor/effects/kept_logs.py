@@ -63,14 +63,14 @@ def keep_earlier(state_dir: Path, attempt: int, doomed: Sequence[Path] = ()) -> 
     earlier = [number for number in attempts(state_dir) if number < attempt]
     newest = next((number for number in reversed(earlier) if read_index(folder_of(state_dir, number))), None)
     if newest is not None:
-        told = [record["path"] for number in earlier for record in _left(state_dir, number) if "path" in record]
+        told = [record["path"] for number in earlier for record in _left_files(state_dir, number) if "path" in record]
         _keep(folder_of(state_dir, newest), set(told), problems)
     for number in earlier:
         _rescue(folder_of(state_dir, number), doomed, problems)
     return problems
 
 
-def _left(state_dir: Path, number: int) -> list[dict[str, str]]:
+def _left_files(state_dir: Path, number: int) -> list[dict[str, str]]:
     return records(read_index(folder_of(state_dir, number)), "left")
 
 

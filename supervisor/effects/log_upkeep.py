@@ -83,10 +83,10 @@ def _folders(order: Order) -> dict[Path, bool]:
 
 def _plain(folder: Path) -> list[Path]:
     """Captured output as the shim opened it. A link is the file of a job that a person started: never touched."""
-    return [path for path in _listed(folder) if path.name.endswith(".log")]
+    return [path for path in _list_files(folder) if path.name.endswith(".log")]
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             return sorted(
@@ -101,8 +101,8 @@ def _listed(folder: Path) -> list[Path]:
 def _squeezes(folder: Path, order: Order, now: float, *, captured: bool) -> Iterator[Task]:
     found = _plain(folder) if captured else []
     kept = folder / KEPT
-    coming = [path for place in waiting(folder) for path in _listed(place)]
-    for path in (*found, *_listed(kept), *coming):
+    coming = [path for place in waiting(folder) for path in _list_files(place)]
+    for path in (*found, *_list_files(kept), *coming):
         if path.name.endswith(".gz"):
             continue
         look = _look(path)
@@ -130,7 +130,7 @@ def _bounds(order: Order, folders: dict[Path, bool]) -> Iterator[Task]:
                     held -= files.pop(path)
                     yield Task("delete", path)
     total = sum(sum(files.values()) for files in sizes.values())
-    by_age = sorted(sizes, key=lambda folder: max((_changed(path) for path in sizes[folder]), default=0.0))
+    by_age = sorted(sizes, key=lambda folder: max((_change_time(path) for path in sizes[folder]), default=0.0))
     for folder in by_age:
         if total > order.max_bytes and folder not in safe and not folders[folder]:
             total -= sum(sizes[folder].values())
@@ -138,8 +138,10 @@ def _bounds(order: Order, folders: dict[Path, bool]) -> Iterator[Task]:
 
 
 def _log_files(folder: Path) -> list[Path]:
-    own = [path for path in _listed(folder) if path.name.endswith((".log", ".log.gz")) or PIECE.fullmatch(path.name)]
-    return [*own, *(path for place in (folder / KEPT, *waiting(folder)) for path in _listed(place))]
+    own = [
+        path for path in _list_files(folder) if path.name.endswith((".log", ".log.gz")) or PIECE.fullmatch(path.name)
+    ]
+    return [*own, *(path for place in (folder / KEPT, *waiting(folder)) for path in _list_files(place))]
 
 
 def _look(path: Path) -> os.stat_result | None:
@@ -154,7 +156,7 @@ def _blocks(path: Path) -> int:
     return look.st_blocks * 512 if look else 0
 
 
-def _changed(path: Path) -> float:
+def _change_time(path: Path) -> float:
     look = _look(path)
     return look.st_mtime if look else 0.0
 

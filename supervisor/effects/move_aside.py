@@ -34,7 +34,9 @@ def move_aside(trees: Sequence[Path], output_dir: Path, label: str) -> list[Path
     for tree in _inside(trees, output_dir):
         top = _top(tree, output_dir.resolve())
         inner = tree.relative_to(output_dir.resolve())
-        target = next(place for name in _numbered(label) if not os.path.lexists(place := top / ASIDE / name / inner))
+        target = next(
+            place for name in _numbered_names(label) if not os.path.lexists(place := top / ASIDE / name / inner)
+        )
         try:
             _make_folders(target.parent, top)
             tree.rename(target)
@@ -64,7 +66,9 @@ def delete_trees(trees: Sequence[Path], output_dir: Path) -> int:
             doomed.append(tree)
             continue
         target = next(
-            place for name in _numbered(f"{DELETING}{tree.name}") if not os.path.lexists(place := tree.parent / name)
+            place
+            for name in _numbered_names(f"{DELETING}{tree.name}")
+            if not os.path.lexists(place := tree.parent / name)
         )
         try:
             tree.rename(target)
@@ -127,7 +131,7 @@ def _top(tree: Path, root: Path) -> Path:
     return top
 
 
-def _numbered(label: str) -> Iterator[str]:
+def _numbered_names(label: str) -> Iterator[str]:
     yield label
     number = 2
     while True:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from supervisor.base.errors import EXIT_TRY_AGAIN, StoreError
+from supervisor.base.retry import Retry
 from supervisor.base.secrets import masked
 from supervisor.core.words import span
 from supervisor.effects.transfers import ChildCrashedError, Transfers
-from supervisor.storage.base import StoreAwayError, StoreError
-from supervisor.storage.retry import Retry
 
 PATIENCE_S = 1800.0
 """Since the store last did something for us. A script or a person has to learn at some time that it stays away."""
@@ -30,6 +30,16 @@ def on_stderr(sentence: str) -> None:
     with suppress(OSError):  # nobody is there to read it
         sys.stderr.write(f"{CLEAR if sys.stderr.isatty() else ''}{masked(sentence)}\n")
         sys.stderr.flush()
+
+
+class StoreAwayError(StoreError):
+    """The store did not answer for longer than a command by hand is patient."""
+
+    exit_code = EXIT_TRY_AGAIN
+    holds_by_hand = True
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("transient", sentence)
 
 
 class PatientTransfers(Transfers):

@@ -53,7 +53,7 @@ class RootCause:
         try:
             kept = folder is not None and any(folder.glob("*.log"))
             places = [folder] if kept and folder is not None else sorted(set(log_files().values()))
-            if places and (root := _root(self._said(places))) is not None:
+            if places and (root := _root(self._ask_diagnose(places))) is not None:
                 self._post(f.RootSeen(action.incident, action.attempt, **root))
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
             pass  # no room for a child, or none of its answers: a person can still ask `diagnose` by hand
@@ -68,7 +68,7 @@ class RootCause:
             if self.child is not None:
                 self.child.kill()
 
-    def _said(self, places: Sequence[Path]) -> bytes:
+    def _ask_diagnose(self, places: Sequence[Path]) -> bytes:
         with self._lock:
             if self._closed:
                 return b"{}"

@@ -53,7 +53,7 @@ def parse(journal: str, data: bytes, now_wall: float) -> Record | None:
         value = json.loads(data, parse_constant=_no_number)
         if _table(value).get("format") != FORMAT or value.get("journal") != journal:
             return None
-        return Record(journal, _learned(value.get("learned")), _ledger(value.get("ledger"), now_wall))
+        return Record(journal, _read_learned(value.get("learned")), _ledger(value.get("ledger"), now_wall))
     except (ValueError, RecursionError):
         return None
 
@@ -135,7 +135,7 @@ def _outage(value: Any, now_wall: float) -> Outage:
     )
 
 
-def _learned(value: Any) -> Learned:
+def _read_learned(value: Any) -> Learned:
     phases = _table(_table(value).get("phases"))
     if len(phases) > MOST_PHASES:
         raise _WrongError("too many phases")

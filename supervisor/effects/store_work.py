@@ -10,14 +10,13 @@ import base64
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
+from supervisor.base.errors import ConfigError, StoreError, SupervisorError, UnknownDialectError
 from supervisor.base.secrets import masked
 from supervisor.checkpoints.log_packing import pack
-from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
@@ -25,6 +24,7 @@ from supervisor.effects import move_aside, run_records
 from supervisor.effects.claiming import LEAVING_STALL_S, Claiming
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
+from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.run_files import describe
 from supervisor.effects.transfers import Transfers, request
 from supervisor.evidence.ends import log_ends
@@ -32,7 +32,6 @@ from supervisor.evidence.keeping import to_send
 from supervisor.jobs.base import Job
 from supervisor.process import pod_identity
 from supervisor.process.attempts import digest, read_snapshot
-from supervisor.storage.base import StoreError
 
 CATALOGUE_FRESH_S = 60.0
 SMALL_STALL_S = 120.0  # patience with a request that moves no step
@@ -49,32 +48,12 @@ class StoreWork:
     to be done and return at once; the others block: they are a lane's work.
     """
 
-    def __init__(
-        self,
-        run_file: Callable[[], RunFile],
-        post: Callable[[f.Fact], None],
-        lanes: Lanes,
-        *,
-        environ: Mapping[str, str],
-        present: Callable[[], Job | None],
-        job: Callable[[], Job],
-        wandb_id: Callable[[], str],
-        log_files: Callable[[], dict[str, Path]],
-    ) -> None:
-        """``run_file``: as it is now (the store may complete it); ``present`` is the job, where it is open; ``job``
-        opens it where it is not, raising SupervisorError; ``environ`` holds the store's keys.
-        """
-        store = run_file().store
-        self.journal = ""  # identity of this daemon's journal
-        self.transfers = Transfers(environ, store.stall_s)
-        self._run_file = run_file
-        self._post = post
+    def __init__(self, run: RunContext, sights: Sights, lanes: Lanes) -> None:
+        store = run.run_file.store
+        self.transfers = Transfers(run.environ, store.stall_s)
+        self._run = run
+        self._sights = sights
         self._lanes = lanes
-        self._present = present
-        self._job = job
-        self._wandb_id = wandb_id
-        self._log_files = log_files
-        self._state_dir = run_file().state_dir
         self._catalogue_t = 0.0
         self._away = False  # did the last small request fail?
         self._records_read = False
@@ -92,7 +71,7 @@ class StoreWork:
         self._logged.set()
         self.claiming = Claiming(
             self._of_the_claim,
-            post,
+            run.post,
             lanes.put,
             store.take_over_after,
             needed=store.url is not None,  # the embedded store is this machine's own
@@ -100,7 +79,7 @@ class StoreWork:
             lost=lambda error: self.transfers.cancel("publish", str(error)),
             cancel=lambda: self.transfers.cancel("heartbeat", "This pod is about to go."),
         )
-        self.claiming.place = pod_identity.place(environ, self._state_dir)
+        self.claiming.place = pod_identity.place(run.environ, run.state_dir)
 
     def close(self, within_s: float | None = None, release_s: float = LAST_RECORDS_S) -> None:
         """Wait for what tells other pods how it ended, then end transfers (they resume where they were).
@@ -117,13 +96,13 @@ class StoreWork:
     # ------------------------------------------------------------ requests
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
-        return request(self._run_file(), do, **more)
+        return request(self._run.run_file, do, **more)
 
     def _small(self, do: str, **more: Any) -> dict[str, Any]:
         """Carry out one small request. Raises StoreError."""
-        return self._asked(self._ask(do, **more), "", SMALL_STALL_S)
+        return self._carry_out_small(self._ask(do, **more), "", SMALL_STALL_S)
 
-    def _asked(self, asked: dict[str, Any], what: str, stall_s: float) -> dict[str, Any]:
+    def _carry_out_small(self, asked: dict[str, Any], what: str, stall_s: float) -> dict[str, Any]:
         """Carry out one request that moves no step, and tell the core when it is the first to succeed after others."""
         try:
             answer = self.transfers.run(asked, what=what, stall_s=stall_s)
@@ -133,7 +112,7 @@ class StoreWork:
             raise
         if self._away:
             self._away = False
-            self._post(f.StoreBack())
+            self._run.post(f.StoreBack())
             if (
                 not self._catalogue_t and asked["do"] != "catalogue"
             ):  # it could not be listed, and nothing is published before it can
@@ -145,8 +124,8 @@ class StoreWork:
         stall_s = LEAVING_STALL_S if more.get("urgent") else SMALL_STALL_S
         what = "heartbeat" if do in ("beat", "leave") else ""
         if do == "beat":
-            more = {**more, "state_dir": str(self._state_dir / "publish")}
-        return self._asked(self._ask(do, **more), what, stall_s)
+            more = {**more, "state_dir": str(self._run.state_dir / "publish")}
+        return self._carry_out_small(self._ask(do, **more), what, stall_s)
 
     def _write(self, do: str, **more: Any) -> dict[str, Any]:
         """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""
@@ -203,16 +182,16 @@ class StoreWork:
         looked = [one for one in answer["steps"] if one["committed"]]
         damaged = {str(one["step"]): f"{one['problems'][0]}." for one in looked if one["problems"]}
         if looked:
-            self._post(f.StoreChecked(tuple(int(one["step"]) for one in looked if not one["problems"]), damaged))
+            self._run.post(f.StoreChecked(tuple(int(one["step"]) for one in looked if not one["problems"]), damaged))
         for problem in answer["problems"]:
-            self._post(f.Remark("store-damaged", f"{problem[:1].upper()}{problem[1:]}."))
+            self._run.post(f.Remark("store-damaged", f"{problem[:1].upper()}{problem[1:]}."))
 
     def _catalogue(self) -> None:
         try:
             answer = self._small("catalogue")
         except StoreError as error:
             self._catalogue_t = 0.0
-            self._post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
+            self._run.post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
             return
         self._catalogue_t = time.monotonic()
         steps = tuple(
@@ -229,7 +208,7 @@ class StoreWork:
         )
         happened = tuple(Happened(e["kind"], e["step"], e["wall"], e["why"]) for e in answer.get("happened", ()))
         latest = answer.get("latest") or {}
-        self._post(
+        self._run.post(
             f.StoreSteps(
                 steps,
                 latest.get("step"),
@@ -249,9 +228,9 @@ class StoreWork:
 
     def publish(self, action: a.Publish) -> None:
         """Send a step, and the run's files beside it, once nothing that comes before any step is left to do there."""
-        job, began = self._present(), time.monotonic()
+        job, began = self._run.job, time.monotonic()
         if job is None:
-            self._post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
+            self._run.post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
             return
         try:
             if self._unkept:
@@ -266,9 +245,9 @@ class StoreWork:
             more = {
                 "step": action.step,
                 "files": [{"source": str(file.source), "name": file.name} for file in job.step_files(action.step)],
-                "wandb_run_id": self._wandb_id(),
+                "wandb_run_id": self._sights.wandb_id(),
                 "allow_back": action.back,
-                "state_dir": str(self._state_dir / "publish"),
+                "state_dir": str(self._run.state_dir / "publish"),
                 "extra": {
                     "dialect": facts.name,
                     "revision": facts.revision,
@@ -283,24 +262,24 @@ class StoreWork:
         except StoreError as error:
             changed = error.kind == "changed"
             permanent = error.kind in ("permanent", "quota")
-            self._post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
+            self._run.post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
             return
         except OSError as error:
-            self._post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
+            self._run.post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
             return
         if left := str(answer.get("left", "")):
             told = f"the store has the same bytes, and {left}. So no pod resumes at it here, either."
-            self._post(f.PublishFailed(action.step, told, step_changed=True, left=True))
+            self._run.post(f.PublishFailed(action.step, told, step_changed=True, left=True))
             return
         seconds = time.monotonic() - began
         sent = int(answer.get("sent_bytes", 0))
-        self._post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
+        self._run.post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
 
     def _describe(self, job: Job) -> None:
         """Put the run's settings and the trainer's configuration beside its steps, so that the next pod has them."""
-        newest = sorted((self._state_dir / "attempts").glob("[0-9]*/config.json"))
+        newest = sorted((self._run.state_dir / "attempts").glob("[0-9]*/config.json"))
         configs = read_snapshot(newest[-1].parent) if newest else {path: path for path in job.config_files()}
-        run_file = self._run_file()
+        run_file = self._run.run_file
         mark = f"{digest(configs)}/{run_file.model_dump_json()}"
         if mark == self._described:
             return
@@ -309,13 +288,15 @@ class StoreWork:
         self._described = mark
         for path in hiding:
             told = f"{path} holds what looks like a secret: the store's copy of it has *** there, so no other pod can"
-            self._post(f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there."))
+            self._run.post(
+                f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there.")
+            )
 
     def restore(self, action: a.Restore) -> None:
         """Fetch a step to where the job looks for it."""
         began = time.monotonic()
         try:
-            job = self._job()
+            job = self._run.need_job()
             place = {"primary": job.place(action.step, "x").parent.as_posix()}
             asked = self._ask("restore", step=action.step, output_dir=str(job.output_dir), place=place)
             move_aside.make_for_job(job.output_dir)
@@ -324,18 +305,20 @@ class StoreWork:
             move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
             damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
-            self._post(f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent"))
+            self._run.post(
+                f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent")
+            )
             return
         except (SupervisorError, OSError) as error:
             permanent = isinstance(error, (ConfigError, UnknownDialectError))
-            self._post(f.RestoreFailed(action.step, str(error), permanent=permanent))
+            self._run.post(f.RestoreFailed(action.step, str(error), permanent=permanent))
             return
         if check.state != "complete":
             reason = f"it came whole from the store and is not loadable: {check.reason}"
-            self._post(f.RestoreFailed(action.step, reason, damaged=True))
+            self._run.post(f.RestoreFailed(action.step, reason, damaged=True))
             return
         seconds = time.monotonic() - began
-        self._post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
+        self._run.post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
 
     def _still_missing(self, step: int) -> bool:
         """Is a listed step missing again and again? One look proves nothing: listings may be seconds old, or gone."""
@@ -348,9 +331,9 @@ class StoreWork:
         try:
             answer = self._write("delete", step=action.step)
         except StoreError as error:
-            self._post(f.PruneFailed(action.step, "store", str(error)))
+            self._run.post(f.PruneFailed(action.step, "store", str(error)))
             return
-        self._post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
+        self._run.post(f.Pruned(action.step, "store", int(answer.get("freed_bytes", 0))))
 
     def pin(self, action: a.Pin) -> None:
         """Write down that a step is pinned, or no longer."""
@@ -358,9 +341,9 @@ class StoreWork:
             self._write("pin", step=action.step, pinned=action.pinned)
         except StoreError as error:
             permanent = error.kind in ("permanent", "damaged")
-            self._post(f.PinKept(action.step, action.pinned, str(error), permanent))
+            self._run.post(f.PinKept(action.step, action.pinned, str(error), permanent))
             return
-        self._post(f.PinKept(action.step, action.pinned))
+        self._run.post(f.PinKept(action.step, action.pinned))
 
     def keep_holds(self, action: a.KeepHolds) -> None:
         """Write down which steps are held while training is worth nothing, and why."""
@@ -368,9 +351,9 @@ class StoreWork:
             self._write("hold", steps=list(action.steps), holds=[vars(one) for one in action.holds])
         except StoreError as error:
             permanent = error.kind in ("permanent", "damaged")
-            self._post(f.HoldsKept(action.steps, action.holds, str(error), permanent))
+            self._run.post(f.HoldsKept(action.steps, action.holds, str(error), permanent))
             return
-        self._post(f.HoldsKept(action.steps, action.holds))
+        self._run.post(f.HoldsKept(action.steps, action.holds))
 
     def keep_lineage(self, action: a.KeepLineage) -> None:
         """Write down which steps were left, and why; no step is published before that is known there."""
@@ -379,10 +362,10 @@ class StoreWork:
             answer = self._write("lineage", happened=happened)
         except StoreError as error:
             self._unkept = str(error)
-            self._post(f.LineageFailed(str(error)))
+            self._run.post(f.LineageFailed(str(error)))
             return
         self._unkept = ""
-        self._post(f.LineageKept(len(happened), answer.get("pointer")))
+        self._run.post(f.LineageKept(len(happened), answer.get("pointer")))
         self.catalogue(force=True)
 
     def sweep(self) -> None:
@@ -393,7 +376,7 @@ class StoreWork:
         except StoreError:
             return  # the publish tells when the store is away
         self._unswept = False
-        self._post(f.Swept(int(answer["cancelled"])))
+        self._run.post(f.Swept(int(answer["cancelled"])))
 
     # ------------------------------------------------------------ records and logs
 
@@ -405,9 +388,9 @@ class StoreWork:
             return  # the next look at the store tries again, and says so when the store is away
         self._records_read = True
         found = {str(name): base64.b64decode(text) for name, text in answer["records"].items()}
-        learned, ledgers = run_records.of_others(found, self.journal, time.time())
+        learned, ledgers = run_records.of_others(found, self._run.journal, time.time())
         if learned is not None:
-            self._post(f.StoreRecords(learned, ledgers))
+            self._run.post(f.StoreRecords(learned, ledgers))
 
     def keep_records(self, action: a.KeepRecords) -> None:
         """Queue this pod's records; ``close`` waits a little for them."""
@@ -434,7 +417,7 @@ class StoreWork:
     def last_logs(self, attempt: int) -> None:
         """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
         with contextlib.suppress(OSError):
-            texts = log_ends(self._log_files())
+            texts = log_ends(self._sights.log_files())
             self._logged = sent = threading.Event()
             self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts, sent))
 
@@ -445,14 +428,14 @@ class StoreWork:
             sent.set()
 
     def _upload_logs(self, attempt: int) -> None:
-        self._send_logs(attempt, log_ends(self._log_files()))
+        self._send_logs(attempt, log_ends(self._sights.log_files()))
         for owed in sorted(self._owed - {attempt}):
             self._send_logs(owed, {})  # its logs are another attempt's by now, its evidence is its own
 
     def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
         """Without secrets, packed; and the bundles of evidence that are not there yet, which hold none."""
-        bundles = to_send(bundles_dir(self._state_dir), attempt, {name for of, name in self._sent if of == attempt})
-        if not (texts or bundles) or not self.journal:
+        bundles = to_send(bundles_dir(self._run.state_dir), attempt, {name for of, name in self._sent if of == attempt})
+        if not (texts or bundles) or not self._run.journal:
             self._owed.discard(attempt)
             return
         packed = {name: _in_base64(pack(masked(data.decode(errors="replace")))) for name, data in texts.items()}
@@ -460,7 +443,7 @@ class StoreWork:
         # No two pods write the same log; but the oldest ones go, and they may be another pod's.
         self._owed.add(attempt)
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self._write("put-logs", journal=self.journal, attempt=attempt, logs=packed)
+            self._write("put-logs", journal=self._run.journal, attempt=attempt, logs=packed)
             self._sent.update((attempt, name) for name in bundles)
             self._owed.discard(attempt)
 

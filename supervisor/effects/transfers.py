@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.base.errors import StoreError
 from supervisor.checkpoints.progress import RecentRate
 from supervisor.checkpoints.verbs import VERBS, Request, StorePlace
 from supervisor.checkpoints.writers import FencedError
 from supervisor.config.settings import RunFile
-from supervisor.storage.base import StoreError
 
 LINE_LIMIT = 32 << 20  # bytes; a log of 4 MiB has six times that, where JSON escapes each byte
 

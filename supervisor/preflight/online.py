@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from supervisor.base import http
 from supervisor.base.errors import SupervisorError
+from supervisor.base.retry import Retry
 from supervisor.checkpoints.catalogue import get_run_files
 from supervisor.checkpoints.manifest import Manifest
 from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
@@ -39,7 +40,6 @@ from supervisor.preflight.subject import Subject
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from supervisor.storage.bucket import HasBucket
-from supervisor.storage.retry import Retry
 
 HUB = "https://huggingface.co"
 HUB_S = 5.0

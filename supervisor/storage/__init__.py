@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
+from supervisor.base.retry import Retry
 from supervisor.storage.base import Store, StoreError
 from supervisor.storage.names import name_problem
-from supervisor.storage.retry import Retry
 
 
 def open_store(

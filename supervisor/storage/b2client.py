@@ -1,7 +1,7 @@
 """One bucket of B2 over b2sdk: the sign-in, what the key may, its requests, and their errors in our words.
 
 A request is a method of ``session``, called within ``explained`` (or ``sending``, when it has a body). What moves
-bodies is also given ``retry``, since b2sdk's own patience is not enough there (see ``storage/retry.py``).
+bodies is also given ``retry``, since b2sdk's own patience is not enough there (see ``base/retry.py``).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from b2sdk.v3 import exception as b2
 from requests.adapters import HTTPAdapter
 
 from supervisor import __version__
+from supervisor.base.retry import Retry
 from supervisor.storage import b2errors, hashing
 from supervisor.storage.b2http import ANSWER_S, CONNECT_S, PartApi, Transport
 from supervisor.storage.base import StoredFile, StoreError
 from supervisor.storage.keys import MAKE_A_KEY
 from supervisor.storage.limit import Throttle
 from supervisor.storage.names import name_problem
-from supervisor.storage.retry import Retry
 from supervisor.storage.source import SourceRange
 
 

@@ -10,42 +10,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, overload
+from typing import Protocol, overload
 
-from supervisor.base.errors import EXIT_TRY_AGAIN, SupervisorError
-
-Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
-
-
-class StoreError(SupervisorError):
-    """An operation on the store failed. ``kind`` decides what happens next.
-
-    transient: back off and try again; permanent: a person must act (key, bucket); quota: likewise, after cleaning;
-    missing: no such object, an expected answer; damaged: bytes that came back are not those that were sent;
-    changed: the local source vanished or changed during the transfer; fenced: another pod holds the run now, so
-    nothing more is written or deleted by this one.
-    """
-
-    is_clause = True
-
-    def __init__(self, kind: Kind, sentence: str, retry_after_s: float | None = None) -> None:
-        super().__init__(sentence)
-        self.kind: Kind = kind
-        self.retry_after_s = retry_after_s
+from supervisor.base.errors import Kind as Kind  # noqa: PLC0414 - with StoreError a part of this protocol
+from supervisor.base.errors import StoreError as StoreError  # noqa: PLC0414
 
 
 class UploadEndedError(StoreError):
     """An upload under way was ended from outside: by the pod that holds the run now, or by a person or a rule."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__("transient", sentence)
-
-
-class StoreAwayError(StoreError):
-    """The store did not answer for longer than a command by hand is patient."""
-
-    exit_code = EXIT_TRY_AGAIN
-    holds_by_hand = True
 
     def __init__(self, sentence: str) -> None:
         super().__init__("transient", sentence)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from supervisor.storage import hashing
 from supervisor.storage.base import Sink, StoredFile, StoreError
-from supervisor.storage.retry import Retry
+from supervisor.base.retry import Retry
 
 REFETCHES = 5
 

@@ -17,9 +17,9 @@ import botocore.session
 from botocore.config import Config
 
 from supervisor import __version__
+from supervisor.base.retry import Retry
 from supervisor.storage import s3errors
 from supervisor.storage.base import StoreError
-from supervisor.storage.retry import Retry
 
 CONNECT_TIMEOUT_S = 20
 READ_TIMEOUT_S = 60

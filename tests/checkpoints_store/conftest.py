@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from supervisor.base.retry import Retry
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
-from supervisor.storage.retry import Retry
 from tests.b2server import B2Server
 
 PART = 20_000

@@ -16,6 +16,7 @@ from supervisor.effects.carry_out import Effects
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.evidence import bundle
 from supervisor.evidence.collecting import Collector
+from tests import hands
 from tests.core.world import GIB, World
 
 from .rig import until
@@ -29,17 +30,7 @@ def effects_of(
         f'[run]\nid = "r1"\nstate_dir = "{folder}/state"\n[job]\nkind = "command"\noutput_dir = "{folder}/out"\n'
         f'[job.plain]\nstart = ["true"]\nresume = ["true"]\n[evidence]\npy_spy = false\n{lines}\n'
     )
-    return Effects(
-        load(folder / "run.toml"),
-        posted.append,
-        environ={},
-        gpu_free=lambda: None,
-        wandb_id=str,
-        explain=dict,
-        log_files=log_files,
-        known=list,
-        opened=lambda: None,  # type: ignore[arg-type,return-value]
-    )
+    return hands.effects_of(load(folder / "run.toml"), posted, seen=hands.Seen(log_files=log_files))
 
 
 def test_the_core_asks_for_evidence_before_each_stop_of_an_incident() -> None:

@@ -26,6 +26,7 @@ from supervisor.jobs.base import Job
 from supervisor.primerl import open_job
 from supervisor.process import ask_program
 from supervisor.process.attempts import attempt_dir, take_snapshot
+from tests.hands import context
 
 ERROR = {
     "id": "batch-of-whole-groups",
@@ -70,14 +71,8 @@ class Start:
         self.child(f"cat {self.folder}/answer")
 
     def check(self, overrule: Sequence[str] = ()) -> StartCheck:
-        return StartCheck(
-            lambda: self.run_file,
-            self.folder / "run.toml",
-            {"PATH": "/usr/bin:/bin"},
-            post=self.said.append,
-            state=lambda: self.state,
-            overrule=overrule,
-        )
+        run = context(self.run_file, self.said, environ={"PATH": "/usr/bin:/bin"})  # type: ignore[arg-type]
+        return StartCheck(run, self.folder / "run.toml", lambda: self.state, overrule)
 
     def begin(self, step: int | None = None, snapshot: int | None = None, **options: Any) -> None:
         self.check(**options).before_start(self.job, step, snapshot, self.unwanted)

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.effects.carry_out import Effects
 from supervisor.jobs.base import Component, StopRules
 from supervisor.jobs.plain import PlainJob
 from supervisor.process import survivors
 from supervisor.process.launch import Launched, ShimState, launch, look
 from supervisor.process.stop import StopReport, stop_attempt
+from tests.hands import Seen, effects_of
 
 PATIENT = StopRules(((signal.SIGTERM, 10.0),))
 BLUNT = StopRules(())
@@ -132,14 +132,11 @@ class PlainHands:
             }
         )
         self.facts: list[f.Fact] = []
-        self.known: list[survivors.Identity] = []
-        unused: dict[str, Any] = {"wandb_id": str, "explain": dict, "log_files": dict}
-        self.effects = Effects(
+        self.seen = Seen(gpu_free=True)
+        self.effects = effects_of(
             self.run_file,
-            self.facts.append,
-            environ=dict(os.environ),
-            gpu_free=lambda: True,
-            known=lambda: self.known,
-            opened=lambda: PlainJob(self.run_file, dict(os.environ)),
-            **unused,
+            self.facts,
+            lambda: PlainJob(self.run_file, dict(os.environ)),
+            environ=os.environ,
+            seen=self.seen,
         )

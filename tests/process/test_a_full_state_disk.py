@@ -43,8 +43,8 @@ class House:
             fact = f.Remark("note", f"turn {self.t} {number}")
             Daemon._decide(cast(Any, self), fact, "test")
 
-    def _told(self, events: list[Any]) -> None:
-        Daemon._told(cast(Any, self), events)
+    def _say_events(self, events: list[Any]) -> None:
+        Daemon._say_events(cast(Any, self), events)
 
     def _tell_of_the_journal(self) -> None:
         Daemon._tell_of_the_journal(cast(Any, self))

@@ -20,11 +20,12 @@ from supervisor.config.settings import RunFile
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
-from supervisor.daemon import find_job
+from supervisor.daemon import find_job, person_process
 from supervisor.effects.carry_out import Effects
 from supervisor.jobs.plain import PlainJob
 from supervisor.process import attached, survivors
 from supervisor.process.attempts import attempt_dir
+from tests.hands import effects_of
 
 from .conftest import Attempt, wait_for
 
@@ -155,7 +156,7 @@ def test_a_secret_on_the_command_line_is_not_shown(
 ) -> None:
     spawn(*trains(tmp_path, "--api-key=hunter2"))
     (found,) = wait_for(lambda: find_job.candidates(run_file, job), "it is seen")
-    assert "hunter2" not in found.shown()
+    assert "hunter2" not in found.describe()
     assert "--api-key=***" in found.title
 
 
@@ -202,13 +203,13 @@ def test_a_plain_file_that_takes_the_output_stands_where_a_shim_would_have_captu
 ) -> None:
     with (tmp_path / "mine.log").open("wb") as output:
         process = spawn("/bin/sh", "-c", "echo step 1; sleep 60", stdout=output)
-    file = find_job.output_file(process.pid)
+    file = person_process.output_file(process.pid)
     assert file == tmp_path / "mine.log"
     known = survivors.look_at(process.pid)
     assert known is not None
     attached.write(tmp_path / "a", "job", known.identity, "", file)
     wait_for(lambda: (tmp_path / "a" / "job.log").read_text() == "step 1\n", "its lines are read there")
-    assert find_job.output_file(spawn("sleep", "60", stdout=subprocess.PIPE).pid) is None
+    assert person_process.output_file(spawn("sleep", "60", stdout=subprocess.PIPE).pid) is None
 
 
 # ---------------------------------------------------------------- the net under the core
@@ -231,19 +232,8 @@ def made(kind: type[a.Action]) -> a.Action:
 
 
 def hands(run_file: RunFile, job: PlainJob, told: list[f.Fact], observed: str) -> Effects:
-    effects = Effects(
-        run_file,
-        told.append,
-        environ={},
-        gpu_free=lambda: True,
-        wandb_id=lambda: "w",
-        explain=dict,
-        log_files=dict,
-        known=list,
-        opened=lambda: job,
-        observed=lambda: observed,
-    )
-    effects.job = job
+    effects = effects_of(run_file, told, lambda: job)
+    effects.run.job, effects.run.observed = job, observed
     return effects
 
 

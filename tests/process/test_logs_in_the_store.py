@@ -13,6 +13,7 @@ from supervisor.effects.carry_out import Effects
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.evidence.bundle import folder_name
 from supervisor.storage.base import StoreError
+from tests import hands
 
 
 def effects_of(tmp_path: Path, logs: dict[str, Path], more: str = "") -> Effects:
@@ -20,18 +21,8 @@ def effects_of(tmp_path: Path, logs: dict[str, Path], more: str = "") -> Effects
         f'[run]\nid = "r1"\nstate_dir = "{tmp_path}/state"\n[job]\nkind = "command"\noutput_dir = "{tmp_path}/out"\n'
         '[job.plain]\nstart = ["true"]\nresume = ["true"]\n' + more
     )
-    effects = Effects(
-        load(tmp_path / "run.toml"),
-        lambda fact: None,
-        environ={},
-        gpu_free=lambda: None,
-        wandb_id=str,
-        explain=dict,
-        log_files=lambda: logs,
-        known=list,
-        opened=lambda: None,  # type: ignore[arg-type,return-value]
-    )
-    effects.store.journal = "ab" * 8
+    effects = hands.effects_of(load(tmp_path / "run.toml"), [], seen=hands.Seen(log_files=lambda: logs))
+    effects.run.journal = "ab" * 8
     return effects
 
 

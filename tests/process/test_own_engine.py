@@ -26,6 +26,7 @@ from supervisor.primerl import open_job
 from supervisor.process.attempts import attempt_dir
 from supervisor.process.launch import look
 from supervisor.process.survivors import Belongings, send
+from tests.hands import Seen, effects_of
 
 F = TypeVar("F", bound=f.Fact)
 ROUTER, OLD = "2026-08-21", "2026-01-06"
@@ -59,18 +60,7 @@ class Driver:
 
     def hands(self) -> Effects:
         """The effects of a daemon that has just begun."""
-        self.effects = Effects(
-            self.run_file,
-            self.facts.append,
-            environ=dict(os.environ),
-            gpu_free=lambda: True,
-            wandb_id=lambda: "wandb",
-            explain=dict,
-            log_files=dict,
-            known=list,
-            opened=self.job,
-            engine_gpu_free=lambda: True,
-        )
+        self.effects = effects_of(self.run_file, self.facts, self.job, environ=os.environ, seen=Seen(gpu_free=True))
         return self.effects
 
     def job(self) -> Job:
@@ -215,7 +205,7 @@ def test_a_server_that_refuses_the_weights_is_ended(driver: Driver, monkeypatch:
         monkeypatch.setattr(job, "weight_update", lambda: replace(update, calls=[("/no-such-path", {})]))
         return job
 
-    driver.effects.job = wrong()
+    driver.effects.run.job = wrong()
     driver.ask(a.StartEngine(2, None), f.EngineStarted)
     wait_for(lambda: own_engine.look_at(driver.run_file.state_dir, 2).state == "exited" or None, "its end")
     told = wait_for(lambda: next((s for s in driver.remarks() if "could not be given" in s), None), "the sentence")

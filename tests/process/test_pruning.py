@@ -13,6 +13,7 @@ from supervisor.config.settings import load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects.carry_out import Effects
+from tests.hands import effects_of
 
 
 @pytest.fixture
@@ -26,8 +27,7 @@ def effects(folder: Path, told: list[f.Fact], opened: Any) -> Effects:
         f'[run]\nid = "r1"\nstate_dir = "{folder}/state"\n[job]\nkind = "rl"\ndir = "{folder}"\n'
         f'config = ["rl.toml"]\noutput_dir = "{folder}/out"\n'
     )
-    unused: dict[str, Any] = {"gpu_free": lambda: None, "wandb_id": str, "explain": dict, "log_files": dict}
-    return Effects(load(path), told.append, environ={}, known=list, opened=opened, **unused)
+    return effects_of(load(path), told, opened)
 
 
 def test_a_pruning_while_a_start_opens_the_job_anew_is_done_and_told(tmp_path: Path, told: list[f.Fact]) -> None:
@@ -43,9 +43,9 @@ def test_a_pruning_while_a_start_opens_the_job_anew_is_done_and_told(tmp_path: P
         stale_trees=lambda kept, below: [],
     )
     here = effects(tmp_path, told, lambda: job)
-    assert here.job is None, "as in the moment of a start"
+    assert here.run.job is None, "as in the moment of a start"
     here._prune_stale(a.PruneStale(0))
-    here.job = None
+    here.run.job = None
     here._prune_local(a.PruneLocal(3))
     assert [(type(fact), getattr(fact, "step", None)) for fact in told] == [(f.Pruned, -1), (f.Pruned, 3)]
     assert not torn.exists() and not step.exists()

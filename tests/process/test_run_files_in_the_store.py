@@ -14,9 +14,9 @@ from supervisor.config.settings import RunFile, load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.daemon import fetch_run_files
-from supervisor.daemon.fetch_run_files import filled
-from supervisor.effects.carry_out import Effects
+from supervisor.daemon.fetch_run_files import fill_in
 from supervisor.effects.run_files import describe
+from tests.hands import effects_of
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 PLAIN = 'api_key_var = "OPENAI_API_KEY"\nmax_steps = 7  # *** steps ***\n'
@@ -59,20 +59,20 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_masked_file_is_never_put_to_use_and_the_pods_own_is(tmp_path: Path, said: list[str]) -> None:
     texts, _ = sent(tmp_path / "one")
     two, path = run_file(tmp_path / "two")
-    lacking = filled(two, path, texts)
+    lacking = fill_in(two, path, texts)
     assert lacking.job.config == [tmp_path / "two/state/fetched/rl.toml", Path("more.toml")]
     assert (tmp_path / "two/state/fetched/rl.toml").read_text() == PLAIN
     assert "a secret was masked in the store's copy of it, which is not used: put your own there" in " ".join(said)
     said.clear()
     (tmp_path / "two/more.toml").write_text("mine = true\n")
-    assert filled(two, path, texts).job.config[1] == Path("more.toml")
+    assert fill_in(two, path, texts).job.config[1] == Path("more.toml")
     assert "secret was masked" not in " ".join(said)
 
 
 def test_a_masked_setting_is_not_taken(tmp_path: Path, said: list[str]) -> None:
     texts, _ = sent(tmp_path / "one", '[wandb]\nid = "hf_abcdefghijklmnopqrstuv"\n')
     two, path = run_file(tmp_path / "two")
-    assert filled(two, path, texts).wandb.id is None
+    assert fill_in(two, path, texts).wandb.id is None
     assert "wandb.id is masked in the store and not taken" in " ".join(said)
 
 
@@ -86,18 +86,8 @@ def test_a_publish_sends_no_secret_and_tells_of_a_step_that_is_left(tmp_path: Pa
         step_files=lambda step: [],
     )
     told: list[f.Fact] = []
-    effects = Effects(
-        run,
-        told.append,
-        environ={},
-        gpu_free=lambda: None,
-        wandb_id=str,
-        explain=dict,
-        log_files=dict,
-        known=list,
-        opened=lambda: job,
-    )
-    effects.job = job
+    effects = effects_of(run, told, lambda: job)
+    effects.run.job = job
     asked: list[dict[str, Any]] = []
     answer = {"step": 20, "size_bytes": 5, "already": True, "left": "it is quarantined: nan"}
     effects.store.transfers.run = lambda ask, **_: asked.append(dict(ask)) or answer  # type: ignore[func-returns-value,assignment,method-assign,misc]

@@ -14,6 +14,7 @@ from supervisor.core import facts as f
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.store_work import StoreWork
 from supervisor.storage.base import StoreError
+from tests.hands import Seen, context
 
 ABOUT = """
 run = {{ id = "r", state_dir = "{0}/state" }}
@@ -43,16 +44,7 @@ def work(tmp_path: Path, told: list[f.Fact]) -> StoreWork:
     file = tmp_path / "run.toml"
     file.write_text(ABOUT.format(tmp_path))
     run_file = load(file)
-    made = StoreWork(
-        lambda: run_file,
-        told.append,
-        Lanes(lambda lane, reason: None),
-        environ={},
-        present=lambda: None,
-        job=lambda: pytest.fail("no job is needed"),
-        wandb_id=str,
-        log_files=dict,
-    )
+    made = StoreWork(context(run_file, told), Seen(), Lanes(lambda lane, reason: None))
     made.transfers = Store()  # type: ignore[assignment]
     return made
 

@@ -164,7 +164,7 @@ def test_an_ordered_stop_ends_the_wait_of_the_start_before_it(
         job = PlainJob(driver.run_file, dict(os.environ))
         real = job.components
         job.components = lambda request: [replace(one, ports=[port]) for one in real(request)]  # type: ignore[method-assign]
-        driver.effects.job = job
+        driver.effects.run.job = job
         driver.effects.do(a.Start(1, None))
         wait_for(lambda: (driver.run_file.state_dir / "attempts" / "0001").exists(), "the start is under way", 30)
         begun = time.monotonic()

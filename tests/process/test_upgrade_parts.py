@@ -16,7 +16,7 @@ import pytest
 from supervisor.core import facts as f
 from supervisor.core.state import Attempt, Busy, Fence, Leave, Orders, OwnEngine, State
 from supervisor.daemon import upgrade
-from supervisor.daemon.upgrade import Upgrade, busy_with
+from supervisor.daemon.upgrade import Launch, Upgrade, busy_with
 
 TAKING = f.Settings(run_id="r", take_over=True)
 
@@ -56,10 +56,10 @@ class House:
     """A daemon's house without a daemon: chores are done when ``work`` is called."""
 
     def __init__(self, folder: Path) -> None:
-        self.run_file: Any = SimpleNamespace(run=SimpleNamespace(id="r"), state_dir=folder)
+        run_file = SimpleNamespace(run=SimpleNamespace(id="r"), state_dir=folder)
+        self.run: Any = SimpleNamespace(run_file=run_file, job=None)
         self.state = State(mode="running", attempt=Attempt(number=1))
         self.journal: Any = SimpleNamespace(snapshot=lambda state: None, identity=lambda: "abc")
-        self.effects: Any = SimpleNamespace(job=None)
         self.facts: list[f.Fact] = []
         self.chores: list[Callable[[], None]] = []
         self.kept = 0
@@ -81,6 +81,10 @@ class House:
         return [(fact.event, fact.sentence) for fact in self.facts if isinstance(fact, f.Remark)]
 
 
+def upgrade_of(house: House) -> Upgrade:
+    return Upgrade(house, house.run, house.journal, Launch(Path("run.toml")))
+
+
 def seen(**changes: Any) -> dict[str, Any]:
     known = {"run": "r", "output_dir": "/o", "journal": "abc", "attempt": 1, "pid": None, "incident": None}
     return {**known, **changes}
@@ -93,8 +97,8 @@ def house(tmp_path: Path) -> House:
 
 def trying(house: House, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Upgrade:
     """An upgrade whose trial has just given its answer."""
-    one = Upgrade(house, Path("run.toml"), {}, {})
-    monkeypatch.setattr(one, "_trial", lambda: {"state_dir": str(house.run_file.state_dir), **answer})
+    one = upgrade_of(house)
+    monkeypatch.setattr(one, "_trial", lambda: {"state_dir": str(house.run.run_file.state_dir), **answer})
     monkeypatch.setattr(upgrade.threading, "Thread", Now)
     assert one.ask("a person")[0]
     assert not one.due(house.state)
@@ -126,14 +130,14 @@ def test_it_comes_at_a_quiet_moment_and_after_the_logs_were_read(house: House, m
     assert not one.due(quiet)
     house.work()
     assert one.due(quiet)
-    assert one.going
+    assert one.is_going
 
 
 def test_what_does_not_become_quiet_is_left_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upgrade, "QUIET_S", -1.0)
     house.state = State(mode="stopping", attempt=Attempt(number=1))
     one = trying(house, seen(), monkeypatch)
-    assert not one.due(house.state) and not one.going
+    assert not one.due(house.state) and not one.is_going
     event, sentence = house.said()[-1]
     assert event == "upgrade-refused"
     assert sentence.endswith("but something is just being stopped: ask again when that is over.")
@@ -152,11 +156,11 @@ def test_a_program_that_sees_another_run_is_refused(
 def test_what_changed_while_the_other_one_looked_is_no_difference(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Upgrade(house, Path("run.toml"), {}, {})
+    one = upgrade_of(house)
 
     def trial() -> dict[str, Any]:
         house.state = State(mode="running", attempt=Attempt(number=2, pid=7))  # it had read attempt 1 by then
-        return seen(state_dir=str(house.run_file.state_dir))
+        return seen(state_dir=str(house.run.run_file.state_dir))
 
     monkeypatch.setattr(one, "_trial", trial)
     monkeypatch.setattr(upgrade.threading, "Thread", Now)
@@ -194,7 +198,7 @@ def test_what_was_asked_for_in_the_last_moment_is_carried_out_by_the_program_tha
 
 def test_a_daemon_that_is_about_to_end_is_not_upgraded(house: House) -> None:
     house.state = State(mode="leaving")
-    assert not Upgrade(house, Path("run.toml"), {}, {}).ask("a person")[0]
+    assert not upgrade_of(house).ask("a person")[0]
 
 
 def test_a_new_program_reaps_what_the_one_before_left_and_forgets_that_it_came() -> None:
@@ -231,7 +235,7 @@ def test_signals_and_files_over_the_exec(tmp_path: Path, name: str) -> None:
         "    names = [signal.Signals(number).name for number in taken]\n"
         "    print(came, os.getpid(), names, held, os.environ['NOTIFY_SOCKET'])\n"
         "    sys.exit()\n"
-        "one = upgrade.Upgrade(None, Path('x'), os.environ, {'NOTIFY_SOCKET': '/n'})\n"
+        "one = upgrade.Upgrade(None, None, None, upgrade.Launch(Path('x'), os.environ, {'NOTIFY_SOCKET': '/n'}))\n"
         f"leak = os.open({str(ours)!r}, os.O_CREAT | os.O_RDWR); os.set_inheritable(leak, True)\n"
         "print(os.getpid(), flush=True)\n"
         "orders = upgrade.Orders()\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.retry import Retry
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
-from supervisor.storage.retry import Retry
 from tests.b2server import B2Server
 from tests.s3server import ACCESS_KEY, SECRET_KEY, Proxy, Seaweed
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.base.retry import Retry
 from supervisor.storage import open_store
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
-from supervisor.storage.retry import Retry
 from supervisor.storage.source import SourceRange, hash_parts
 from tests.b2server import B2Server
 from tests.b2server.http import Handler

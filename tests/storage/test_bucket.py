@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.base.retry import Retry
 from supervisor.cli import check
 from supervisor.storage import open_store
 from supervisor.storage.bucket import MANY_VERSIONS, Bucket, _hides, survey
-from supervisor.storage.retry import Retry
 from tests.b2server import ALL_CAPABILITIES, B2Server, Key
 
 RUN = '[run]\nid = "r7"\n[job]\nkind = "command"\n[job.plain]\nstart = ["true"]\nresume = ["true", "{step}"]\n[store]\n'

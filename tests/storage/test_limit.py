@@ -6,9 +6,9 @@ import os
 import time
 from pathlib import Path
 
+from supervisor.base.retry import Retry
 from supervisor.storage import open_store
 from supervisor.storage.limit import BURST_S, Throttle, TokenBucket
-from supervisor.storage.retry import Retry
 from supervisor.storage.source import hash_parts
 from tests.b2server import B2Server
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.retry import Retry
 from supervisor.checkpoints.catalogue import list_steps
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.publish import PublishPlan, Source
 from supervisor.checkpoints.restore import restore
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
-from supervisor.storage.retry import Retry
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import quiet
 

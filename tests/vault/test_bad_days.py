@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.base.retry import Retry
 from supervisor.checkpoints.catalogue import delete_step, list_steps, sweep_run
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.publish import publish
@@ -24,7 +25,6 @@ from supervisor.checkpoints.scrub import scrub
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from supervisor.storage.file import FileStore
-from supervisor.storage.retry import Retry
 from tests.b2server import B2Server, Key
 from tests.checkpoints_store.conftest import quiet
 from tests.vault.pod import PART, RUN, Pod

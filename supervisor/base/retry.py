@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from supervisor.storage.base import StoreError
+from supervisor.base.errors import StoreError
 
 T = TypeVar("T")
 LONGEST_RETRY_AFTER_S = 120.0

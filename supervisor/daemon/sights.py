@@ -1,0 +1,69 @@
+"""What the daemon sees of the run, as its effects ask for it: the sensors' last looks, the state, the journal."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.core.state import Mode, State
+from supervisor.daemon.active_sensors import ActiveSensors
+from supervisor.effects.run_context import RunContext
+from supervisor.evidence.scene import Known
+from supervisor.journal.journal import Journal
+from supervisor.process.survivors import Identity
+from supervisor.views import status
+
+
+class DaemonSights:
+    """``effects.run_context.Sights`` of a living daemon."""
+
+    def __init__(self, run: RunContext, journal: Journal, sensors: ActiveSensors, state: Callable[[], State]) -> None:
+        self._run, self._journal, self._sensors, self._state = run, journal, sensors, state
+        self._own_engine = run.run_file.recovery.inference == "own-role"
+        self.gpu_pids = sensors.gpu_pids
+        self.log_files: Callable[[], dict[str, Path]] = sensors.log_files
+
+    def gpu_free(self) -> bool | None:
+        """Is the memory of the job's GPUs back?"""
+        return self._sensors.gpu_free(*(("trainer",) if self._own_engine else ()))
+
+    def engine_gpu_free(self) -> bool | None:
+        """The same of the inference server's GPUs, where it is a role of its own."""
+        return self._sensors.gpu_free("inference")
+
+    def job_processes(self) -> list[Identity]:
+        """Those of the job that were seen; with one tree alone, also helpers that no role was found for."""
+        return (
+            self._processes_seen(engine=False)
+            if self._own_engine
+            else [*self._processes_seen(None), *self._sensors.identities()]
+        )
+
+    def engine_processes(self) -> list[Identity]:
+        """Those of the inference server, where it is a role of its own."""
+        return self._processes_seen(engine=True) if self._own_engine else []
+
+    def _processes_seen(self, engine: bool | None) -> list[Identity]:
+        processes = self._state().job.processes.values()
+        return [(one.pid, one.start_ticks) for one in processes if engine in (None, one.role == "inference")]
+
+    def scene(self) -> Known:
+        """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""
+        # The verdict has put the mode to "stopping" already: shown is what was judged.
+        state = self._state()
+        mode: Mode = "starting" if state.progress.step is None else "running"
+        judged = replace(state, mode=mode)
+        processes = {one.pid: (one.role, one.title) for one in judged.job.processes.values()}
+        page = self._sensors.engine_page()
+        return Known(lambda: status.explain(judged), processes, page, self._run.journal)
+
+    def wandb_id(self) -> str:
+        """One W&B run id for the whole run: the run file's, the journal's, latest.json's, or a new one."""
+        known = self._run.run_file.wandb.id or self._journal.get("wandb_id")
+        if known is None:
+            known = secrets.token_hex(4)
+        if self._journal.get("wandb_id") != known:
+            self._journal.put("wandb_id", known)
+        return known

@@ -1,0 +1,82 @@
+"""What all effects share: the run as it is now, its job, where facts go, and what the daemon sees of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
+from supervisor.evidence.scene import Known
+from supervisor.jobs.base import Job
+from supervisor.process.survivors import Identity
+
+
+class Post(Protocol):
+    """Hands a fact to the core; from any thread."""
+
+    def __call__(self, fact: f.Fact, source: str = "", /) -> None: ...
+
+
+class RunContext:
+    """One run on this pod. ``run_file`` changes when the store completes it, ``job`` when it is opened anew."""
+
+    def __init__(
+        self, run_file: RunFile, environ: Mapping[str, str], post: Post, open_job: Callable[[], Job], observed: str = ""
+    ) -> None:
+        """``environ`` is the daemon's own and holds the store's keys; ``open_job`` raises SupervisorError.
+
+        ``observed`` says why the run is only looked at, "" where it is acted upon.
+        """
+        self.run_file = run_file
+        self.environ = dict(environ)
+        self.post = post
+        self.observed = observed
+        self.job: Job | None = None
+        """None until the trainer is installed (``[setup]`` on a fresh pod), and while a start opens it anew."""
+        self.journal = ""
+        """The identity of this daemon's journal, "" until the daemon has begun."""
+        self._open_job = open_job
+        self._opening = threading.Lock()
+
+    @property
+    def state_dir(self) -> Path:
+        """The run's folder of our own."""
+        return self.run_file.state_dir
+
+    def need_job(self) -> Job:
+        """The job, opened when it was not yet. Raises SupervisorError."""
+        with self._opening:
+            if self.job is None:
+                self.job = self._open_job()
+            return self.job
+
+
+class Sights(Protocol):
+    """What the daemon sees of the run, for the effects to ask at any moment and from any thread."""
+
+    def gpu_free(self) -> bool | None:
+        """Is the memory of the job's GPUs back? None when that cannot be known."""
+
+    def engine_gpu_free(self) -> bool | None:
+        """The same of the inference server's GPUs, where it is a role of its own."""
+
+    def gpu_pids(self) -> list[int]:
+        """The processes that the driver lists on the run's GPUs."""
+
+    def job_processes(self) -> list[Identity]:
+        """The job's processes that were seen, for those that left the shim's tree."""
+
+    def engine_processes(self) -> list[Identity]:
+        """The same of the inference server, where it is a role of its own."""
+
+    def log_files(self) -> dict[str, Path]:
+        """The newest log of each role."""
+
+    def scene(self) -> Known:
+        """What is known at a verdict, for the evidence; asked for by the loop."""
+
+    def wandb_id(self) -> str:
+        """One W&B run id for the whole run."""
