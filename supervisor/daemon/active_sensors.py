@@ -44,7 +44,6 @@ HOST_S = 5.0
 EFFORT_S = 60.0
 GROWTH_S = 10.0  # what takes long grows for minutes
 KNOWN_ROLES = ("inference", "trainer", "shared")
-EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
 
 
 class Attending:
@@ -301,7 +300,7 @@ class Attending:
         if state.gpus.reason or not state.gpus.by_uuid:
             return None
         mine = [memory.gpu for memory in state.gpus.by_uuid.values() if memory.gpu.role in (roles or KNOWN_ROLES)]
-        return all(gpu.used_bytes < max(EMPTY_BYTES, gpu.total_bytes // 50) for gpu in mine) if mine else None
+        return all(gpu.is_empty for gpu in mine) if mine else None
 
     def gpu_pids(self) -> list[int]:
         """Whom the driver lists on the run's GPUs, at the last look; [] where it hides that."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.config.settings import RunFile
-from supervisor.core.facts import HostLook
+from supervisor.core.facts import EMPTY_BYTES, HostLook
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
@@ -26,7 +26,6 @@ from supervisor.process import attached, ports, survivors
 from supervisor.process.strangers import on_the_gpus
 from supervisor.sensors import gpu_survey
 from supervisor.sensors.cgroups import cgroup_of, number
-from supervisor.sensors.gpu import NEAR_ZERO_BYTES
 from supervisor.sensors.host import HostSensor
 
 GPUS_S = 5.0
@@ -237,7 +236,7 @@ def _tenants(
     if gpu.pids is None:
         return None
     if not gpu.pids:
-        return () if gpu.used_bytes < NEAR_ZERO_BYTES else None
+        return () if gpu.used_bytes < EMPTY_BYTES else None
     own = {pid for pid, _ in ours()}
     found = []
     for pid, used in gpu.pids:
