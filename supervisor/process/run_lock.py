@@ -10,7 +10,6 @@ not touched.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import time
@@ -21,6 +20,7 @@ from typing import IO
 
 from supervisor.base import logs
 from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.socket_paths import try_to_lock
 from supervisor.process import shim
 from supervisor.process.known_names import NANNY
 from supervisor.process.survivors import Identity, alive, send
@@ -46,7 +46,7 @@ def take(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[str]:
             "Set run.state_dir to a folder on a local disk that this user may write."
         ) from error
     nanny = nanny_of(environ)
-    if not _try(handle):
+    if not try_to_lock(handle.fileno()):
         holder, its_nanny = read(path)
         if nanny is None or holder is None or its_nanny is None or alive(its_nanny) or not alive(holder):
             who = f"pid {holder[0]} holds {path}" if holder is not None and alive(holder) else f"{path} is held"
@@ -115,7 +115,7 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
         with contextlib.suppress(OSError):  # a full disk: then it goes on when that one ends
             wanted.write_text(f"{os.getpid()}-{shim.start_ticks(os.getpid()) or 0}\n")
             given = True
-        while alive(holder) or not _try(handle):
+        while alive(holder) or not try_to_lock(handle.fileno()):
             if not alive(holder) and read(path)[0] not in (None, holder):
                 raise TryAgainError(f"Another daemon took over run {run_id}. See it with: supervisorctl status")
             time.sleep(LOOK_S)
@@ -131,14 +131,6 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
         os.kill(os.getpid(), told[0])
     if told:
         raise TryAgainError(f"Told to end: so was pid {holder[0]}, which watched run {run_id}, and it has ended.")
-
-
-def _try(handle: IO[str]) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _write(handle: IO[str], nanny: Identity | None) -> None:

@@ -34,15 +34,8 @@ def why_not() -> str:
     for program in ("systemd-run", "systemctl"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
-    try:
-        asked = subprocess.run(
-            ["systemctl", *scope(), "show", "--property=Version"],
-            capture_output=True,
-            text=True,
-            timeout=LOOK_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    asked = _run_systemctl("show", "--property=Version")
+    if asked is None:
         return "systemctl gives no answer"
     if asked.returncode == 0:
         return ""
@@ -152,10 +145,15 @@ def _state(unit: str) -> dict[str, str]:
 
 def _systemctl(*words: str) -> str:
     """Output of ``systemctl``; "" when it fails, which for a unit that is gone is the normal case."""
+    done = _run_systemctl(*words)
+    return done.stdout if done is not None and done.returncode == 0 else ""
+
+
+def _run_systemctl(*words: str) -> subprocess.CompletedProcess[str] | None:
+    """None where it gives no answer."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["systemctl", *scope(), *words], capture_output=True, text=True, timeout=LOOK_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+        return None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-OWN = "rl-job-"  # groups without controllers that effects/own_cgroup.py makes below the daemon's own
+OWN = "rl-job-"  # groups without controllers that process/own_cgroup.py makes below the daemon's own
 UNLIMITED_BYTES = 1 << 60  # version 1 says "no limit" with a number just below 2**63
 
 
@@ -30,7 +30,7 @@ class Cgroup:
     mount: Path
     version: int
 
-    def _levels(self) -> Iterator[Path]:
+    def levels(self) -> Iterator[Path]:
         """The cgroup and those above it. In a container /proc may name folders that only the host sees."""
         folder = self.folder
         while folder != self.mount:
@@ -43,7 +43,7 @@ class Cgroup:
         names = ("memory.max", "memory.current", "inactive_file")
         if self.version == 1:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        for folder in self._levels():
+        for folder in self.levels():
             total, used = number(folder / names[0]), number(folder / names[1])
             if total is None or used is None or total >= UNLIMITED_BYTES:
                 continue
@@ -59,7 +59,7 @@ class Cgroup:
         """Percent of the last 10 s in which a task of this cgroup (or the nearest that tells) waited for memory."""
         if self.version == 1:
             return None
-        told = (some_avg10(folder / "memory.pressure") for folder in self._levels())
+        told = (some_avg10(folder / "memory.pressure") for folder in self.levels())
         return next((value for value in told if value is not None), None)
 
 
