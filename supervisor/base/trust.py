@@ -60,7 +60,7 @@ def complaint(run_file: Path, state_dir: Path, text: bytes, environ: Mapping[str
     if not wrong:
         return ""
     found = {str(path.absolute()): _sum(text if path == run_file else _read(path)) for path, _ in wrong}
-    accepted = _accepted(state_dir)
+    accepted = _read_sums(state_dir)
     unknown = [(path, why) for path, why in wrong if accepted.get(str(path.absolute())) != found[str(path.absolute())]]
     if not unknown:
         return ""
@@ -80,7 +80,7 @@ def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.envi
 
     Returns a warning when a file was obeyed that is not: its sum is kept as well, and it never is with other words.
     """
-    before = _accepted(state_dir)
+    before = _read_sums(state_dir)
     once = _let_pass.pop(state_dir, {})
     sums = {**before, **once}
     for path in files_of(run_file, environ):
@@ -255,7 +255,7 @@ def _start_ticks(process: Path) -> int:
     return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
 
 
-def _accepted(state_dir: Path) -> Mapping[str, str]:
+def _read_sums(state_dir: Path) -> Mapping[str, str]:
     """Path to SHA-256 of what was in order once; nothing where others could have written that down."""
     path = _sums_file(state_dir)
     data = _read(path)

@@ -22,7 +22,7 @@ from supervisor.sensors.config_watch import ConfigWatch
 from supervisor.sensors.disk import DiskSensor
 from supervisor.sensors.effort import EffortSensor
 from supervisor.sensors.engine import EngineSensor
-from supervisor.sensors.gpu import GpuSensor, merged
+from supervisor.sensors.gpu import GpuSensor, merge_plans
 from supervisor.sensors.growing import GrowthSensor
 from supervisor.sensors.host import HostSensor
 from supervisor.sensors.logs import CountedLogs, LastLines, end_positions
@@ -31,7 +31,7 @@ from supervisor.sensors.processes import (
     Identity,
     ProcessScanner,
     ProcessWatcher,
-    identity,
+    identity_of,
     process_sensors,
     read_title,
 )
@@ -82,7 +82,7 @@ class Attending:
         """Look at GPUs, host and disk; called again once the job is known."""
         self._stop(self._pod)
         file = self._run_file
-        plan = merged(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
+        plan = merge_plans(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
         self._plan = plan if job else None
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
@@ -364,5 +364,5 @@ class _Exits:
 
 def _root(found: ShimState) -> Identity | None:
     if found.how == HOW:  # no shim: what the person started is the top of the tree itself
-        return identity(found.pid) if found.pid else None
-    return identity(found.shim_pid) if found.shim_pid else None
+        return identity_of(found.pid) if found.pid else None
+    return identity_of(found.shim_pid) if found.shim_pid else None

@@ -17,7 +17,7 @@ from supervisor.core.state import State
 from supervisor.daemon import find_job
 from supervisor.effects import kept_logs
 from supervisor.process import attached
-from supervisor.process.attached import look
+from supervisor.process.attached import look_at_component
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.survivors import Identity, alive
 from supervisor.views import status
@@ -50,10 +50,10 @@ class Attaching:
     def watches(self) -> bool:
         """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
         folder = self._folder(self._house.state.attempt.number)
-        if not attached.read(folder):
+        if not attached.read_records(folder):
             return False
         left = any(alive((p.pid, p.start_ticks)) for p in self._house.state.job.processes.values())
-        return left or bool(attached.living(folder))
+        return left or bool(attached.find_living(folder))
 
     def claim(self, process: Identity) -> int:
         """The attempt under which ``process`` is watched: a new one, unless the present one is this very process.
@@ -62,11 +62,11 @@ class Attaching:
         """
         state, job = self._house.state, self._house.effects.job
         run, folder = self._house.run_file, self._folder(state.attempt.number)
-        living = attached.living(folder)
+        living = attached.find_living(folder)
         if living is not None and living.process == process:
             return state.attempt.number
-        for component in attached.components(folder):
-            found = look(folder, component)
+        for component in attached.component_names(folder):
+            found = look_at_component(folder, component)
             if found.state == "running":
                 raise ConfigError(
                     f"Attempt {state.attempt.number} of run {run.run.id} is alive (pid {found.pid}): a run has one job "
@@ -79,7 +79,7 @@ class Attaching:
         take_snapshot(folder, job.config_files(), None)
         kept_logs.begin(folder, job.log_sources(folder))
         name = find_job.component(job, folder)
-        attached.write(folder, name, process, find_job.title(process[0]), find_job.output_file(process[0]))
+        attached.write_record(folder, name, process, find_job.title(process[0]), find_job.output_file(process[0]))
         return number
 
     def ask(self, words: list[str]) -> Reply:
@@ -95,7 +95,7 @@ class Attaching:
         process = (int(pid or 0), int(ticks or 0))
         if not alive(process):
             return Reply(False, f"There is no living process {pid}: nothing to attach to.")
-        living = attached.living(self._folder(state.attempt.number))
+        living = attached.find_living(self._folder(state.attempt.number))
         if living is not None and living.process == process:
             return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt.number}.")
         if state.live and state.job.ended is None and state.attempt.pid is not None:

@@ -33,9 +33,9 @@ from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.evidence.scene import Known
 from supervisor.jobs.base import Job, StartRequest
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
-from supervisor.process.launch import launch, look
+from supervisor.process.launch import launch, look_at_component
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings, Identity, Process, look_at, records
+from supervisor.process.survivors import Belongings, Identity, Process, look_at, read_records
 
 Post = Callable[[f.Fact], None]
 MOST_NAMED = 12  # folders in a sentence
@@ -196,7 +196,7 @@ class Effects:
 
     def _job_runs(self) -> bool:
         folder = attempt_dir(self._state_dir, last_attempt(self._state_dir))
-        return any(look(folder, record.component).state == "running" for record in records(folder))
+        return any(look_at_component(folder, record.component).state == "running" for record in read_records(folder))
 
     def hurry(self) -> None:
         """A second request to stop: no more patience."""

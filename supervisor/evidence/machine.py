@@ -61,7 +61,7 @@ def gpus(scene: Scene, sink: Sink) -> None:
         sink.put("gpu.json", json.dumps({"reason": f"NVML cannot be opened: {error}"}, indent=1))
         return
     try:
-        found = {"driver": _asked(pynvml, pynvml.nvmlSystemGetDriverVersion)}
+        found = {"driver": _answer_or_reason(pynvml, pynvml.nvmlSystemGetDriverVersion)}
         devices: list[dict[str, Any]] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             devices.append({"index": index})
@@ -107,10 +107,10 @@ def _of_gpu(nvml: Any, handle: Any) -> dict[str, Any]:
         "pcie_replays": lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle),
         "persistence": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
     }
-    return {name: _asked(nvml, question) for name, question in questions.items()}
+    return {name: _answer_or_reason(nvml, question) for name, question in questions.items()}
 
 
-def _asked(nvml: Any, question: Callable[[], Any]) -> Any:
+def _answer_or_reason(nvml: Any, question: Callable[[], Any]) -> Any:
     try:
         value = question()
     except nvml.NVMLError as error:

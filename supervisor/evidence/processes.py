@@ -43,7 +43,7 @@ class Stat:
     resident_bytes: int
 
 
-def stat(path: Path) -> Stat | None:
+def read_stat(path: Path) -> Stat | None:
     """``/proc/PID/stat`` or ``/proc/PID/task/TID/stat``; None when it is gone. See proc(5)."""
     try:
         text = path.read_text(errors="replace")
@@ -63,11 +63,11 @@ def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     if not pids:
         sink.put("processes.txt", "No process of the run is alive.\n")
         return
-    first = {pid: stat(Path(f"/proc/{pid}/stat")) for pid in pids}
+    first = {pid: read_stat(Path(f"/proc/{pid}/stat")) for pid in pids}
     threads = {pid: _threads(pid) for pid in pids}
     began = time.monotonic()
     time.sleep(BETWEEN_S)
-    second = {pid: stat(Path(f"/proc/{pid}/stat")) for pid in pids}
+    second = {pid: read_stat(Path(f"/proc/{pid}/stat")) for pid in pids}
     between = max(time.monotonic() - began, 0.01)
     rows = [
         "    PID    PPID S THREADS    CPU s   NOW      RSS  AGE s ROLE         WAITS IN                 NAME AND TITLE"
@@ -111,7 +111,7 @@ def _threads(pid: int) -> dict[int, Stat]:
         tids = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 (thousands of Path objects)
     except OSError:
         return {}
-    found = {tid: stat(Path(f"/proc/{pid}/task/{tid}/stat")) for tid in tids}
+    found = {tid: read_stat(Path(f"/proc/{pid}/task/{tid}/stat")) for tid in tids}
     return {tid: one for tid, one in found.items() if one is not None}
 
 

@@ -18,7 +18,7 @@ from threading import Event
 
 from supervisor.base.errors import TryAgainError
 from supervisor.base.socket_paths import login_name
-from supervisor.process.strangers import open_links, told
+from supervisor.process.strangers import describe_stranger, open_links
 
 PATIENCE_S = 15.0  # a listener that was killed is gone at once; another run's that is just being stopped, soon
 POLL_S = 0.1
@@ -57,12 +57,12 @@ def wait_until_free(
     until = time.monotonic() + patience_s
     while found := listeners(ports, hosts):
         if unwanted is not None and unwanted.is_set():
-            raise TryAgainError(f"{component} was to be stopped again while it waited for {_named(found)}")
+            raise TryAgainError(f"{component} was to be stopped again while it waited for {_port_words(found)}")
         if time.monotonic() >= until:
-            who = "; ".join(describe(listener) for listener in with_pids(found))
+            who = "; ".join(describe_listener(listener) for listener in with_pids(found))
             raise TryAgainError(
-                f"{component} needs {_named(found)} of this machine, and after {patience_s:.0f} s of waiting {who}. "
-                "It is not this run's, so it is left alone: end it, or give this run another port"
+                f"{component} needs {_port_words(found)} of this machine, and after {patience_s:.0f} s of waiting "
+                f"{who}. It is not this run's, so it is left alone: end it, or give this run another port"
             )
         if unwanted is None:
             time.sleep(min(POLL_S, patience_s))
@@ -137,16 +137,16 @@ def with_pids(found: Sequence[Listener]) -> list[Listener]:
     return [replace(one, pids=tuple(sorted(holders[f"socket:[{one.inode}]"]))) for one in found]
 
 
-def describe(listener: Listener) -> str:
+def describe_listener(listener: Listener) -> str:
     """Who holds a port, for people."""
     if not listener.pids:
         owner = login_name(listener.uid)
         return f"port {listener.port} is held by a process of user {owner} that cannot be seen from here"
     more = f" and {len(listener.pids) - 1} more" if len(listener.pids) > 1 else ""
-    return f"port {listener.port} is held by {told(listener.pids[0])}{more}"
+    return f"port {listener.port} is held by {describe_stranger(listener.pids[0])}{more}"
 
 
-def _named(found: Sequence[Listener]) -> str:
+def _port_words(found: Sequence[Listener]) -> str:
     ports = sorted({one.port for one in found})
     return f"port{'s' if len(ports) > 1 else ''} {', '.join(map(str, ports))}"
 

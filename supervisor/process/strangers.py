@@ -15,7 +15,7 @@ LONGEST_COMMAND = 120
 DRIVER = Path("/dev/nvidiactl")
 
 
-def told(pid: int) -> str:
+def describe_stranger(pid: int) -> str:
     """``pid 4711 of user anna (python serve.py)``: what a person needs to find its owner."""
     try:
         owner = login_name(Path(f"/proc/{pid}").stat().st_uid)
@@ -48,7 +48,7 @@ def on_the_gpus(pids: Iterable[int], ours: Iterable[Identity], driver: Path = DR
     """
     mine = set(ours)
     found = [process for pid in sorted(set(pids)) if (process := look_at(pid)) is not None and not process.dead]
-    return tuple(told(one.pid) for one in found if one.identity not in mine and _may_hold(one, driver))
+    return tuple(describe_stranger(one.pid) for one in found if one.identity not in mine and _may_hold(one, driver))
 
 
 def _may_hold(process: Process, driver: Path) -> bool:

@@ -284,7 +284,7 @@ class GpuSensor:
         for gpu in fact.gpus:
             device = self._devices[gpu.uuid]
             device.pids = _pids(nvml, device.handle, gpu.used_bytes)
-            gpus.append(replace(gpu, pids=device.pids, slowed=_slowed(nvml, device.handle)))
+            gpus.append(replace(gpu, pids=device.pids, slowed=_slowdown(nvml, device.handle)))
         return self._say(GpuLook(gpus=tuple(gpus), lost=fact.lost), now, always=True)
 
     def _say(self, fact: GpuLook, now: float, *, always: bool = False) -> Sequence[Fact]:
@@ -362,7 +362,7 @@ def _pids(nvml: Any, handle: Any, used_bytes: int) -> tuple[int, ...] | None:
     return pids if all(Path(f"/proc/{pid}").exists() for pid in pids) else None
 
 
-def _slowed(nvml: Any, handle: Any) -> str | None:
+def _slowdown(nvml: Any, handle: Any) -> str | None:
     """Why the driver holds a GPU's clocks down, with temperature and clock; "" while it does not, None: unknown."""
     for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
         try:  # the second name is that of drivers before 535
@@ -399,7 +399,7 @@ def _sentence(nvml: Any, error: Any) -> str:
     return helps.get(error.value, f"NVML failed: {error}")
 
 
-def merged(plan: GpuPlan, inference: Sequence[int | str], trainer: Sequence[int | str]) -> GpuPlan:
+def merge_plans(plan: GpuPlan, inference: Sequence[int | str], trainer: Sequence[int | str]) -> GpuPlan:
     """The job's own plan, overruled by what a person wrote in ``[gpus]``."""
     return GpuPlan(
         inference=[str(name) for name in inference] or plan.inference,

@@ -180,7 +180,7 @@ def test_an_ordered_stop_ends_the_wait_of_the_start_before_it(
 
 
 def test_a_holder_that_cannot_be_looked_into_is_told_by_its_user() -> None:
-    told = ports.describe(ports.Listener(8000, 4711, 0))
+    told = ports.describe_listener(ports.Listener(8000, 4711, 0))
     assert told == "port 8000 is held by a process of user root that cannot be seen from here"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.config.settings import Gpus
 from supervisor.jobs.base import GpuPlan
-from supervisor.sensors.gpu import merged
+from supervisor.sensors.gpu import merge_plans
 from supervisor.simulator import gpus as practice
 from supervisor.simulator.nvml.build import NoCompilerError, build, compiler
 from supervisor.simulator.processes import start_ticks
@@ -513,6 +513,6 @@ def test_mig_is_unknown_and_not_zero(start: Start, states: States) -> None:
 
 def test_the_run_file_overrules_the_jobs_own_plan() -> None:
     plan = GpuPlan(["0"], ["1"])
-    assert merged(plan, [], []) == plan
+    assert merge_plans(plan, [], []) == plan
     written = Gpus(inference=[2, "GPU-0abc"], trainer=[])
-    assert merged(plan, written.inference, written.trainer) == GpuPlan(["2", "GPU-0abc"], ["1"])
+    assert merge_plans(plan, written.inference, written.trainer) == GpuPlan(["2", "GPU-0abc"], ["1"])
