@@ -236,7 +236,7 @@ def plain_form(text: str) -> tuple[str, list[int] | None]:
         pieces.append(text[at:start])
         places.extend(range(at, start))
         at = end
-        if letter := _shown(hiding[0]):
+        if letter := _hidden_character(hiding[0]):
             pieces.append(letter)
             places.append(start)
     if not at:
@@ -246,7 +246,7 @@ def plain_form(text: str) -> tuple[str, list[int] | None]:
     return "".join(pieces), places
 
 
-def _shown(hiding: str) -> str:
+def _hidden_character(hiding: str) -> str:
     """The character that an escape stands for; "" for a colour."""
     if hiding[-1] == "m":
         return ""

@@ -92,9 +92,15 @@ def try_to_lock(fd: int) -> bool:
     return True
 
 
-def user_name(uid: int) -> str:
-    """The user's name, ``user 54321`` for one without."""
+def login_name(uid: int) -> str:
+    """The user's name, its number where it has none here."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"user {uid}"
+        return str(uid)
+
+
+def user_name(uid: int) -> str:
+    """The user's name, ``user 54321`` for one without."""
+    name = login_name(uid)
+    return f"user {name}" if name.isdigit() else name

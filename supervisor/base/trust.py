@@ -15,12 +15,12 @@ import contextlib
 import hashlib
 import json
 import os
-import pwd
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.base import env_file, secrets, socket_paths
+from supervisor.base.socket_paths import login_name
 
 VARIABLE = "RL_SUPERVISOR_TRUST_FILES"
 """With "1" every file is obeyed, whoever can write it: for volumes that show each file as everybody's."""
@@ -60,7 +60,7 @@ def complaint(run_file: Path, state_dir: Path, text: bytes, environ: Mapping[str
     if not wrong:
         return ""
     found = {str(path.absolute()): _sum(text if path == run_file else _read(path)) for path, _ in wrong}
-    accepted = _accepted(state_dir)
+    accepted = _read_sums(state_dir)
     unknown = [(path, why) for path, why in wrong if accepted.get(str(path.absolute())) != found[str(path.absolute())]]
     if not unknown:
         return ""
@@ -70,7 +70,7 @@ def complaint(run_file: Path, state_dir: Path, text: bytes, environ: Mapping[str
         return ""
     path, problem = unknown[0]
     return (
-        f"{path} is not obeyed, since others could change it and so run what they like as {_name(os.geteuid())}: "
+        f"{path} is not obeyed, since others could change it and so run what they like as {login_name(os.geteuid())}: "
         f"{problem} {_remedy(path)}{f' In {itself} it does not count, which others can write.' if itself else ''}"
     )
 
@@ -80,7 +80,7 @@ def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.envi
 
     Returns a warning when a file was obeyed that is not: its sum is kept as well, and it never is with other words.
     """
-    before = _accepted(state_dir)
+    before = _read_sums(state_dir)
     once = _let_pass.pop(state_dir, {})
     sums = {**before, **once}
     for path in files_of(run_file, environ):
@@ -94,8 +94,8 @@ def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.envi
         return ""
     return (
         f"{passed} is obeyed this once, since a job of this run lives that began before files were judged, although "
-        f"others could change it and so run what they like as {_name(os.geteuid())}: {problem_of(passed)} A daemon "
-        f"that finds it changed ends with 93. {_remedy(passed)}"
+        f"others could change it and so run what they like as {login_name(os.geteuid())}: {problem_of(passed)} A "
+        f"daemon that finds it changed ends with 93. {_remedy(passed)}"
     )
 
 
@@ -170,8 +170,8 @@ def _problem(place: Path, found: os.stat_result, *, last: bool) -> str:
     what = "folder" if stat.S_ISDIR(found.st_mode) else "file"
     if found.st_uid not in _ours():
         return (
-            f"the {what} {place} belongs to {_name(found.st_uid)}, who is neither root nor the one who runs this: "
-            f"`chown {_name(os.geteuid())} {place}`."
+            f"the {what} {place} belongs to {login_name(found.st_uid)}, who is neither root nor the one who runs this: "
+            f"`chown {login_name(os.geteuid())} {place}`."
         )
     mode = found.st_mode
     if stat.S_ISLNK(mode) or (not last and mode & stat.S_ISVTX):
@@ -219,13 +219,6 @@ def _group(gid: int) -> str:
     return next((words[0] for words in _rows("/etc/group") if words[2:3] == [str(gid)]), str(gid))
 
 
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 # ---------------------------------------------------------------- what was obeyed before
 
 
@@ -262,7 +255,7 @@ def _start_ticks(process: Path) -> int:
     return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
 
 
-def _accepted(state_dir: Path) -> Mapping[str, str]:
+def _read_sums(state_dir: Path) -> Mapping[str, str]:
     """Path to SHA-256 of what was in order once; nothing where others could have written that down."""
     path = _sums_file(state_dir)
     data = _read(path)

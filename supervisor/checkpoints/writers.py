@@ -24,7 +24,7 @@ class FencedError(StoreError):
 def writer_name(host: str, journal: str, session: str, place: str = "") -> str:
     """Who writes: the host for people, the journal, and one start of its daemon, behind the ``place`` that it is at.
 
-    ``place`` is ``process.pod_identity.place``; "" where it is not known, as in the claims of older versions.
+    ``place`` is ``pod_identity.place_of_pod``; "" where it is not known, as in the claims of older versions.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:100].lstrip("._-") or "pod"
     return f"{plain}/{journal}/{place}{session}"

@@ -275,7 +275,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
         identity = claimant(run_file.state_dir) or journal.identity()
     finally:
         journal.close()
-    place = pod_identity.place(os.environ, run_file.state_dir)
+    place = pod_identity.place_of_pod(os.environ, run_file.state_dir)
     writer = writer_name(socket.gethostname(), identity, secrets.token_hex(4), place)
     patience_s = run_file.store.take_over_after
     found = claim_once(lambda do, more: transfers.run(request(run_file, do, **more)), writer, patience_s, on_stderr)
@@ -333,7 +333,7 @@ def _not_anothers(run_file: RunFile) -> None:
     if run_file.store.url is None:
         return
     found = Standing(**PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "standing")))
-    place = pod_identity.place(os.environ, run_file.state_dir)
+    place = pod_identity.place_of_pod(os.environ, run_file.state_dir)
     here = writer_name(socket.gethostname(), claimant(run_file.state_dir) or "", "0000", place)
     if not found.free and not same_pod(found.writer, here):
         raise SupervisorError(

@@ -64,6 +64,15 @@ class ComponentExited(Fact):
     lost: bool = False  # True when the shim itself vanished: the status will never be known
 
 
+EMPTY_BYTES = 1 << 30  # a GPU without tenants shows 0 to about 600 MiB, by driver and persistence mode
+EMPTY_PART = 0.02  # of its total: a large GPU's driver takes more
+
+
+def is_gpu_empty(used_bytes: int, total_bytes: int) -> bool:
+    """The one rule for "nothing but the driver is on this GPU": no more than 1 GiB, or 2 % of its memory."""
+    return used_bytes <= max(EMPTY_BYTES, EMPTY_PART * total_bytes)
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One GPU in one look. Sizes in bytes as NVML reports them ("used" includes what the driver reserves)."""
@@ -77,6 +86,11 @@ class Gpu:
     slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
     power_w: float | None = None  # what it draws, None where the driver does not say
     load: float | None = None  # percent of the last second or so in which a kernel ran: one that only waits counts, too
+
+    @property
+    def is_empty(self) -> bool:
+        """Does nothing but the driver hold its memory?"""
+        return is_gpu_empty(self.used_bytes, self.total_bytes)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from supervisor.core.state import (
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
-EMPTY_PART = 0.02  # of a GPU's memory: what the driver itself takes
 RESTS = 0.5  # of the most that a GPU was seen to draw: below it, it does not compute
 LOADED = 90.0  # percent of the time
 WHOLE_CORE = 0.8
@@ -149,8 +148,8 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
-    if gpu.role == "inference" and state.progress.step is not None and plateau <= EMPTY_PART * gpu.total_bytes:
-        fell = gpu.used_bytes <= EMPTY_PART * gpu.total_bytes  # a job that was met after its engine's death
+    if gpu.role == "inference" and state.progress.step is not None and f.is_gpu_empty(plateau, gpu.total_bytes):
+        fell = gpu.is_empty  # a job that was met after its engine's death
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
     loaded = memory.loaded_since if memory.loaded_since is not None else memory.look_t
     loaded_since = loaded if gpu.load is not None and gpu.load >= LOADED else None

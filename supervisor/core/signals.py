@@ -24,7 +24,8 @@ from supervisor.core.deadlines import (
     step_limits,
     unsaid,
 )
-from supervisor.core.observe_job import EMPTY_PART, TOLD_S
+from supervisor.core.facts import is_gpu_empty
+from supervisor.core.observe_job import TOLD_S
 from supervisor.core.phases import STEP, limits
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
@@ -84,7 +85,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         gpu = memory.gpu
         fell = f"fell to {size(gpu.used_bytes)} from {size(memory.plateau_bytes)}"
         is_empty = f"is no more than {size(gpu.used_bytes)} of {size(gpu.total_bytes)}"
-        what = fell if memory.plateau_bytes > EMPTY_PART * gpu.total_bytes else is_empty
+        what = is_empty if is_gpu_empty(memory.plateau_bytes, gpu.total_bytes) else fell
         signals.append(Signal("memory", f"memory on GPU {gpu.index} {what}"))
     signals += _standing_still(state, watch)
     work = state.job.work

@@ -143,7 +143,7 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return ended_by_launcher(state, stop, _both(signals), tuple(signals))
     memory = "memory" in kinds
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
-        holds = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer" and m.gpu.used_bytes > 1 << 30]
+        holds = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer" and not m.gpu.is_empty]
         trainer = f" while the trainer holds {size(max(g.used_bytes for g in holds))}" if holds else ""
         return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:

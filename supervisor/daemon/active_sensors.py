@@ -22,7 +22,7 @@ from supervisor.sensors.config_watch import ConfigWatch
 from supervisor.sensors.disk import DiskSensor
 from supervisor.sensors.effort import EffortSensor
 from supervisor.sensors.engine import EngineSensor
-from supervisor.sensors.gpu import GpuSensor, merged
+from supervisor.sensors.gpu import GpuSensor, merge_plans
 from supervisor.sensors.growing import GrowthSensor
 from supervisor.sensors.host import HostSensor
 from supervisor.sensors.logs import CountedLogs, LastLines, end_positions
@@ -31,7 +31,7 @@ from supervisor.sensors.processes import (
     Identity,
     ProcessScanner,
     ProcessWatcher,
-    identity,
+    identity_of,
     process_sensors,
     read_title,
 )
@@ -44,7 +44,6 @@ HOST_S = 5.0
 EFFORT_S = 60.0
 GROWTH_S = 10.0  # what takes long grows for minutes
 KNOWN_ROLES = ("inference", "trainer", "shared")
-EMPTY_BYTES = 1 << 30  # facts: a stopped job leaves less than about 1 GiB on a GPU
 
 
 class ActiveSensors:
@@ -83,7 +82,7 @@ class ActiveSensors:
         """Look at GPUs, host and disk; called again once the job is known."""
         self._stop(self._pod)
         file = self._run_file
-        plan = merged(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
+        plan = merge_plans(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
         self._plan = plan if job else None
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
@@ -303,7 +302,7 @@ class ActiveSensors:
         if state.gpus.reason or not state.gpus.by_uuid:
             return None
         mine = [memory.gpu for memory in state.gpus.by_uuid.values() if memory.gpu.role in (roles or KNOWN_ROLES)]
-        return all(gpu.used_bytes < max(EMPTY_BYTES, gpu.total_bytes // 50) for gpu in mine) if mine else None
+        return all(gpu.is_empty for gpu in mine) if mine else None
 
     def gpu_pids(self) -> list[int]:
         """Whom the driver lists on the run's GPUs, at the last look; [] where it hides that."""
@@ -367,5 +366,5 @@ class _Exits:
 
 def _root(found: ShimState) -> Identity | None:
     if found.how == HOW:  # no shim: what the person started is the top of the tree itself
-        return identity(found.pid) if found.pid else None
-    return identity(found.shim_pid) if found.shim_pid else None
+        return identity_of(found.pid) if found.pid else None
+    return identity_of(found.shim_pid) if found.shim_pid else None

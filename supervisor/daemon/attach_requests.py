@@ -16,7 +16,7 @@ from supervisor.daemon.person_process import command_line, first_component, outp
 from supervisor.effects import kept_logs
 from supervisor.effects.run_context import RunContext
 from supervisor.process import attached
-from supervisor.process.attached import look
+from supervisor.process.attached import look_at_component
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.survivors import Identity, alive
 from supervisor.views import status
@@ -32,10 +32,10 @@ class AttachRequests:
     def watches(self) -> bool:
         """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
         folder = self._folder(self._loop.state.attempt.number)
-        if not attached.read(folder):
+        if not attached.read_records(folder):
             return False
         left = any(alive((p.pid, p.start_ticks)) for p in self._loop.state.job.processes.values())
-        return left or bool(attached.living(folder))
+        return left or bool(attached.find_living(folder))
 
     def claim(self, process: Identity) -> int:
         """The attempt under which ``process`` is watched: a new one, unless the present one is this very process.
@@ -44,11 +44,11 @@ class AttachRequests:
         """
         state, job = self._loop.state, self._run.job
         run, folder = self._run.run_file, self._folder(state.attempt.number)
-        living = attached.living(folder)
+        living = attached.find_living(folder)
         if living is not None and living.process == process:
             return state.attempt.number
-        for component in attached.components(folder):
-            found = look(folder, component)
+        for component in attached.component_names(folder):
+            found = look_at_component(folder, component)
             if found.state == "running":
                 raise ConfigError(
                     f"Attempt {state.attempt.number} of run {run.run.id} is alive (pid {found.pid}): a run has one job "
@@ -61,7 +61,7 @@ class AttachRequests:
         take_snapshot(folder, job.config_files(), None)
         kept_logs.begin(folder, job.log_sources(folder))
         name = first_component(job, folder)
-        attached.write(folder, name, process, command_line(process[0]), output_file(process[0]))
+        attached.write_record(folder, name, process, command_line(process[0]), output_file(process[0]))
         return number
 
     def ask(self, words: list[str]) -> Reply:
@@ -77,7 +77,7 @@ class AttachRequests:
         process = (int(pid or 0), int(ticks or 0))
         if not alive(process):
             return Reply(False, f"There is no living process {pid}: nothing to attach to.")
-        living = attached.living(self._folder(state.attempt.number))
+        living = attached.find_living(self._folder(state.attempt.number))
         if living is not None and living.process == process:
             return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt.number}.")
         if state.live and state.job.ended is None and state.attempt.pid is not None:

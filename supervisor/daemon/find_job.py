@@ -16,7 +16,7 @@ from supervisor.config.settings import RunFile
 from supervisor.daemon.person_process import command_words, shown_command
 from supervisor.jobs.base import Job
 from supervisor.process.known_names import SHIMS
-from supervisor.process.survivors import Identity, Process, ancestors, table
+from supervisor.process.survivors import Identity, Process, ancestors, process_table
 from supervisor.sensors.processes import read_title
 
 SHOWN = 5
@@ -63,7 +63,7 @@ def find(run_file: RunFile, job: Job, pid: int | None = None) -> Candidate:
 
 def candidates(run_file: RunFile, job: Job) -> list[Candidate]:
     """Every process of this user that may be the top of the run's job, oldest first."""
-    processes = table()
+    processes = process_table()
     spared = ancestors(os.getpid(), processes)
     look = _Look(run_file, job, processes)
     found = {
@@ -148,7 +148,7 @@ class _Look:
 
 
 def _candidate_of_pid(run_file: RunFile, job: Job, pid: int) -> Candidate:
-    processes = table()
+    processes = process_table()
     process = processes.get(pid)
     if process is None or process.dead:
         raise ConfigError(f"There is no process {pid}; `ps -ef` lists those that live.")

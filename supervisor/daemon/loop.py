@@ -61,7 +61,7 @@ from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
 from supervisor.primerl import open_job
 from supervisor.process import attached, run_lock
-from supervisor.process.attached import look
+from supervisor.process.attached import look_at_component
 from supervisor.process.attempts import attempt_dir
 from supervisor.process.survivors import Identity
 from supervisor.views import status
@@ -127,7 +127,7 @@ class Daemon:
         self._left = Orders()  # for a program that takes this place
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
-        self._lock_file = run_lock.take(self._state_dir, run_file.run.id, environ)
+        self._lock_file = run_lock.take_lock(self._state_dir, run_file.run.id, environ)
         self._heir = run_lock.Heir(self._state_dir, environ)
         self.journal = Journal(self._state_dir)
         self.state, self._replayed = self.journal.rebuild()
@@ -263,7 +263,8 @@ class Daemon:
         taken = self.attaching.claim(self._options.attach_to) if self._options.attach_to is not None else None
         # A job of a journal that was lost: of what any other tells, nothing lives while it looks where to begin.
         forgotten = (
-            state.mode in ("new", "surveying") or attached.living(self._attempt_dir(state.attempt.number)) is not None
+            state.mode in ("new", "surveying")
+            or attached.find_living(self._attempt_dir(state.attempt.number)) is not None
         )
         if taken is None and not state.live and forgotten and self._pids(state.attempt.number):
             taken = state.attempt.number
@@ -271,7 +272,7 @@ class Daemon:
             after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
         elif state.attempt.number and (state.live or state.mode == "stopping" or state.busy.start is not None):
             for component in self._components(state.attempt.number):
-                found = look(self._attempt_dir(state.attempt.number), component)
+                found = look_at_component(self._attempt_dir(state.attempt.number), component)
                 if found.state == "absent":
                     continue
                 adopted = state.attempt.number
@@ -314,11 +315,11 @@ class Daemon:
     def _pids(self, attempt: int) -> list[int]:
         """The living components of an attempt."""
         folder = self._attempt_dir(attempt)
-        found = (look(folder, component) for component in self._components(attempt))
+        found = (look_at_component(folder, component) for component in self._components(attempt))
         return [one.pid for one in found if one.state == "running" and one.pid]
 
     def _components(self, attempt: int) -> list[str]:
-        return attached.components(self._attempt_dir(attempt))
+        return attached.component_names(self._attempt_dir(attempt))
 
     def _loop(self) -> int:
         deadline = self.clock.now()
@@ -472,7 +473,9 @@ class Daemon:
         folder = self._attempt_dir(attempt)
         kept = self.journal.kept("log_positions") if adopting else {}
         positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
-        self.sensors.watch_attempt(job, attempt, components, lambda name: look(folder, name), positions=positions)
+        self.sensors.watch_attempt(
+            job, attempt, components, lambda name: look_at_component(folder, name), positions=positions
+        )
 
     def keep_positions(self) -> None:
         """Write down how far the logs were read, after the loop has consumed what was read until now."""

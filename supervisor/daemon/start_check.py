@@ -21,7 +21,7 @@ from supervisor.core.facts import Remark
 from supervisor.core.state import State
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
-from supervisor.process.ask_program import ended
+from supervisor.process.ask_program import wait_or_kill
 from supervisor.process.attempts import attempt_dir, digest, read_snapshot
 
 LIMIT_S = 20.0
@@ -135,7 +135,7 @@ class StartCheck:
                 env=self._run.environ,
                 start_new_session=True,
             )
-            code = ended(child, LIMIT_S, unwanted)
+            code = wait_or_kill(child, LIMIT_S, unwanted)
             said.seek(0)
             complaint.seek(0)
             return said.read(), complaint.read()[-2000:], code

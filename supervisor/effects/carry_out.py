@@ -31,9 +31,9 @@ from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Job, StartRequest
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
-from supervisor.process.launch import launch, look
+from supervisor.process.launch import launch, look_at_component
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings, Process, look_at, records
+from supervisor.process.survivors import Belongings, Process, look_at, read_records
 
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
@@ -130,7 +130,7 @@ class Effects:
 
     def _job_runs(self) -> bool:
         folder = attempt_dir(self.run.state_dir, last_attempt(self.run.state_dir))
-        return any(look(folder, record.component).state == "running" for record in records(folder))
+        return any(look_at_component(folder, record.component).state == "running" for record in read_records(folder))
 
     def hurry(self) -> None:
         """A second request to stop: no more patience."""

@@ -79,7 +79,7 @@ class IncidentEvidence:
         return folder
 
     def _forget(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
-        keeping.forget(self._parent, keep, max_bytes, incident, journal)
+        keeping.forget_bundles(self._parent, keep, max_bytes, incident, journal)
 
     def _scene(self, action: a.CollectEvidence, known: Known) -> Scene:
         run_file, job = self._run.run_file, self._run.job

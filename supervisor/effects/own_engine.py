@@ -24,7 +24,7 @@ from supervisor.effects.before_start import NO_CHECK, BeforeStart
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.jobs.base import Job, StartRequest, WeightUpdate
 from supervisor.process.attempts import attempt_dir, take_snapshot
-from supervisor.process.launch import ShimState, launch, look
+from supervisor.process.launch import ShimState, launch, look_at_component
 from supervisor.process.stop import StopReport, stop_attempt
 from supervisor.process.survivors import Belongings, Identity
 
@@ -49,7 +49,7 @@ def last_engine(state_dir: Path) -> int:
 
 def look_at(state_dir: Path, engine: int) -> ShimState:
     """What became of the server's ``engine``-th start."""
-    return look(engine_dir(state_dir, engine), COMPONENT)
+    return look_at_component(engine_dir(state_dir, engine), COMPONENT)
 
 
 class OwnEngine:

@@ -79,7 +79,7 @@ class StoreWork:
             lost=lambda error: self.transfers.cancel("publish", str(error)),
             cancel=lambda: self.transfers.cancel("heartbeat", "This pod is about to go."),
         )
-        self.claiming.place = pod_identity.place(run.environ, run.state_dir)
+        self.claiming.place = pod_identity.place_of_pod(run.environ, run.state_dir)
 
     def close(self, within_s: float | None = None, release_s: float = LAST_RECORDS_S) -> None:
         """Wait for what tells other pods how it ended, then end transfers (they resume where they were).

@@ -70,7 +70,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def forget(parent: Path, keep: int, max_bytes: int, open_incident: int | None, journal: str = "") -> list[Path]:
+def forget_bundles(parent: Path, keep: int, max_bytes: int, open_incident: int | None, journal: str = "") -> list[Path]:
     """Delete the oldest until ``keep`` bundles of ``max_bytes`` together are left; returns what was deleted.
 
     Those of the open incident never go, but for one thing: of an incident that goes on through many attempts the first
@@ -120,7 +120,7 @@ def _digest(folder: Path) -> str:
     """All texts of a bundle one after the other, those that matter most first; what does not fit is named."""
     texts, left_out = [], []
     size = packed = 0
-    for path in _ordered([path for path in folder.iterdir() if path.is_file() and path.name != TRACE]):
+    for path in _in_order([path for path in folder.iterdir() if path.is_file() and path.name != TRACE]):
         try:
             data = path.read_bytes()
         except OSError:
@@ -138,7 +138,7 @@ def _digest(folder: Path) -> str:
     return "".join(texts)
 
 
-def _ordered(paths: Sequence[Path]) -> list[Path]:
+def _in_order(paths: Sequence[Path]) -> list[Path]:
     def rank(path: Path) -> tuple[int, str]:
         if path.name in _FIRST:
             return _FIRST.index(path.name), ""

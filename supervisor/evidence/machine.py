@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,9 @@ from supervisor.base import http
 from supervisor.evidence.collecting import FILE_BYTES, Sink, output_of, within
 from supervisor.evidence.processes import links_of
 from supervisor.evidence.scene import Scene
+from supervisor.process.ports import kernel_address, tcp_sockets
 from supervisor.process.survivors import Process
+from supervisor.sensors.cgroups import cgroup_of
 
 ENGINE_S = 2.0
 PAGE_BYTES = 4 << 20
@@ -31,9 +34,9 @@ TELLING = re.compile(
 )
 STATVFS_S = 1.5
 SHM = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is written there
-SOCKET_BYTES = 8 << 20  # of a table of sockets
+SOCKETS_READ = 50_000
 MOST_SOCKETS = 400
-CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))  # the second where both versions are mounted
+CGROUPS = Path("/sys/fs/cgroup")
 MOST_GROUPS = 12
 MEMORY_FILES = (
     "memory.current", "memory.max", "memory.high", "memory.peak", "memory.events", "memory.swap.current", "pids.max",
@@ -58,7 +61,7 @@ def gpus(scene: Scene, sink: Sink) -> None:
         sink.put("gpu.json", json.dumps({"reason": f"NVML cannot be opened: {error}"}, indent=1))
         return
     try:
-        found = {"driver": _asked(pynvml, pynvml.nvmlSystemGetDriverVersion)}
+        found = {"driver": _answer_or_reason(pynvml, pynvml.nvmlSystemGetDriverVersion)}
         devices: list[dict[str, Any]] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             devices.append({"index": index})
@@ -104,10 +107,10 @@ def _of_gpu(nvml: Any, handle: Any) -> dict[str, Any]:
         "pcie_replays": lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle),
         "persistence": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
     }
-    return {name: _asked(nvml, question) for name, question in questions.items()}
+    return {name: _answer_or_reason(nvml, question) for name, question in questions.items()}
 
 
-def _asked(nvml: Any, question: Callable[[], Any]) -> Any:
+def _answer_or_reason(nvml: Any, question: Callable[[], Any]) -> Any:
     try:
         value = question()
     except nvml.NVMLError as error:
@@ -293,29 +296,13 @@ def _short(path: Path) -> str:
         return f"not told: {error.strerror}"
 
 
-def memory_groups(pid: int, proc: Path = Path("/proc"), mounts: Sequence[Path] = CGROUPS) -> list[Path]:
+def memory_groups(pid: int, proc: Path = Path("/proc"), root: Path = CGROUPS) -> list[Path]:
     """The folders that account for a process's memory, outermost first: its control group and all above it, since the
     limit that kills stands on any level (a pod's is above the one that the job sees itself in).
-
-    Version 2 and version 1 (``N:memory:/path``, where the files have other names). A container often sees its own group
-    as the mount's root and a path that leads nowhere: then the root is the one that counts.
     """
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    found: dict[Path, None] = {}
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for mount in mounts:
-            root = mount / "memory" if controllers else mount
-            levels = [root.joinpath(*parts[:deep]) for deep in range(len(parts) + 1)]
-            found.update((one, None) for one in levels if any((one / name).is_file() for name in MEMORY_FILES))
-    return list(found)
+    group = cgroup_of(proc / str(pid) / "cgroup", root)
+    levels = reversed(list(group.levels())) if group is not None else ()
+    return [folder for folder in levels if any((folder / name).is_file() for name in MEMORY_FILES)]
 
 
 # ---------------------------------------------------------------- sockets
@@ -331,45 +318,24 @@ def sockets(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     port = urlsplit(scene.engine_url).port if scene.engine_url else None
     rows = ["STATE        LOCAL                  REMOTE                 SEND-Q RECV-Q HELD BY"]
     counts: dict[str, int] = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for f in _rows(Path(table)):
-            local, remote = _address(f[1]), _address(f[2])
-            pids = holders.get(f[9], [])
-            if not pids and port not in (local[1], remote[1]):
-                continue
-            number = int(f[3], 16)
-            state = TCP_STATES[number] if number < len(TCP_STATES) else f[3]
-            counts[state] = counts.get(state, 0) + 1
-            if len(rows) > MOST_SOCKETS:
-                continue
-            send, receive = (int(part, 16) for part in f[4].split(":"))
-            who = ", ".join(f"{pid} {scene.role(pid)}".strip() for pid in pids[:6]) or "another process or none"
-            rows.append(
-                f"{state:<12} {local[0]}:{local[1]:<6}  {remote[0]}:{remote[1]:<6}  {send:>6} {receive:>6} {who}"
-            )
+    for f in islice(tcp_sockets(), SOCKETS_READ):
+        local, remote = _address(f[1]), _address(f[2])
+        pids = holders.get(f[9], [])
+        if not pids and port not in (local[1], remote[1]):
+            continue
+        number = int(f[3], 16)
+        state = TCP_STATES[number] if number < len(TCP_STATES) else f[3]
+        counts[state] = counts.get(state, 0) + 1
+        if len(rows) > MOST_SOCKETS:
+            continue
+        send, receive = (int(part, 16) for part in f[4].split(":"))
+        who = ", ".join(f"{pid} {scene.role(pid)}".strip() for pid in pids[:6]) or "another process or none"
+        rows.append(f"{state:<12} {local[0]}:{local[1]:<6}  {remote[0]}:{remote[1]:<6}  {send:>6} {receive:>6} {who}")
     told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
     sink.put("sockets.txt", "\n".join([*rows, f"\nIn all: {told}."]) + "\n")
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(SOCKET_BYTES).decode(errors="replace")
-    except OSError:
-        return  # a kernel without IPv6
-    for line in text.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9:
-            yield fields
-
-
 def _address(field: str) -> tuple[str, int]:
-    """``0100007F:1F90`` as the kernel prints it: words in the machine's own byte order."""
-    import socket
-    import sys
-
+    """``0100007F:1F90`` as the kernel prints it."""
     address, _, port = field.partition(":")
-    words = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
-    data = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
-    family = socket.AF_INET if len(data) == 4 else socket.AF_INET6
-    return socket.inet_ntop(family, data), int(port, 16)
+    return str(kernel_address(address)), int(port, 16)

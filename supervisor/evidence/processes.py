@@ -7,6 +7,7 @@ for ever where the process sits in a page fault on a dead mount (fs/proc/base.c 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from supervisor.base.secrets import masked_words
 from supervisor.evidence.collecting import Sink
 from supervisor.evidence.scene import Scene, executable
+from supervisor.process.strangers import open_links
 from supervisor.process.survivors import Process
 
 BETWEEN_S = 0.3  # two looks at CPU times tell who works at this moment
@@ -41,7 +43,7 @@ class Stat:
     resident_bytes: int
 
 
-def stat(path: Path) -> Stat | None:
+def read_stat(path: Path) -> Stat | None:
     """``/proc/PID/stat`` or ``/proc/PID/task/TID/stat``; None when it is gone. See proc(5)."""
     try:
         text = path.read_text(errors="replace")
@@ -61,11 +63,11 @@ def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     if not pids:
         sink.put("processes.txt", "No process of the run is alive.\n")
         return
-    first = {pid: stat(Path(f"/proc/{pid}/stat")) for pid in pids}
+    first = {pid: read_stat(Path(f"/proc/{pid}/stat")) for pid in pids}
     threads = {pid: _threads(pid) for pid in pids}
     began = time.monotonic()
     time.sleep(BETWEEN_S)
-    second = {pid: stat(Path(f"/proc/{pid}/stat")) for pid in pids}
+    second = {pid: read_stat(Path(f"/proc/{pid}/stat")) for pid in pids}
     between = max(time.monotonic() - began, 0.01)
     rows = [
         "    PID    PPID S THREADS    CPU s   NOW      RSS  AGE s ROLE         WAITS IN                 NAME AND TITLE"
@@ -109,7 +111,7 @@ def _threads(pid: int) -> dict[int, Stat]:
         tids = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 (thousands of Path objects)
     except OSError:
         return {}
-    found = {tid: stat(Path(f"/proc/{pid}/task/{tid}/stat")) for tid in tids}
+    found = {tid: read_stat(Path(f"/proc/{pid}/task/{tid}/stat")) for tid in tids}
     return {tid: one for tid, one in found.items() if one is not None}
 
 
@@ -195,30 +197,20 @@ def open_files(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
 
 
 def links_of(pid: int) -> list[str] | None:
-    """What each open file of a process is, at most ``MOST_FILES``; None when nobody may look."""
-    found: list[str] = []
+    """What each open file of a process is, at most ``MOST_FILES``; None where we may not look."""
     try:
-        with os.scandir(f"/proc/{pid}/fd") as entries:
-            for entry, _ in zip(entries, range(MOST_FILES), strict=False):
-                try:
-                    found.append(os.readlink(entry.path))  # noqa: PTH115 (thousands of Path objects)
-                except OSError:
-                    continue  # closed meanwhile
+        return open_links(pid, MOST_FILES)
     except OSError:
         return None
-    return found
 
 
 def _kind(link: str) -> str:
     return "file" if link.startswith("/") else link.partition(":")[0] or "other"
 
 
-def _limits(pid: int) -> tuple[str, str]:
+def _limits(pid: int) -> tuple[int | str, int | str]:
+    """Of open files, soft and hard."""
     try:
-        for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
-            if line.startswith("Max open files"):
-                soft, hard = line.split()[3:5]
-                return soft, hard
-    except (OSError, ValueError):
-        pass
-    return "?", "?"
+        return resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    except OSError:
+        return "?", "?"

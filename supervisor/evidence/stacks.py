@@ -18,7 +18,7 @@ from signal import SIGCONT
 
 from supervisor.evidence.collecting import Sink, output_of
 from supervisor.evidence.scene import Scene, executable
-from supervisor.process.survivors import Process, look_at, send
+from supervisor.process.survivors import Process, look_at, send_signal
 
 PROGRAM = "py-spy"
 EACH_S = 4.0
@@ -126,6 +126,6 @@ def _go_on(target: Process, state: str) -> str:
         if now is None or now.identity != target.identity or now.state not in STOPPED:
             return ""
         if now.state == "T" or time.monotonic() > until:
-            send(target.identity, SIGCONT)
+            send_signal(target.identity, SIGCONT)
             return f"process {target.pid} was found stopped after py-spy had asked it, and was told to go on"
         time.sleep(0.02)

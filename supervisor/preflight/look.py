@@ -13,7 +13,7 @@ from pathlib import Path
 
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.config.settings import RunFile
-from supervisor.core.facts import HostLook
+from supervisor.core.facts import EMPTY_BYTES, HostLook
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
@@ -25,8 +25,7 @@ from supervisor.primerl import command
 from supervisor.process import attached, ports, survivors
 from supervisor.process.strangers import on_the_gpus
 from supervisor.sensors import gpu_survey
-from supervisor.sensors.cgroups import cgroup_of, number
-from supervisor.sensors.gpu import NEAR_ZERO_BYTES
+from supervisor.sensors.cgroups import cgroup_of, read_number
 from supervisor.sensors.host import HostSensor
 
 GPUS_S = 5.0
@@ -237,7 +236,7 @@ def _tenants(
     if gpu.pids is None:
         return None
     if not gpu.pids:
-        return () if gpu.used_bytes < NEAR_ZERO_BYTES else None
+        return () if gpu.used_bytes < EMPTY_BYTES else None
     own = {pid for pid, _ in ours()}
     found = []
     for pid, used in gpu.pids:
@@ -259,7 +258,7 @@ def listening(
         return {}
     own = {pid for pid, _ in ours()}
     others = [one for one in ports.with_pids(found) if not one.pids or not own.issuperset(one.pids)]
-    return {one.port: ports.describe(one).partition(" is held by ")[2] for one in others}
+    return {one.port: ports.describe_listener(one).partition(" is held by ")[2] for one in others}
 
 
 def attempts(state_dir: Path) -> list[Path]:
@@ -271,9 +270,9 @@ def attempts(state_dir: Path) -> list[Path]:
 def lives(state_dir: Path) -> bool:
     """Is an attempt of this run alive, one that was started or one that was attached?"""
     for folder in attempts(state_dir):
-        if attached.living(folder) is not None:
+        if attached.find_living(folder) is not None:
             return True
-        for record in survivors.records(folder):
+        for record in survivors.read_records(folder):
             if record.of_these_pids and (survivors.alive(record.shim) or survivors.alive(record.child)):
                 return True
     return False
@@ -293,7 +292,7 @@ def open_files(asked: int) -> tuple[int, int]:
 
 
 def _may_raise(asked: int) -> bool:
-    most = number(Path("/proc/sys/fs/nr_open"))
+    most = read_number(Path("/proc/sys/fs/nr_open"))
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", installed.text_of(Path("/proc/self/status")), re.M)
     return bool(effective and int(effective[1], 16) >> CAP_SYS_RESOURCE & 1) and (most is None or most >= asked)
 
@@ -311,7 +310,7 @@ def processes() -> tuple[int, int] | None:
         mount, folder = mount.with_name("pids"), mount.with_name("pids") / folder.relative_to(mount)
     most = UNLIMITED
     for level in (folder, *(one for one in folder.parents if one.is_relative_to(mount))):
-        most = min(most, number(level / "pids.max") or UNLIMITED)
+        most = min(most, read_number(level / "pids.max") or UNLIMITED)
     return min(soft, most), min(hard, most)
 
 

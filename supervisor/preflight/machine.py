@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from supervisor.core.facts import EMPTY_BYTES
 from supervisor.preflight.checking import Check
 from supervisor.preflight.estimate_inputs import one_machine
 from supervisor.preflight.finding import Finding, Severity, Where
@@ -14,7 +15,6 @@ from supervisor.preflight.subject import Subject
 
 GIB = 1 << 30
 MIB = 1 << 20
-TAKEN_BYTES = GIB  # a GPU without tenants shows up to about 600 MiB, by driver and persistence mode
 OPEN_FILES = 65535  # what vLLM's set_ulimit asks for
 FEW_PROCESSES, VERY_FEW_PROCESSES = 4096, 1024
 SMALL_SHM_BYTES = GIB
@@ -87,7 +87,8 @@ def gpus_free(subject: Subject) -> Iterator[Finding]:
         if not _is(gpu, _wanted(subject)):
             continue
         used = gpu.total_bytes - gpu.free_bytes
-        if used < TAKEN_BYTES or gpu.processes == ():
+        # Not the 2 % of `is_gpu_empty`: this only warns, and 2 GiB of a stranger on a large GPU are worth a sentence.
+        if used < EMPTY_BYTES or gpu.processes == ():
             continue
         holders = _holders(gpu.processes)
         sentence = f"{_gib(used)} of GPU {gpu.index}'s {_gib(gpu.total_bytes)} are taken by {holders}"

@@ -70,14 +70,14 @@ def ask(
                 start_new_session=True,
             )
             try:
-                code = ended(child, timeout_s, unwanted or threading.Event())
+                code = wait_or_kill(child, timeout_s, unwanted or threading.Event())
             finally:
                 launch.abandon(Component("preflight", words, cwd, marked), scratch, run_id, None)
         with output.open("rb") as said:
             return Answer(code, said.read(LONGEST).decode("utf-8", "replace"))
 
 
-def ended(child: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event) -> int | None:
+def wait_or_kill(child: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event) -> int | None:
     """Its exit code; None when its session was killed, because it took too long or nobody wants to know any more."""
     until = time.monotonic() + limit_s
     try:

@@ -39,7 +39,7 @@ class Attached:
         return self.boot_id == shim.boot_id() and alive(self.process)
 
 
-def write(folder: Path, component: str, process: Identity, title: str, captured: Path | None = None) -> Attached:
+def write_record(folder: Path, component: str, process: Identity, title: str, captured: Path | None = None) -> Attached:
     """Take ``process`` into the attempt's ``folder`` as ``component``. Raises SupervisorError when it has ended.
 
     ``captured``: the plain file that its output goes to, if any; it then stands where a shim would have captured it.
@@ -63,7 +63,7 @@ def write(folder: Path, component: str, process: Identity, title: str, captured:
     return record
 
 
-def read(folder: Path) -> list[Attached]:
+def read_records(folder: Path) -> list[Attached]:
     """The records in an attempt's folder; one that is damaged is left out, for it names no process any more."""
     found = []
     for path in sorted(folder.glob(f"*{ENDING}")):
@@ -76,25 +76,25 @@ def read(folder: Path) -> list[Attached]:
     return found
 
 
-def living(folder: Path) -> Attached | None:
+def find_living(folder: Path) -> Attached | None:
     """The record in an attempt's folder of a living process; None when it was not attached, or is over."""
-    return next((record for record in read(folder) if record.alive), None)
+    return next((record for record in read_records(folder) if record.alive), None)
 
 
-def components(folder: Path) -> list[str]:
+def component_names(folder: Path) -> list[str]:
     """Every component of the attempt, those with a shim and those that were attached."""
     names = {path.name.removesuffix(".shim.json") for path in folder.glob("*.shim.json")}
-    return sorted(names | {record.component for record in read(folder)})
+    return sorted(names | {record.component for record in read_records(folder)})
 
 
-def look(folder: Path, component: str) -> ShimState:
-    """What became of a component: ``launch.look`` for one of ours, here for one that was attached.
+def look_at_component(folder: Path, component: str) -> ShimState:
+    """What became of a component: ``launch.look_at_component`` for one of ours, here for one that was attached.
 
     An attached process that is gone is "lost": how it ended is unknown.
     """
-    record = next((one for one in read(folder) if one.component == component), None)
+    record = next((one for one in read_records(folder) if one.component == component), None)
     if record is None:
-        return launch.look(folder, component)
+        return launch.look_at_component(folder, component)
     pid, ticks = record.process
     if record.alive:
         return ShimState("running", pid=pid, start_ticks=ticks, started_wall=record.started_wall, how=HOW)

@@ -36,7 +36,7 @@ from supervisor.process.survivors import (
     alive,
     look_at,
     read_record,
-    send,
+    send_signal,
 )
 
 How = Literal["auto", "systemd", "fork"]
@@ -94,14 +94,14 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     taken) and PodUnfitError (the shim cannot run here). After any of them nothing of the component is alive.
     """
     attempt_dir = attempt_dir.absolute()
-    check(component)
+    check_component(component)
     remember_environment(component.env)  # what the job is given, it may print
     way = choose(how)
     attempt_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
     forget_earlier(attempt_dir, component.name, run_id)
     ports.wait_until_free(component.name, component.ports, hosts=component.hosts, unwanted=unwanted)
     unit = transient.unit_name(run_id, attempt_dir.name, component.name) if way == "systemd" else None
-    group = own_cgroup.make(run_id, attempt_dir, component.name) if way == "fork" else None
+    group = own_cgroup.make_group(run_id, attempt_dir, component.name) if way == "fork" else None
     spec: shim.Spec = {
         "name": component.name,
         "argv": list(component.argv),
@@ -124,7 +124,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
             if unit is None:
                 start_forked(path, label, markers(attempt_dir, run_id), complaints)
             else:
-                transient.start(
+                transient.start_unit(
                     unit,
                     shim_argv(path, label),
                     environment=markers(attempt_dir, run_id),
@@ -134,14 +134,14 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
             answer = wait_for_answer(reply, complaints)
             if answer is None:
                 if group is not None:
-                    own_cgroup.kill(group)
+                    own_cgroup.kill_group(group)
                 abandon(component, attempt_dir, run_id, unit)
                 raise PodUnfitError(no_answer(component, complaints, unit))
     finally:
         path.unlink(missing_ok=True)
         reply.unlink(missing_ok=True)
         if group is not None:
-            own_cgroup.remove(group)  # stays where the job is in it
+            own_cgroup.remove_group(group)  # stays where the job is in it
     if "error" in answer:
         raise (TryAgainError if answer["kind"] == "try-again" else ConfigError)(answer["error"])
     return Launched(
@@ -154,7 +154,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     )
 
 
-def look(attempt_dir: Path, component: str) -> ShimState:
+def look_at_component(attempt_dir: Path, component: str) -> ShimState:
     """What became of a component that was started here, in this or an earlier life of the daemon.
 
     Cheap (a few small reads), except for a lost shim under systemd, where ``systemctl`` is asked once (5 s at most).
@@ -181,12 +181,16 @@ def look(attempt_dir: Path, component: str) -> ShimState:
             return ended
         if named:
             number = int(named[2])
-            return exited(record, *((number, None) if named[1] == "exit" else (None, number)))
+            return state_without_record(record, *((number, None) if named[1] == "exit" else (None, number)))
         return from_record("running", record, "", alive=True)
     ended = read_end(attempt_dir, component, record)  # it may have been written since
     if ended is None and record.unit:
         code = transient.exit_status(record.unit)
-        ended = exited(record, *((code, None) if code < 128 else (None, code - 128))) if code is not None else None
+        ended = (
+            state_without_record(record, *((code, None) if code < 128 else (None, code - 128)))
+            if code is not None
+            else None
+        )
     if ended is not None:
         return ended
     lives = alive(record.child)
@@ -197,7 +201,7 @@ def look(attempt_dir: Path, component: str) -> ShimState:
 # ---------------------------------------------------------------- before the start
 
 
-def check(component: Component) -> None:
+def check_component(component: Component) -> None:
     """Find what would fail anyway while it can still be said well. Raises ConfigError."""
     name, argv = component.name, component.argv
     if not COMPONENT_NAME.fullmatch(name):
@@ -243,7 +247,7 @@ def choose(how: How) -> Literal["systemd", "fork"]:
 
 def forget_earlier(attempt_dir: Path, name: str, run_id: str) -> None:
     """Remove the records of an earlier start in this folder. SupervisorError when anything of it still runs."""
-    earlier = look(attempt_dir, name)
+    earlier = look_at_component(attempt_dir, name)
     if earlier.pid is not None:
         raise SupervisorError(
             f"{name} of {attempt_dir.name} is running already (pid {earlier.pid}): stop it before it is started again"
@@ -348,7 +352,7 @@ def no_answer(component: Component, complaints: IO[bytes], unit: str | None) -> 
 def abandon(component: Component, attempt_dir: Path, run_id: str, unit: str | None) -> None:
     """Kill whatever a start that gave no answer may have left."""
     if unit:
-        transient.stop(unit)
+        transient.stop_unit(unit)
     belongings = Belongings(attempt_dir, [component.name], run_id)
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
@@ -356,7 +360,7 @@ def abandon(component: Component, attempt_dir: Path, run_id: str, unit: str | No
         if not left:
             return
         for process in left:
-            send(process.identity, signal.SIGKILL)
+            send_signal(process.identity, signal.SIGKILL)
         time.sleep(0.05)
 
 
@@ -386,7 +390,7 @@ def read_end(attempt_dir: Path, component: str, record: Record | None) -> ShimSt
     )
 
 
-def exited(record: Record, code: int | None, signum: int | None) -> ShimState:
+def state_without_record(record: Record, code: int | None, signum: int | None) -> ShimState:
     """An end that is known although there is no exit record (yet): when it came is not."""
     return ShimState(
         "exited",

@@ -3,7 +3,7 @@
 ``cgroup.kill`` is the one way to end a tree that forks faster than it can be listed: the kernel marks the whole
 group, and a process that is being forked in that moment dies as well (Documentation/admin-guide/cgroup-v2.rst; Linux
 5.14 and newer). A transient systemd service has such a group anyway. Elsewhere one is made below our own, where that
-is ours to divide: see ``make``. Everything works without it, so every failure here only means "none".
+is ours to divide: see ``make_group``. Everything works without it, so every failure here only means "none".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def name_of(run_id: str, attempt_dir: Path, component: str) -> str:
     return f"{told[:150]}-{hashlib.sha256(f'{attempt_dir}/{component}'.encode()).hexdigest()[:12]}"
 
 
-def make(run_id: str, attempt_dir: Path, component: str) -> Path | None:
+def make_group(run_id: str, attempt_dir: Path, component: str) -> Path | None:
     """Make the group of a component below the daemon's own group; None where that may or can not be.
 
     Not where systemd runs: there it alone divides control groups, and units that live outside its tree are its right
@@ -41,7 +41,7 @@ def make(run_id: str, attempt_dir: Path, component: str) -> Path | None:
     except OSError:
         return None
     if not usable:
-        remove(folder)
+        remove_group(folder)
         return None
     return folder
 
@@ -65,7 +65,7 @@ def folder_of(pid: int | str) -> Path | None:
     return None if ".." in parts or not folder.is_dir() else folder
 
 
-def kill(folder: Path) -> bool:
+def kill_group(folder: Path) -> bool:
     """SIGKILL to everything in the group and below it, at once; False where the kernel cannot, or it is gone.
 
     Not to a group that we are in ourselves (a daemon that was started from inside a job).
@@ -80,7 +80,7 @@ def kill(folder: Path) -> bool:
     return True
 
 
-def populated(folder: Path) -> bool:
+def is_populated(folder: Path) -> bool:
     """Does anything live in the group or below it? False where it is gone."""
     try:
         return "populated 1" in (folder / "cgroup.events").read_text()
@@ -88,7 +88,7 @@ def populated(folder: Path) -> bool:
         return False
 
 
-def remove(folder: Path) -> None:
+def remove_group(folder: Path) -> None:
     """Remove an empty group, with the empty ones that the job made below it; one that is not empty stays."""
     with contextlib.suppress(OSError):
         for inner, _, _ in os.walk(folder, topdown=False):

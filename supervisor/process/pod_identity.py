@@ -29,16 +29,16 @@ _NO_UUID = ("03000200-0400-0500-0006-000700080009", "12345678-1234-5678-90ab-cdd
 """What boards say whose maker wrote none: thousands say the same."""
 
 
-def place(environ: Mapping[str, str], state_dir: Path, root: Path = Path("/")) -> str:
+def place_of_pod(environ: Mapping[str, str], state_dir: Path, root: Path = Path("/")) -> str:
     """For ``writers.writer_name``: the instance, then this boot of it; zeros for a half that cannot be known.
 
     ``root``: where ``proc`` and ``sys`` are, for tests.
     """
     where = str(state_dir.resolve())
-    return "".join(_mixed(one, where) for one in (_instance(environ, root), _boot(root)))
+    return "".join(_hash_with_path(one, where) for one in (_instance(environ, root), _boot(root)))
 
 
-def _mixed(name: str, where: str) -> str:
+def _hash_with_path(name: str, where: str) -> str:
     return hashlib.sha256(f"{name}\0{where}".encode()).hexdigest()[:16] if name else UNKNOWN
 
 

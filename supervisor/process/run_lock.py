@@ -10,7 +10,6 @@ not touched.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import time
@@ -21,9 +20,10 @@ from typing import IO
 
 from supervisor.base import logs
 from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.socket_paths import try_to_lock
 from supervisor.process import shim
 from supervisor.process.known_names import NANNY
-from supervisor.process.survivors import Identity, alive, send
+from supervisor.process.survivors import Identity, alive, send_signal
 
 WANTED = "lock.wanted"
 """Beside the lock: the process that waits for it. The holder takes it away when it gives its place."""
@@ -31,7 +31,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.5
 
 
-def take(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[str]:
+def take_lock(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[str]:
     """The lock's open file, to be kept. Waits only below a nanny, and only for a holder without its nanny.
 
     Raises TryAgainError while another daemon watches the run, and ConfigError where the folder cannot be written.
@@ -46,16 +46,16 @@ def take(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[str]:
             "Set run.state_dir to a folder on a local disk that this user may write."
         ) from error
     nanny = nanny_of(environ)
-    if not _try(handle):
-        holder, its_nanny = read(path)
+    if not try_to_lock(handle.fileno()):
+        holder, its_nanny = read_holder(path)
         if nanny is None or holder is None or its_nanny is None or alive(its_nanny) or not alive(holder):
             who = f"pid {holder[0]} holds {path}" if holder is not None and alive(holder) else f"{path} is held"
             raise TryAgainError(
                 f"Another daemon already watches run {run_id} ({who}). See it with: supervisorctl status"
             )
-        _wait(handle, path, run_id, holder)
+        _wait_for_place(handle, path, run_id, holder)
     # Also one that is gone: an upgrade changes nothing of that.
-    _write(handle, _identity(environ.get(NANNY, "")))
+    _write_holder(handle, _identity(environ.get(NANNY, "")))
     return handle
 
 
@@ -91,7 +91,7 @@ def nanny_of(environ: Mapping[str, str]) -> Identity | None:
     return found if found is not None and found[0] == os.getppid() else None
 
 
-def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
+def _wait_for_place(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
     """Until the holder is gone and the lock is ours; TryAgainError when we are told to end meanwhile and it has ended.
 
     The holder keeps its pid over an upgrade, for a moment without the lock: that alone is no end of it.
@@ -100,7 +100,7 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         told.append(number)
-        send(holder, number)
+        send_signal(holder, number)
 
     wanted = path.with_name(WANTED)
     before = {number: signal.signal(number, hand_on) for number in ENDING}
@@ -115,8 +115,8 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
         with contextlib.suppress(OSError):  # a full disk: then it goes on when that one ends
             wanted.write_text(f"{os.getpid()}-{shim.start_ticks(os.getpid()) or 0}\n")
             given = True
-        while alive(holder) or not _try(handle):
-            if not alive(holder) and read(path)[0] not in (None, holder):
+        while alive(holder) or not try_to_lock(handle.fileno()):
+            if not alive(holder) and read_holder(path)[0] not in (None, holder):
                 raise TryAgainError(f"Another daemon took over run {run_id}. See it with: supervisorctl status")
             time.sleep(LOOK_S)
     finally:
@@ -133,15 +133,7 @@ def _wait(handle: IO[str], path: Path, run_id: str, holder: Identity) -> None:
         raise TryAgainError(f"Told to end: so was pid {holder[0]}, which watched run {run_id}, and it has ended.")
 
 
-def _try(handle: IO[str]) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _write(handle: IO[str], nanny: Identity | None) -> None:
+def _write_holder(handle: IO[str], nanny: Identity | None) -> None:
     """The holder and its nanny; a full disk costs the line and nothing else."""
     words = [f"{os.getpid()}-{shim.start_ticks(os.getpid()) or 0}", *([f"{nanny[0]}-{nanny[1]}"] if nanny else [])]
     try:
@@ -154,7 +146,7 @@ def _write(handle: IO[str], nanny: Identity | None) -> None:
         )
 
 
-def read(path: Path) -> tuple[Identity | None, Identity | None]:
+def read_holder(path: Path) -> tuple[Identity | None, Identity | None]:
     """The holder and its nanny, as the file says. A line of another boot or container names no living process."""
     try:
         words = path.read_text(errors="replace").split()

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.process.survivors import Process, look_at, table
+from supervisor.process.survivors import Process, look_at, process_table
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 D_STATE_PATIENCE_S = 1.0  # for all processes of one look together
@@ -56,7 +56,7 @@ def held_by(processes: Iterable[Process], patience_s: float = D_STATE_PATIENCE_S
             blind = True
             continue
         try:
-            files |= _mapped(process.pid) | _open(process.pid)
+            files |= _mapped_files(process.pid) | _open_files(process.pid)
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended meanwhile
         except PermissionError:
@@ -100,7 +100,7 @@ def remove_stale(since_wall: float | None, ours: frozenset[File], *, brief: bool
         return []
     removed = _remove(
         {path: file for path, file in candidates.items() if file in ours},
-        held_by(table().values(), 0.0 if brief else D_STATE_PATIENCE_S).files,
+        held_by(process_table().values(), 0.0 if brief else D_STATE_PATIENCE_S).files,
     )
     if brief:
         return removed
@@ -144,7 +144,7 @@ def _remove(files: dict[Path, File], held: frozenset[File]) -> list[str]:
 def _look_at_all() -> Held:
     """What all processes hold; looked at again for a while where one could not be looked into."""
     until = time.monotonic() + BLIND_PATIENCE_S
-    while (held := held_by(table().values())).blind and time.monotonic() < until:
+    while (held := held_by(process_table().values())).blind and time.monotonic() < until:
         time.sleep(0.1)
     return held
 
@@ -165,7 +165,7 @@ def shared_with_unseen(namespaces: Path = Path("/proc/self/ns")) -> bool:
     return names["ipc"] == FIRST_IPC and names["pid"] != FIRST_PID
 
 
-def _mapped(pid: int) -> set[File]:
+def _mapped_files(pid: int) -> set[File]:
     files = set()
     with Path(f"/proc/{pid}/maps").open(errors="replace") as lines:
         for line in lines:
@@ -176,7 +176,7 @@ def _mapped(pid: int) -> set[File]:
     return files
 
 
-def _open(pid: int) -> set[File]:
+def _open_files(pid: int) -> set[File]:
     files = set()
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):  # noqa: PTH208

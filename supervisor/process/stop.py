@@ -16,7 +16,7 @@ from threading import Event
 
 from supervisor.jobs.base import StopRules
 from supervisor.process import own_cgroup, segments, strangers, transient
-from supervisor.process.survivors import Belongings, Identity, Process, alive, describe, send
+from supervisor.process.survivors import Belongings, Identity, Process, alive, describe_survivor, send_signal
 
 LEAST_KILL_S = 15.0  # tearing down a GPU context with hundreds of gigabytes of pinned memory takes seconds
 MOST_KILL_S = 60.0
@@ -82,14 +82,14 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     for signum, patience_s in rules.signals:
         if not tree.jobs() or (hurry is not None and hurry.is_set()) or time.monotonic() >= end_of_patience:
             break
-        _ask(tree, signum, min(time.monotonic() + patience_s, end_of_patience), hurry)
-    killed, left = _kill(tree, max(begun + budget_s, time.monotonic() + LEAST_KILL_S))
+        _ask_to_end(tree, signum, min(time.monotonic() + patience_s, end_of_patience), hurry)
+    killed, left = _kill_all(tree, max(begun + budget_s, time.monotonic() + LEAST_KILL_S))
     if not left:
         left = _end_shims(tree)
     for unit in tree.units:
-        transient.forget(unit)
+        transient.forget_unit(unit)
     for folder in tree.cgroups:
-        own_cgroup.remove(folder)
+        own_cgroup.remove_group(folder)
 
     brief = brief or (hurry is not None and hurry.is_set())
     removed = segments.remove_stale(began_wall, ours, brief=brief)
@@ -99,7 +99,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
         holders = strangers.on_the_gpus(gpu_pids(), (process.identity for process in tree.living()))
     return StopReport(
         seconds=time.monotonic() - begun,
-        survivors=tuple(map(describe, left)),
+        survivors=tuple(map(describe_survivor, left)),
         gpu_free=free,
         killed=killed,
         segments=tuple(removed),
@@ -107,7 +107,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     )
 
 
-def _ask(tree: Belongings, signum: int, until: float, hurry: Event | None) -> None:
+def _ask_to_end(tree: Belongings, signum: int, until: float, hurry: Event | None) -> None:
     """Send one signal and wait until everything is gone or patience ends.
 
     It goes to the components' own processes alone: a launcher that is asked takes the rest down in its order. Once
@@ -124,9 +124,9 @@ def _ask(tree: Belongings, signum: int, until: float, hurry: Event | None) -> No
         for process in mains or left:
             if process.identity not in told:
                 told.add(process.identity)
-                send(process.identity, signum)
+                send_signal(process.identity, signum)
             if process.state == "T":
-                send(process.identity, signal.SIGCONT)  # a stopped process gets nothing but SIGKILL
+                send_signal(process.identity, signal.SIGCONT)  # a stopped process gets nothing but SIGKILL
         if hurry is not None and hurry.wait(poll):
             return
         if hurry is None:
@@ -134,7 +134,7 @@ def _ask(tree: Belongings, signum: int, until: float, hurry: Event | None) -> No
         poll = min(poll * 1.5, LAST_POLL_S)
 
 
-def _kill(tree: Belongings, until: float) -> tuple[int, list[Process]]:
+def _kill_all(tree: Belongings, until: float) -> tuple[int, list[Process]]:
     """SIGKILL until nothing is left; returns how many got it and who did not end.
 
     The shims live on, so that whatever is orphaned by this falls to them and stays within reach.
@@ -148,12 +148,12 @@ def _kill(tree: Belongings, until: float) -> tuple[int, list[Process]]:
     while True:
         left = tree.jobs()
         for process in left:
-            if send(process.identity, signal.SIGKILL):
+            if send_signal(process.identity, signal.SIGKILL):
                 killed.add(process.identity)
         # The kernel ends a whole group in one moment, also one that forks faster than we look and so is never seen.
         for folder in tree.cgroups:
-            own_cgroup.kill(folder)
-        quiet = 0 if left or any(map(own_cgroup.populated, tree.cgroups)) else quiet + 1
+            own_cgroup.kill_group(folder)
+        quiet = 0 if left or any(map(own_cgroup.is_populated, tree.cgroups)) else quiet + 1
         if quiet == SURE_LOOKS:
             return len(killed), []
         if time.monotonic() > begun + FORKING_PATIENCE_S and not all(process.state == "D" for process in left):
@@ -162,7 +162,7 @@ def _kill(tree: Belongings, until: float) -> tuple[int, list[Process]]:
         if time.monotonic() > until:
             if not units:
                 return len(killed), left
-            transient.stop(units.pop())  # systemd may still reach what we may not
+            transient.stop_unit(units.pop())  # systemd may still reach what we may not
             continue
         time.sleep(poll)
         poll = min(poll * 1.5, LAST_POLL_S)
@@ -179,7 +179,7 @@ def _kill_groups(tree: Belongings, left: list[Process]) -> None:
     for folder in filter(None, map(own_cgroup.folder_of, pids)):
         for unit in (folder, *folder.parents):
             if unit.name in tree.units:
-                own_cgroup.kill(unit)
+                own_cgroup.kill_group(unit)
     for group in tree.whole_groups():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
@@ -191,12 +191,12 @@ def _end_shims(tree: Belongings) -> list[Process]:
         if signum is not None and any(map(alive, tree.shims)):
             _kill_groups(tree, [])  # who stays still has children, even if no look has ever caught one of them
             for shim in tree.shims:
-                send(shim, signum)
+                send_signal(shim, signum)
         until = time.monotonic() + SHIM_PATIENCE_S
         while any(map(alive, tree.shims)) and time.monotonic() < until:
             time.sleep(FIRST_POLL_S)
     # A process that was being forked while its parent was killed shows up only now.
-    return _kill(tree, time.monotonic() + LEAST_KILL_S)[1] if tree.jobs() else []
+    return _kill_all(tree, time.monotonic() + LEAST_KILL_S)[1] if tree.jobs() else []
 
 
 def _wait_for_gpus(gpu_free: Callable[[], bool | None], limit_s: float) -> bool | None:

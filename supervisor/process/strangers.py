@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor.base.secrets import masked_words
+from supervisor.base.socket_paths import login_name
 from supervisor.process.survivors import Identity, Process, look_at
 
 LONGEST_COMMAND = 120
 DRIVER = Path("/dev/nvidiactl")
 
 
-def told(pid: int) -> str:
+def describe_stranger(pid: int) -> str:
     """``pid 4711 of user anna (python serve.py)``: what a person needs to find its owner."""
     try:
-        owner = user_name(Path(f"/proc/{pid}").stat().st_uid)
+        owner = login_name(Path(f"/proc/{pid}").stat().st_uid)
     except OSError:
         return f"pid {pid}, which has just ended"
     return f"pid {pid} of user {owner} ({command_of(pid)})"
@@ -39,14 +39,6 @@ def command_of(pid: int) -> str:
     return (f"{text[:LONGEST_COMMAND]}..." if len(text) > LONGEST_COMMAND else text) or name
 
 
-def user_name(uid: int) -> str:
-    """A user for people, by number where it has no name here."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def on_the_gpus(pids: Iterable[int], ours: Iterable[Identity], driver: Path = DRIVER) -> tuple[str, ...]:
     """The living processes among ``pids`` that are not ``ours``, one phrase each.
 
@@ -56,7 +48,7 @@ def on_the_gpus(pids: Iterable[int], ours: Iterable[Identity], driver: Path = DR
     """
     mine = set(ours)
     found = [process for pid in sorted(set(pids)) if (process := look_at(pid)) is not None and not process.dead]
-    return tuple(told(one.pid) for one in found if one.identity not in mine and _may_hold(one, driver))
+    return tuple(describe_stranger(one.pid) for one in found if one.identity not in mine and _may_hold(one, driver))
 
 
 def _may_hold(process: Process, driver: Path) -> bool:
@@ -68,10 +60,13 @@ def _may_hold(process: Process, driver: Path) -> bool:
         return True
 
 
-def open_links(pid: int) -> list[str]:
-    """Where the open files of a process point to; one that it closes meanwhile is none. Raises OSError."""
+def open_links(pid: int, most: int | None = None) -> list[str]:
+    """Where the first ``most`` open files of a process point to; one that it closes meanwhile is none. Raises OSError.
+
+    psutil's ``open_files`` leaves out devices and sockets, which are what is looked for here.
+    """
     folder, found = f"/proc/{pid}/fd", []
-    for number in os.listdir(folder):  # noqa: PTH208
+    for number in os.listdir(folder)[:most]:  # noqa: PTH208
         with contextlib.suppress(FileNotFoundError):
             found.append(os.readlink(f"{folder}/{number}"))  # noqa: PTH115
     return found

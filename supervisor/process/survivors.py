@@ -96,7 +96,7 @@ def alive(identity: Identity) -> bool:
     return process is not None and process.start_ticks == identity[1] and not process.dead
 
 
-def table() -> dict[int, Process]:
+def process_table() -> dict[int, Process]:
     """All processes that this pid namespace shows.
 
     What was forked while the others were read is read as well, a few times over: a process that forks and ends within
@@ -138,7 +138,7 @@ def read_record(attempt_dir: Path, component: str) -> Record | None:
         raise ValueError(f"{attempt_dir / component}.shim.json is not a record of a shim ({error!r})") from error
 
 
-def records(attempt_dir: Path, components: Sequence[str] = ()) -> list[Record]:
+def read_records(attempt_dir: Path, components: Sequence[str] = ()) -> list[Record]:
     """Readable records of ``components``, or of every component that has one. Damaged ones are left out."""
     names = components or sorted(path.name.removesuffix(".shim.json") for path in attempt_dir.glob("*.shim.json"))
     found = []
@@ -167,7 +167,7 @@ class Belongings:
     ):
         self.attempt_dir = attempt_dir.absolute()
         folders = {self.attempt_dir: components, **{folder.absolute(): () for folder in also}}
-        found = [(folder, one) for folder, names in folders.items() for one in records(folder, names)]
+        found = [(folder, one) for folder, names in folders.items() for one in read_records(folder, names)]
         self.records = [record for _, record in found]
         self.own = [record for folder, record in found if folder == self.attempt_dir]
         # After a reboot every pid in the records is someone else's; the marker alone then finds nothing, as it should.
@@ -190,7 +190,7 @@ class Belongings:
 
     def living(self) -> list[Process]:
         """Everything of the attempt that is alive now, the shims included, oldest first."""
-        found = self.among(table())
+        found = self.among(process_table())
         return sorted((p for p in found if not p.dead), key=lambda p: (p.start_ticks, p.pid))
 
     def among(self, processes: dict[int, Process]) -> list[Process]:
@@ -220,7 +220,7 @@ class Belongings:
 
     def whole_groups(self) -> set[int]:
         """Process groups of which all members belong to the attempt, the shims' own left out."""
-        processes = table()
+        processes = process_table()
         mine = {process.pid: process for process in self.among(processes) if process.identity not in self.shims}
         others = {process.group for process in processes.values() if process.pid not in mine and not process.dead}
         return {process.group for process in mine.values() if process.group > 1} - others
@@ -296,7 +296,7 @@ def ancestors(pid: int, processes: dict[int, Process]) -> set[int]:
     return found
 
 
-def send(identity: Identity, signum: int) -> bool:
+def send_signal(identity: Identity, signum: int) -> bool:
     """Signal this very process; False when it is gone (or its pid is another's now).
 
     The pidfd pins the process before its start time is compared, so no recycled pid can slip in between. Kernels and
@@ -330,7 +330,7 @@ def _send_without_pidfd(identity: Identity, signum: int) -> bool:
     return True
 
 
-def describe(process: Process) -> str:
+def describe_survivor(process: Process) -> str:
     """A survivor for people: name, pid, state, and in D state what in the kernel it waits for."""
     hanging = [process.pid] if process.state == "D" else hanging_threads(process.pid)
     if not hanging:

@@ -34,15 +34,8 @@ def why_not() -> str:
     for program in ("systemd-run", "systemctl"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
-    try:
-        asked = subprocess.run(
-            ["systemctl", *scope(), "show", "--property=Version"],
-            capture_output=True,
-            text=True,
-            timeout=LOOK_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    asked = _run_systemctl("show", "--property=Version")
+    if asked is None:
         return "systemctl gives no answer"
     if asked.returncode == 0:
         return ""
@@ -103,23 +96,25 @@ def run_argv(
     ]
 
 
-def start(unit: str, argv: Sequence[str], *, environment: Mapping[str, str], nofile: int, description: str) -> None:
+def start_unit(
+    unit: str, argv: Sequence[str], *, environment: Mapping[str, str], nofile: int, description: str
+) -> None:
     """Start the service. TryAgainError says what systemd answered.
 
     No ``--collect``: a unit that failed stays loaded, so that ``systemctl status`` shows how the job ended and the
-    exit status can be had from systemd when the disk took no exit record; :func:`forget` removes it.
+    exit status can be had from systemd when the disk took no exit record; :func:`forget_unit` removes it.
     """
-    forget(unit)
+    forget_unit(unit)
     if _state(unit).get("ActiveState", "inactive") not in ("inactive", "failed"):
         raise SupervisorError(f"{unit} runs already: another supervisor of a run with the same name started it")
     command = run_argv(unit, argv, environment=environment, nofile=nofile, description=description)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        stop(unit)
+        stop_unit(unit)
         raise TryAgainError(f"systemd-run could not start {unit}: {error}") from error
     if done.returncode != 0:
-        forget(unit)
+        forget_unit(unit)
         raise TryAgainError(f"systemd-run could not start {unit}: {done.stderr.strip() or done.returncode}")
 
 
@@ -131,14 +126,14 @@ def exit_status(unit: str) -> int | None:
     return int(values["ExecMainStatus"]) if ended and by_itself else None
 
 
-def stop(unit: str) -> None:
+def stop_unit(unit: str) -> None:
     """Kill everything in the unit and forget it."""
     _systemctl("kill", "--signal=SIGKILL", unit)
     _systemctl("stop", unit)
-    forget(unit)
+    forget_unit(unit)
 
 
-def forget(unit: str) -> None:
+def forget_unit(unit: str) -> None:
     """Unload a unit that ended; does nothing to one that runs."""
     if BOOTED.is_dir():
         _systemctl("reset-failed", unit)
@@ -152,10 +147,15 @@ def _state(unit: str) -> dict[str, str]:
 
 def _systemctl(*words: str) -> str:
     """Output of ``systemctl``; "" when it fails, which for a unit that is gone is the normal case."""
+    done = _run_systemctl(*words)
+    return done.stdout if done is not None and done.returncode == 0 else ""
+
+
+def _run_systemctl(*words: str) -> subprocess.CompletedProcess[str] | None:
+    """None where it gives no answer."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["systemctl", *scope(), *words], capture_output=True, text=True, timeout=LOOK_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+        return None

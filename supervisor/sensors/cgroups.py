@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-OWN = "rl-job-"  # groups without controllers that effects/own_cgroup.py makes below the daemon's own
+OWN = "rl-job-"  # groups without controllers that process/own_cgroup.py makes below the daemon's own
 UNLIMITED_BYTES = 1 << 60  # version 1 says "no limit" with a number just below 2**63
 
 
@@ -30,7 +30,7 @@ class Cgroup:
     mount: Path
     version: int
 
-    def _levels(self) -> Iterator[Path]:
+    def levels(self) -> Iterator[Path]:
         """The cgroup and those above it. In a container /proc may name folders that only the host sees."""
         folder = self.folder
         while folder != self.mount:
@@ -43,23 +43,23 @@ class Cgroup:
         names = ("memory.max", "memory.current", "inactive_file")
         if self.version == 1:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        for folder in self._levels():
-            total, used = number(folder / names[0]), number(folder / names[1])
+        for folder in self.levels():
+            total, used = read_number(folder / names[0]), read_number(folder / names[1])
             if total is None or used is None or total >= UNLIMITED_BYTES:
                 continue
-            cache = keyed(folder / "memory.stat", names[2]) or 0
+            cache = number_of_key(folder / "memory.stat", names[2]) or 0
             yield Limit(total, max(0, min(total, total - used + cache)))
 
     def oom_kills(self) -> int | None:
         """Processes of this cgroup (version 2: or below it) that the kernel killed for memory; None if not told."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
-        return keyed(self.folder / name, "oom_kill")
+        return number_of_key(self.folder / name, "oom_kill")
 
     def pressure(self) -> float | None:
         """Percent of the last 10 s in which a task of this cgroup (or the nearest that tells) waited for memory."""
         if self.version == 1:
             return None
-        told = (some_avg10(folder / "memory.pressure") for folder in self._levels())
+        told = (some_avg10(folder / "memory.pressure") for folder in self.levels())
         return next((value for value in told if value is not None), None)
 
 
@@ -88,7 +88,7 @@ def _below(mount: Path, path: str, version: int) -> Cgroup:
     return Cgroup(folder if folder.is_dir() else mount, mount, version)
 
 
-def number(path: Path) -> int | None:
+def read_number(path: Path) -> int | None:
     """The whole number in a file; None when it cannot be read or holds a word ("max")."""
     try:
         return int(path.read_text())
@@ -96,7 +96,7 @@ def number(path: Path) -> int | None:
         return None
 
 
-def keyed(path: Path, key: str) -> int | None:
+def number_of_key(path: Path, key: str) -> int | None:
     """The number behind ``key`` in a file of lines "key number"; None when there is none."""
     try:
         text = path.read_text(errors="replace")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from supervisor.core.facts import Fact, Gpu, GpuLook, Remark
+from supervisor.core.facts import EMPTY_BYTES, Fact, Gpu, GpuLook, Remark
 from supervisor.jobs.base import GpuPlan
 from supervisor.sensors.base import Clock
 from supervisor.sensors.xid import XidEvents
@@ -23,8 +23,6 @@ GpuRole = Literal["inference", "trainer", "shared", "other"]
 
 CHANGE_BYTES = 64 << 20
 CHANGE_PART = 0.005  # of the GPU's total: small GPUs (and simulated ones) move in small steps
-NEAR_ZERO_BYTES = 1 << 30  # a GPU without tenants shows 0 to about 600 MiB, by driver and persistence mode
-NEAR_ZERO_PART = 0.10  # of the highest level seen
 SLOWDOWNS = {
     0x40: "HW thermal slowdown",
     0x80: "HW power brake",
@@ -40,7 +38,6 @@ class _Device:
     handle: Any
     index: int
     role: GpuRole
-    highest_bytes: int = 0
     pids: tuple[int, ...] | None = None
     seen: bool = False  # could it ever be read?
     failures: int = 0  # looks in a row in which it could not
@@ -49,9 +46,9 @@ class _Device:
 class GpuSensor:
     """Posts ``GpuLook`` for the GPUs of ``plan``; with an empty plan for every GPU, as role "other".
 
-    A look is posted when a GPU's memory moved by more than 64 MiB or 0.5 % of its total, when it came near zero or
-    left it, and every ``heartbeat_s``. Where nothing can be read (no library, no driver, MIG) it is
-    ``GpuLook(reason=...)``, and NVML is opened anew every ``retry_s`` seconds until it works.
+    A look is posted when a GPU's memory moved by more than 64 MiB or 0.5 % of its total, when it became empty
+    (``Gpu.is_empty``) or was filled, and every ``heartbeat_s``. Where nothing can be read (no library, no driver, MIG)
+    it is ``GpuLook(reason=...)``, and NVML is opened anew every ``retry_s`` seconds until it works.
 
     One GPU that cannot be read hides no other one. If it could be read before, it is in ``GpuLook.lost``: at once when
     NVML says so, after three looks when it says "not found" or "unknown error" while others answer. If it never could
@@ -163,7 +160,7 @@ class GpuSensor:
         before = self._devices.get(uuid)
         if before is None:
             return _Device(handle, index, role)
-        return _Device(handle, index, role, highest_bytes=before.highest_bytes, seen=before.seen)
+        return _Device(handle, index, role, seen=before.seen)
 
     def _roles(self, present: Mapping[str, tuple[Any, int]], dumb: str) -> dict[str, GpuRole]:
         if not self._plan.inference and not self._plan.trainer:
@@ -249,7 +246,6 @@ class GpuSensor:
     def _read(self, nvml: Any, uuid: str, device: _Device) -> Gpu:
         memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
         device.seen, device.failures = True, 0
-        device.highest_bytes = max(device.highest_bytes, int(memory.used))
         used, total = int(memory.used), int(memory.total)
         power_w, load = _power_w(nvml, device.handle), _load(nvml, device.handle)
         return Gpu(uuid, device.index, used, total, device.role, device.pids, power_w=power_w, load=load)
@@ -280,22 +276,15 @@ class GpuSensor:
         return (
             said.lost != fact.lost
             or before.keys() != {gpu.uuid for gpu in fact.gpus}
-            or any(self._moved(before[gpu.uuid], gpu) for gpu in fact.gpus)
+            or any(_has_moved(before[gpu.uuid], gpu) for gpu in fact.gpus)
         )
-
-    def _moved(self, before: Gpu, gpu: Gpu) -> bool:
-        change = abs(gpu.used_bytes - before.used_bytes)
-        if change > min(CHANGE_BYTES, CHANGE_PART * gpu.total_bytes):
-            return True
-        near_zero = min(NEAR_ZERO_BYTES, NEAR_ZERO_PART * self._devices[gpu.uuid].highest_bytes)
-        return (gpu.used_bytes < near_zero) != (before.used_bytes < near_zero)
 
     def _say_with_pids(self, nvml: Any, fact: GpuLook, now: float) -> Sequence[Fact]:
         gpus = []
         for gpu in fact.gpus:
             device = self._devices[gpu.uuid]
             device.pids = _pids(nvml, device.handle, gpu.used_bytes)
-            gpus.append(replace(gpu, pids=device.pids, slowed=_slowed(nvml, device.handle)))
+            gpus.append(replace(gpu, pids=device.pids, slowed=_slowdown(nvml, device.handle)))
         return self._say(GpuLook(gpus=tuple(gpus), lost=fact.lost), now, always=True)
 
     def _say(self, fact: GpuLook, now: float, *, always: bool = False) -> Sequence[Fact]:
@@ -303,6 +292,11 @@ class GpuSensor:
             return ()
         self._said, self._said_at = fact, now
         return (fact,)
+
+
+def _has_moved(before: Gpu, gpu: Gpu) -> bool:
+    change = abs(gpu.used_bytes - before.used_bytes)
+    return change > min(CHANGE_BYTES, CHANGE_PART * gpu.total_bytes) or gpu.is_empty != before.is_empty
 
 
 class _UnusableError(Exception):
@@ -363,11 +357,12 @@ def _pids(nvml: Any, handle: Any, used_bytes: int) -> tuple[int, ...] | None:
     else:
         return None
     if not pids:
-        return () if used_bytes < NEAR_ZERO_BYTES else None
+        # Not the 2 % of `is_gpu_empty`: on a large GPU that could be a tenant whom the driver hides.
+        return () if used_bytes < EMPTY_BYTES else None
     return pids if all(Path(f"/proc/{pid}").exists() for pid in pids) else None
 
 
-def _slowed(nvml: Any, handle: Any) -> str | None:
+def _slowdown(nvml: Any, handle: Any) -> str | None:
     """Why the driver holds a GPU's clocks down, with temperature and clock; "" while it does not, None: unknown."""
     for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
         try:  # the second name is that of drivers before 535
@@ -404,7 +399,7 @@ def _sentence(nvml: Any, error: Any) -> str:
     return helps.get(error.value, f"NVML failed: {error}")
 
 
-def merged(plan: GpuPlan, inference: Sequence[int | str], trainer: Sequence[int | str]) -> GpuPlan:
+def merge_plans(plan: GpuPlan, inference: Sequence[int | str], trainer: Sequence[int | str]) -> GpuPlan:
     """The job's own plan, overruled by what a person wrote in ``[gpus]``."""
     return GpuPlan(
         inference=[str(name) for name in inference] or plan.inference,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor.core.facts import Fact, HostLook
 from supervisor.sensors.base import Clock
-from supervisor.sensors.cgroups import Cgroup, Limit, cgroup_of, keyed, some_avg10
+from supervisor.sensors.cgroups import Cgroup, Limit, cgroup_of, number_of_key, some_avg10
 
 MEMORY_STEP = 0.02  # of the total; when little is left a fifth of that is news, too
 SCARCE_STEP = 0.2
@@ -123,7 +123,7 @@ class HostSensor:
     def _oom_kills(self, cgroups: Sequence[Cgroup]) -> int | None:
         told = {cgroup.folder: kills for cgroup in cgroups if (kills := cgroup.oom_kills()) is not None}
         if not told and not self._kills_seen:
-            return keyed(self._roots.proc / "vmstat", "oom_kill")
+            return number_of_key(self._roots.proc / "vmstat", "oom_kill")
         if self._kills is None:
             self._kills = sum(told.values())
             self._kills_seen = dict(told)
@@ -166,14 +166,14 @@ def _worth_saying(said: HostLook, fact: HostLook) -> bool:
     same = ("memory_total_bytes", "oom_kills", "shm_total_bytes", "reason")
     return (
         any(getattr(said, name) != getattr(fact, name) for name in same)
-        or _moved(said.memory_available_bytes, fact.memory_available_bytes, fact.memory_total_bytes, MEMORY_STEP)
-        or _moved(said.shm_free_bytes, fact.shm_free_bytes, fact.shm_total_bytes, SHM_STEP)
+        or _has_moved(said.memory_available_bytes, fact.memory_available_bytes, fact.memory_total_bytes, MEMORY_STEP)
+        or _has_moved(said.shm_free_bytes, fact.shm_free_bytes, fact.shm_total_bytes, SHM_STEP)
         or abs((said.memory_pressure or 0.0) - (fact.memory_pressure or 0.0)) >= PRESSURE_STEP
         or abs(_share(said) - _share(fact)) >= FILES_STEP
     )
 
 
-def _moved(before: int | None, now: int | None, total: int | None, step: float) -> bool:
+def _has_moved(before: int | None, now: int | None, total: int | None, step: float) -> bool:
     if before is None or now is None:
         return False  # both are None here
     # Never finer than a thousandth, or a volume that is full but for a few pages would speak at every look.

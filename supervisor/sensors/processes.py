@@ -66,15 +66,15 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(comm, fields[0].decode(), int(fields[1]), int(fields[19]))
 
 
-def identity(pid: int) -> Identity | None:
+def identity_of(pid: int) -> Identity | None:
     """The identity of a living process, None when it is gone or a zombie."""
     stat = read_stat(pid)
     return Identity(pid, stat.start_ticks) if stat and stat.state not in "ZX" else None
 
 
-def alive(process: Identity) -> bool:
+def is_alive(process: Identity) -> bool:
     """Is exactly this process there and no zombie?"""
-    return identity(process.pid) == process
+    return identity_of(process.pid) == process
 
 
 def read_title(pid: int) -> str:
@@ -142,7 +142,7 @@ class _Table:
             entry.pidfd = os.pidfd_open(entry.id.pid)
         except OSError:
             return  # gone already, no descriptor left, or a kernel (or sandbox) without pidfd: its stat is read instead
-        if not alive(entry.id):
+        if not is_alive(entry.id):
             # The number belongs to another process by now, and so does the descriptor.
             os.close(entry.pidfd)
             entry.pidfd = None
@@ -169,7 +169,7 @@ class _Table:
         return [
             entry
             for entry in self.known.values()
-            if entry.id.pid in ended or (entry.role is not None and entry.pidfd is None and not alive(entry.id))
+            if entry.id.pid in ended or (entry.role is not None and entry.pidfd is None and not is_alive(entry.id))
         ]
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class ProcessWatcher:
             if table.closed:
                 return ()
             for entry in table.gone():
-                facts += _gone(table.attempt, entry, proof=True)
+                facts += _gone_facts(table.attempt, entry, proof=True)
                 table.remove(entry)
         for exited in self._exits():
             if exited.component not in self._exited:
@@ -280,7 +280,7 @@ class ProcessScanner:
                 entry = self._table.known.get(pid)
                 if entry is not None and entry.role is None:
                     self._table.remove(entry)
-        ours = _descendants(stats, {root.pid for root in roots if alive(root)} | known.keys())
+        ours = _descendants(stats, {root.pid for root in roots if is_alive(root)} | known.keys())
         # A child of one that ended between the two reads may be an orphan of ours: it is read again.
         settled = self._foreign | stats.keys() | {0}
         self._foreign |= {pid for pid in stats.keys() - ours if stats[pid].parent in settled}
@@ -327,7 +327,7 @@ class ProcessScanner:
         if found == (entry.role, entry.key):
             return []
         if found is None:
-            facts = _gone(table.attempt, entry, proof=False)
+            facts = _gone_facts(table.attempt, entry, proof=False)
             table.unwatch(entry)
             return facts
         table.reported(entry, found[0], key=found[1])
@@ -352,7 +352,7 @@ def process_sensors(
     return ProcessWatcher(table, exits), ProcessScanner(table, roots, classify, clock=clock)
 
 
-def _gone(attempt: int, entry: _Known, *, proof: bool) -> list[Fact]:
+def _gone_facts(attempt: int, entry: _Known, *, proof: bool) -> list[Fact]:
     if entry.role is None:
         return []
     key = entry.key and proof

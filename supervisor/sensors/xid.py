@@ -43,7 +43,7 @@ class XidEvents:
         with contextlib.suppress(nvml.NVMLError):
             self._events = nvml.nvmlEventSetCreate()
         for name, handle in gpus.items():
-            if self._events is not None and _registered(nvml, handle, self._events):
+            if self._events is not None and _register(nvml, handle, self._events):
                 self._by_event[_pointer(handle)] = name
             elif (address := _address(nvml, handle)) is not None:
                 self._by_log[address] = name
@@ -92,7 +92,7 @@ def _pointer(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _registered(nvml: Any, handle: Any, events: Any) -> bool:
+def _register(nvml: Any, handle: Any, events: Any) -> bool:
     wanted = nvml.nvmlEventTypeXidCriticalError
     try:
         if not nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted:

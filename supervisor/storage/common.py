@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from supervisor.base.retry import Retry
 from supervisor.storage import hashing
 from supervisor.storage.base import Sink, StoredFile, StoreError
-from supervisor.base.retry import Retry
 
 REFETCHES = 5
 

@@ -36,7 +36,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     a new daemon keeps it so), progress (its last step), published}. Times in Unix time; None for what is not known, or
     not there.
     """
-    holder, parent = run_lock.read(state_dir / "lock")
+    holder, parent = run_lock.read_holder(state_dir / "lock")
     found: dict[str, Any] = {
         "since": None,
         "ended": None,
@@ -148,7 +148,7 @@ def _job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
     folder = attempt_dir(state_dir, numbers[-1])
     belongings = Belongings(folder, (), run_id)
     living = [one.pid for one in belongings.living() if one.identity not in belongings.shims]
-    if (by_hand := attached.living(folder)) is not None:
+    if (by_hand := attached.find_living(folder)) is not None:
         living.append(by_hand.process[0])
     if not living:
         return None

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from supervisor.checkpoints.log_packing import LOG_LIMIT, UNPACKED_LIMIT, pack
-from supervisor.evidence.keeping import bundles, forget, to_send
+from supervisor.evidence.keeping import bundles, forget_bundles, to_send
 
 
 def bundle(
@@ -30,9 +30,9 @@ def test_the_oldest_go_first_by_number_and_by_size(tmp_path: Path) -> None:
     for number in range(1, 7):
         bundle(tmp_path, number, number, size=1000 * number)
     (tmp_path / "notes-of-a-person").mkdir()
-    forget(tmp_path, 4, 10**9, None)
+    forget_bundles(tmp_path, 4, 10**9, None)
     assert names(tmp_path) == [f"{n:04d}-attempt-{n:04d}" for n in (3, 4, 5, 6)]
-    forget(tmp_path, 4, 12_000, None)
+    forget_bundles(tmp_path, 4, 12_000, None)
     assert names(tmp_path) == ["0005-attempt-0005", "0006-attempt-0006"]
     assert (tmp_path / "notes-of-a-person").exists(), "what is not ours stays"
 
@@ -42,21 +42,21 @@ def test_those_of_the_open_incident_stay_though_they_are_the_oldest(tmp_path: Pa
     bundle(tmp_path, 1, 2, size=50_000)
     for number in (2, 3):
         bundle(tmp_path, number, number + 1)
-    forget(tmp_path, 1, 1000, open_incident=1, journal="j1")
+    forget_bundles(tmp_path, 1, 1000, open_incident=1, journal="j1")
     assert names(tmp_path) == ["0001-attempt-0001", "0001-attempt-0002"]
 
 
 def test_an_incident_that_goes_on_for_ever_keeps_its_first_evidence_and_its_newest(tmp_path: Path) -> None:
     for attempt in range(1, 11):
         bundle(tmp_path, 1, attempt)
-    forget(tmp_path, 4, 10**9, open_incident=1, journal="j1")
+    forget_bundles(tmp_path, 4, 10**9, open_incident=1, journal="j1")
     assert names(tmp_path) == [f"0001-attempt-{n:04d}" for n in (1, 8, 9, 10)]
 
 
 def test_an_incident_of_the_same_number_in_a_lost_journal_is_another_one(tmp_path: Path) -> None:
     bundle(tmp_path, 1, 1, journal="lost")
     bundle(tmp_path, 1, 2)
-    forget(tmp_path, 1, 10**9, open_incident=1, journal="j1")
+    forget_bundles(tmp_path, 1, 10**9, open_incident=1, journal="j1")
     assert names(tmp_path) == ["0001-attempt-0002"]
 
 
@@ -67,7 +67,7 @@ def test_a_link_in_the_folder_is_no_bundle_and_nothing_behind_it_is_deleted(tmp_
     parent = tmp_path / "incidents"
     bundle(parent, 2, 2)
     (parent / "0001-attempt-0001").symlink_to(other)
-    forget(parent, 1, 1, None)
+    forget_bundles(parent, 1, 1, None)
     assert (other / "a").exists()
 
 

@@ -27,7 +27,7 @@ def test_the_limit_of_a_pod_stands_above_the_group_of_its_job(tmp_path: Path) ->
     pod = group(mount, "kubepods/pod-1", "memory.max", "memory.current")
     box = group(mount, "kubepods/pod-1/box", "memory.current")
     group(mount, "kubepods/pod-1/box/rl-job-7")  # no controller is switched on there
-    assert memory_groups(7, proc, [mount]) == [pod, box]
+    assert memory_groups(7, proc, mount) == [pod, box]
 
 
 def test_version_one_is_read_by_its_own_names_also_where_the_path_leads_nowhere(tmp_path: Path) -> None:
@@ -35,12 +35,12 @@ def test_version_one_is_read_by_its_own_names_also_where_the_path_leads_nowhere(
     mount = tmp_path / "cgroup"
     root = group(mount, "memory", "memory.limit_in_bytes", "memory.failcnt")  # what a container sees of its own
     group(mount, "cpu/box", "cpu.shares")
-    assert memory_groups(7, proc, [mount]) == [root]
+    assert memory_groups(7, proc, mount) == [root]
     inner = group(mount, "memory/docker/0123", "memory.usage_in_bytes")
-    assert memory_groups(7, proc, [mount]) == [root, inner]
+    assert memory_groups(7, proc, mount) == [root, inner]
 
 
 def test_a_path_that_leads_out_of_the_mount_leads_nowhere(tmp_path: Path) -> None:
     group(tmp_path, "secret", "memory.max")
-    assert memory_groups(7, process(tmp_path, "0::/../secret"), [tmp_path / "cgroup"]) == []
-    assert memory_groups(8, tmp_path / "proc", [tmp_path / "cgroup"]) == []
+    assert memory_groups(7, process(tmp_path, "0::/../secret"), tmp_path / "cgroup") == []
+    assert memory_groups(8, tmp_path / "proc", tmp_path / "cgroup") == []

@@ -142,7 +142,7 @@ def test_any_exit_record_is_an_end_or_none(tmp_path: Path, data: bytes) -> None:
 def test_what_became_of_a_component_is_told_whatever_its_files_hold(tmp_path: Path, record: bytes, end: bytes) -> None:
     (tmp_path / "job.shim.json").write_bytes(record)
     (tmp_path / "job.exit.json").write_bytes(end)
-    assert launch.look(tmp_path, "job").state in ("absent", "running", "exited", "lost")
+    assert launch.look_at_component(tmp_path, "job").state in ("absent", "running", "exited", "lost")
 
 
 @fuzzed()
@@ -151,8 +151,8 @@ def test_what_became_of_a_component_is_told_whatever_its_files_hold(tmp_path: Pa
 @example(data=b"[" * 100_000)
 def test_any_record_of_an_attached_process_is_read_or_left_out(tmp_path: Path, data: bytes) -> None:
     (tmp_path / f"job{attached.ENDING}").write_bytes(data)
-    assert len(attached.read(tmp_path)) in (0, 1)
-    attached.living(tmp_path)
+    assert len(attached.read_records(tmp_path)) in (0, 1)
+    attached.find_living(tmp_path)
 
 
 @fuzzed()

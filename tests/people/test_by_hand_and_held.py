@@ -68,7 +68,7 @@ def test_what_another_pod_published_makes_no_step_here_superfluous(
 
 def test_a_pod_that_died_with_the_run_prunes_by_hand(run_file: RunFile, store: Store) -> None:
     journal = Journal(run_file.state_dir)
-    place = pod_identity.place(os.environ, run_file.state_dir)
+    place = pod_identity.place_of_pod(os.environ, run_file.state_dir)
     claims.claim(store, RUN, writer_name("pod-a", journal.identity(), "0001", place), 0.0)
     assert "is safe to delete" in store_commands.prune(run_file, dry_run=True)[1][0], (
         "while a daemon has its journal open"

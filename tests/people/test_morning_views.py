@@ -269,7 +269,7 @@ def test_a_parent_that_starts_the_daemon_again_is_waited_for(tmp_path: Path) -> 
     recorded(tmp_path, world)
     me = f"{os.getpid()}-{shim.start_ticks(os.getpid())}"
     (tmp_path / "lock").write_text(f"1-1 {me}\n")
-    assert run_lock.read(tmp_path / "lock")[1] == (os.getpid(), shim.start_ticks(os.getpid()))
+    assert run_lock.read_holder(tmp_path / "lock")[1] == (os.getpid(), shim.start_ticks(os.getpid()))
     said = render.unwatched(without_daemon.look(tmp_path, "r1"), COMMANDS)
     assert f"Its parent (process {os.getpid()}) starts it again: nothing to type." in said
     (tmp_path / "lock").write_text(f"{me}\n")

@@ -316,7 +316,7 @@ def test_the_steps_on_this_disk_and_whether_the_job_lives(here: Path, monkeypatc
     assert not subject.site.job_lives
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     me = (os.getpid(), ticks)
-    attached.write(here / "state" / "attempts" / "0003", "launcher", me, "a job")
+    attached.write_record(here / "state" / "attempts" / "0003", "launcher", me, "a job")
     assert gather(here / "run.toml", environ={"PATH": "/usr/bin"}).site.job_lives
 
 

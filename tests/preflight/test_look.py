@@ -172,7 +172,9 @@ def test_an_attempt_lives_while_its_process_does_and_a_recycled_number_is_not_it
 
 
 def test_a_job_that_a_person_started_and_we_watch_lives_too(tmp_path: Path) -> None:
-    attached.write(tmp_path / "attempts/0001", "job", (os.getpid(), shim.start_ticks(os.getpid()) or 0), "python")
+    attached.write_record(
+        tmp_path / "attempts/0001", "job", (os.getpid(), shim.start_ticks(os.getpid()) or 0), "python"
+    )
     assert look.lives(tmp_path)
 
 

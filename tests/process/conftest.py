@@ -19,7 +19,7 @@ from supervisor.core import facts as f
 from supervisor.jobs.base import Component, StopRules
 from supervisor.jobs.plain import PlainJob
 from supervisor.process import survivors
-from supervisor.process.launch import Launched, ShimState, launch, look
+from supervisor.process.launch import Launched, ShimState, launch, look_at_component
 from supervisor.process.stop import StopReport, stop_attempt
 from tests.hands import Seen, effects_of
 
@@ -86,7 +86,7 @@ class Attempt:
         return process.identity
 
     def look(self, name: str = "job") -> ShimState:
-        return look(self.folder, name)
+        return look_at_component(self.folder, name)
 
     def ended(self, name: str = "job") -> ShimState:
         """Its state once it is no longer running."""
@@ -111,7 +111,7 @@ def attempt(tmp_path: Path) -> Iterator[Attempt]:
 
 def kill(identities: Sequence[survivors.Identity]) -> None:
     for identity in identities:
-        survivors.send(identity, signal.SIGKILL)
+        survivors.send_signal(identity, signal.SIGKILL)
     wait_for(lambda: not any(map(survivors.alive, identities)), f"{identities} end")
 
 

@@ -168,18 +168,18 @@ def test_an_attached_process_is_running_until_it_is_gone_and_then_lost(spawn: Sp
     known = survivors.look_at(process.pid)
     assert known is not None
     folder = tmp_path / "attempts" / "0001"
-    attached.write(folder, "rl", known.identity, "rl @ x.toml")
-    assert attached.components(folder) == ["rl"]
-    seen = attached.look(folder, "rl")
+    attached.write_record(folder, "rl", known.identity, "rl @ x.toml")
+    assert attached.component_names(folder) == ["rl"]
+    seen = attached.look_at_component(folder, "rl")
     assert (seen.state, seen.pid, seen.how) == ("running", process.pid, "attached")
     assert seen.started_wall == pytest.approx(time.time(), abs=5)
     process.kill()
     process.wait()
-    gone = attached.look(folder, "rl")
+    gone = attached.look_at_component(folder, "rl")
     assert (gone.state, gone.pid, gone.exit_code) == ("lost", None, None)
     assert "was started by a person: that it is gone is all that can be known" in gone.reason
     with pytest.raises(SupervisorError, match=f"Process {process.pid} has ended"):
-        attached.write(folder, "rl", known.identity, "")
+        attached.write_record(folder, "rl", known.identity, "")
 
 
 @pytest.mark.parametrize("change", [{"boot_id": "another boot"}, {"start_ticks": 1}])
@@ -189,13 +189,13 @@ def test_another_boot_or_another_process_of_that_number_is_never_taken_for_it(
     process = spawn("sleep", "60")
     known = survivors.look_at(process.pid)
     assert known is not None
-    attached.write(tmp_path, "rl", known.identity, "")
+    attached.write_record(tmp_path, "rl", known.identity, "")
     record = tmp_path / "rl.attached.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), **change}))
-    assert attached.look(tmp_path, "rl").state == "lost"
-    assert attached.living(tmp_path) is None
+    assert attached.look_at_component(tmp_path, "rl").state == "lost"
+    assert attached.find_living(tmp_path) is None
     record.write_text("{")
-    assert attached.components(tmp_path) == []
+    assert attached.component_names(tmp_path) == []
 
 
 def test_a_plain_file_that_takes_the_output_stands_where_a_shim_would_have_captured_it(
@@ -207,7 +207,7 @@ def test_a_plain_file_that_takes_the_output_stands_where_a_shim_would_have_captu
     assert file == tmp_path / "mine.log"
     known = survivors.look_at(process.pid)
     assert known is not None
-    attached.write(tmp_path / "a", "job", known.identity, "", file)
+    attached.write_record(tmp_path / "a", "job", known.identity, "", file)
     wait_for(lambda: (tmp_path / "a" / "job.log").read_text() == "step 1\n", "its lines are read there")
     assert person_process.output_file(spawn("sleep", "60", stdout=subprocess.PIPE).pid) is None
 
@@ -279,4 +279,4 @@ def test_whatever_the_core_asks_no_process_is_signalled_and_no_file_touched(
         assert not survivors.alive((launched.child_pid, launched.child_start_ticks))
     finally:
         for process in survivors.Belongings(folder, [], "mine", running.mine).living():
-            survivors.send(process.identity, signal.SIGKILL)
+            survivors.send_signal(process.identity, signal.SIGKILL)

@@ -27,10 +27,10 @@ while time.monotonic() < until:
 
 @pytest.fixture
 def grouped(attempt: Attempt) -> Attempt:
-    folder = own_cgroup.make("probe", attempt.folder, "probe")
+    folder = own_cgroup.make_group("probe", attempt.folder, "probe")
     if folder is None:
         pytest.skip("this user may make no control groups (version 2, Linux 5.14) here")
-    own_cgroup.remove(folder)
+    own_cgroup.remove_group(folder)
     assert not folder.exists()
     return attempt
 
@@ -76,7 +76,7 @@ def test_without_a_group_of_its_own_the_process_group_is_ended_as_a_whole(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most containers show their control groups read-only."""
-    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)
+    monkeypatch.setattr(own_cgroup, "make_group", lambda *_: None)
     attempt.start(FORKS_AND_LEAVES.format(each="pass"))
     wait_for(lambda: (attempt.folder / "up").exists(), "the forking begins")
     report = attempt.stop(BLUNT, budget_s=10.0)
@@ -143,23 +143,23 @@ def test_a_group_that_a_record_names_and_we_did_not_make_is_never_killed(grouped
 
 
 def test_a_daemon_inside_the_group_does_not_end_itself(grouped: Attempt) -> None:
-    folder = own_cgroup.make(grouped.run_id, grouped.folder, "inside")
+    folder = own_cgroup.make_group(grouped.run_id, grouped.folder, "inside")
     assert folder
     source = (
         "import os; from pathlib import Path; from supervisor.process import own_cgroup\n"
         f"folder = Path({str(folder)!r}); (folder / 'cgroup.procs').write_text(str(os.getpid()))\n"
-        "print(own_cgroup.kill(folder))"
+        "print(own_cgroup.kill_group(folder))"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-    own_cgroup.remove(folder)
+    own_cgroup.remove_group(folder)
 
 
 def test_no_group_is_made_where_systemd_divides_them(
     grouped: Attempt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(transient, "BOOTED", tmp_path)
-    assert own_cgroup.make(grouped.run_id, grouped.folder, "job") is None
+    assert own_cgroup.make_group(grouped.run_id, grouped.folder, "job") is None
 
 
 def test_a_kernel_without_groups_only_costs_the_group(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_a_session_under_a_recycled_number_is_somebody_elses(attempt: Attempt, c
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     if not daemonize_as(launched.shim_pid):
         pytest.skip("this machine gives numbers away too fast for one to be had by choice")
-    (daemon,) = [one for one in survivors.table().values() if one.session == launched.shim_pid and not one.dead]
+    (daemon,) = [one for one in survivors.process_table().values() if one.session == launched.shim_pid and not one.dead]
     try:
         report = attempt.stop(BLUNT)
         assert (report.survivors, report.killed) == ((), 0)
@@ -231,7 +231,7 @@ def test_a_transient_unit_can_be_ended_as_a_whole_shim_and_all(
     grouped: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Played without systemd: a group under the unit's name, with the shim in it, as systemd would have made it."""
-    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)
+    monkeypatch.setattr(own_cgroup, "make_group", lambda *_: None)
     own = own_cgroup.folder_of("self")
     assert own
     unit = own / f"rl-job-played-{os.getpid()}.service"
@@ -251,6 +251,6 @@ def test_a_transient_unit_can_be_ended_as_a_whole_shim_and_all(
         assert grouped.stop(BLUNT).killed == 0
     finally:
         (own / "cgroup.procs").write_text(str(os.getpid()))
-        own_cgroup.kill(unit)
+        own_cgroup.kill_group(unit)
         wait_for(lambda: nobody_in(unit), "the unit is empty")
         unit.rmdir()

@@ -24,8 +24,8 @@ from supervisor.jobs.base import Job
 from supervisor.practice.run import Practice, make_practice
 from supervisor.primerl import open_job
 from supervisor.process.attempts import attempt_dir
-from supervisor.process.launch import look
-from supervisor.process.survivors import Belongings, send
+from supervisor.process.launch import look_at_component
+from supervisor.process.survivors import Belongings, send_signal
 from tests.hands import Seen, effects_of
 
 F = TypeVar("F", bound=f.Fact)
@@ -93,7 +93,7 @@ class Driver:
         folders = [*(self.run_file.state_dir / "attempts").glob("*"), *(self.run_file.state_dir / "engines").glob("*")]
         while left := [one for folder in folders for one in Belongings(folder, (), "practice").living()]:
             for one in left:
-                send(one.identity, signal.SIGKILL)  # which may have ended since
+                send_signal(one.identity, signal.SIGKILL)  # which may have ended since
             assert time.monotonic() < deadline, left
             time.sleep(0.02)
         self.practice.end_all()
@@ -229,7 +229,7 @@ def test_another_daemons_effects_find_both_halves_by_their_records(driver: Drive
     state_dir = driver.run_file.state_dir
     assert own_engine.last_engine(state_dir) == 1
     assert own_engine.look_at(state_dir, 1).state == "running"
-    assert look(attempt_dir(state_dir, 1), "rl").state == "running"
+    assert look_at_component(attempt_dir(state_dir, 1), "rl").state == "running"
     job = driver.job_pids()
     driver.ask(a.StopEngine(1, "a test", 30), f.EngineStopped)
     assert driver.job_pids() == job

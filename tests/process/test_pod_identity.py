@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.checkpoints.writers import UNKNOWN, same_pod, writer_name
-from supervisor.process.pod_identity import FIRST_PIDS, place
+from supervisor.process.pod_identity import FIRST_PIDS, place_of_pod
 
 STATE = Path("/var/lib/rl-supervisor/bs4")
 UUID = "4c4c4544-0051-3510-8058-b7c04f305031"
@@ -45,7 +45,7 @@ def same(one: str, other: str) -> bool:
 
 
 def at(root: Path, state: Path = STATE, **environ: str) -> str:
-    return place(environ, state, root)
+    return place_of_pod(environ, state, root)
 
 
 def test_a_machine_that_was_started_anew_is_the_same_by_its_firmware(tmp_path: Path) -> None:
@@ -105,5 +105,5 @@ def test_nothing_is_known_where_all_is_hidden(tmp_path: Path) -> None:
 
 
 def test_this_very_machine_is_itself(tmp_path: Path) -> None:
-    assert place({}, tmp_path) == place({}, tmp_path)
-    assert len(place({}, tmp_path)) == 32
+    assert place_of_pod({}, tmp_path) == place_of_pod({}, tmp_path)
+    assert len(place_of_pod({}, tmp_path)) == 32

@@ -15,7 +15,7 @@ import pytest
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.base.secrets import masked_list
 from supervisor.process import shim, survivors
-from supervisor.process.launch import launch, look
+from supervisor.process.launch import launch, look_at_component
 from tests.process.conftest import Attempt, gone, wait_for
 
 
@@ -159,7 +159,7 @@ def test_zombies_are_collected_while_the_job_runs(attempt: Attempt) -> None:
         """
     )
     attempt.told("up")
-    children = lambda: [p for p in survivors.table().values() if p.ppid == launched.shim_pid]  # noqa: E731
+    children = lambda: [p for p in survivors.process_table().values() if p.ppid == launched.shim_pid]  # noqa: E731
     wait_for(lambda: [p.pid for p in children()] == [launched.child_pid], "only the job is left under the shim")
 
 
@@ -347,7 +347,7 @@ def test_a_damaged_record_is_a_sentence_and_no_crash(attempt: Attempt) -> None:
 def test_an_exit_record_of_another_start_is_not_taken_for_this_one(attempt: Attempt) -> None:
     attempt.start("tell('up'); sleep()")
     (attempt.folder / "job.exit.json").write_text('{"exit_code": 0, "signal": null, "wall": 1.0, "child_pid": 1}')
-    assert look(attempt.folder, "job").state == "running"
+    assert look_at_component(attempt.folder, "job").state == "running"
 
 
 def test_a_link_in_the_place_of_a_record_leads_nowhere(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_survivors_of_a_killed_shim_are_found_by_session_and_by_marker(attempt: 
 def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_knew_it(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)  # where it has no group that would tell
+    monkeypatch.setattr(own_cgroup, "make_group", lambda *_: None)  # where it has no group that would tell
     launched = attempt.start(HIDE + "wash('washed'); tell('up'); sleep()")
     washed = attempt.told("washed")
     job = attempt.told("up")
@@ -168,7 +168,7 @@ def test_what_lost_its_shim_and_cleared_its_environment_is_found_when_a_sensor_k
 def test_a_session_survives_its_shim_and_its_launcher_with_a_cleared_environment(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_cgroup, "make", lambda *_: None)
+    monkeypatch.setattr(own_cgroup, "make_group", lambda *_: None)
     launched = attempt.start(
         """
         os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", '''if True:
@@ -317,11 +317,11 @@ def test_a_signal_for_a_recycled_pid_is_not_sent() -> None:
     try:
         found = survivors.look_at(stranger.pid)
         assert found
-        assert survivors.send((stranger.pid, found.start_ticks - 1), signal.SIGKILL) is False
+        assert survivors.send_signal((stranger.pid, found.start_ticks - 1), signal.SIGKILL) is False
         assert stranger.poll() is None
-        assert survivors.send(found.identity, signal.SIGKILL) is True
+        assert survivors.send_signal(found.identity, signal.SIGKILL) is True
         assert stranger.wait() == -signal.SIGKILL
-        assert survivors.send(found.identity, signal.SIGKILL) is False
+        assert survivors.send_signal(found.identity, signal.SIGKILL) is False
     finally:
         stranger.kill()
         stranger.wait()
@@ -347,7 +347,7 @@ def test_stragglers_of_an_attempt_are_found_by_a_new_daemon(attempt: Attempt) ->
 
 def test_a_process_in_the_kernels_hands_is_named_with_what_to_do(attempt: Attempt) -> None:
     stuck = Process(pid=os.getpid(), start_ticks=1, ppid=1, session=1, state="D", threads=1, name="VLLM::EngineCor")
-    sentence = survivors.describe(stuck)
+    sentence = survivors.describe_survivor(stuck)
     assert sentence.startswith(f"VLLM::EngineCor (pid {os.getpid()}, state D")
     assert sentence.endswith(
         "cannot be killed: a process that hangs in a driver goes away only with a restart of the machine"

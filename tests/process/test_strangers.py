@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.base.errors import TryAgainError
+from supervisor.base.socket_paths import login_name
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.jobs.plain import PlainJob
@@ -61,7 +62,7 @@ def test_a_job_whose_port_is_somebodys_is_not_started_and_the_holder_is_named_an
         attempt.start("tell('up'); sleep()", ports=[port])
     told = str(caught.value)
     assert told.startswith(f"job needs port {port} of this machine, and after 0 s of waiting port {port} is held by")
-    assert f"pid {process.pid} of user {strangers.user_name(os.getuid())} ({sys.executable}" in told
+    assert f"pid {process.pid} of user {login_name(os.getuid())} ({sys.executable}" in told
     assert "abc-secret-value" not in told
     assert told.endswith("it is left alone: end it, or give this run another port")
     assert process.poll() is None
@@ -179,7 +180,7 @@ def test_an_ordered_stop_ends_the_wait_of_the_start_before_it(
 
 
 def test_a_holder_that_cannot_be_looked_into_is_told_by_its_user() -> None:
-    told = ports.describe(ports.Listener(8000, 4711, 0))
+    told = ports.describe_listener(ports.Listener(8000, 4711, 0))
     assert told == "port 8000 is held by a process of user root that cannot be seen from here"
 
 

@@ -158,7 +158,7 @@ def test_systemd_tells_the_exit_status_that_no_disk_took(service: Attempt) -> No
     wait_for(lambda: active(launched.unit or "") == "failed", "the unit ends")
     assert service.look().exit_code == 9
     (service.folder / "job.exit.json").rmdir()
-    transient.forget(launched.unit)
+    transient.forget_unit(launched.unit)
 
 
 @pytest.mark.optin
@@ -177,7 +177,7 @@ def test_stopping_the_service_by_hand_ends_the_job_cleanly_and_leaves_nothing(se
     subprocess.run(["systemctl", "stop", launched.unit], check=True, timeout=30)
     assert service.look().exit_code == 5
     assert service.alive() == []
-    transient.forget(launched.unit)
+    transient.forget_unit(launched.unit)
 
 
 @pytest.mark.optin

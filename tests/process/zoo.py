@@ -347,9 +347,9 @@ def _stop_and_die(attempt: Attempt, chance: random.Random) -> None:
 
 def can_group(folder: Path) -> bool:
     """May this user make control groups (version 2, Linux 5.14) here?"""
-    made = own_cgroup.make("probe", folder, "probe")
+    made = own_cgroup.make_group("probe", folder, "probe")
     if made is not None:
-        own_cgroup.remove(made)
+        own_cgroup.remove_group(made)
     return made is not None
 
 
@@ -357,7 +357,7 @@ def stops(folder: Path, number: int, seed: int, count: Count, *, grouped: bool, 
     """``number`` stops of one attempt each."""
     count.seed = seed
     if not grouped:
-        patch.setattr(own_cgroup, "make", lambda *_: None)
+        patch.setattr(own_cgroup, "make_group", lambda *_: None)
     chance = random.Random(seed)
     them = Innocents(folder / "innocents")
     try:
@@ -399,7 +399,7 @@ class Hands(PlainHands):
         self.effects.do(a.Start(attempt, None))
         told = self._wait((f.AttemptStarted, f.StartFailed), attempt)
         assert isinstance(told, f.AttemptStarted), told
-        (record,) = survivors.records(self.home(attempt))
+        (record,) = survivors.read_records(self.home(attempt))
         return record.shim
 
     def incident(self, attempt: int) -> f.AttemptStopped:
@@ -428,7 +428,7 @@ def incidents(folder: Path, number: int, seed: int, count: Count, *, grouped: bo
     """``number`` incidents in a row: something of the job dies, it is stopped, and the next attempt starts at once."""
     count.seed = seed
     if not grouped:
-        patch.setattr(own_cgroup, "make", lambda *_: None)
+        patch.setattr(own_cgroup, "make_group", lambda *_: None)
     chance = random.Random(seed)
     them = Innocents(folder / "innocents")
     hands = Hands(folder / "daemon", f"zoo-{os.getpid()}")

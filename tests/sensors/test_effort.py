@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervisor.core.facts import Effort, EffortLook
 from supervisor.sensors.effort import EffortSensor
-from supervisor.sensors.processes import identity
+from supervisor.sensors.processes import identity_of
 
 
 def stat(
@@ -48,7 +48,7 @@ def test_cores_are_counted_from_look_to_look_and_a_call_that_no_signal_ends_is_n
 def test_a_real_process_that_computes_is_seen_to() -> None:
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        known = identity(child.pid)
+        known = identity_of(child.pid)
         assert known is not None
         sensor = EffortSensor(lambda: [("trainer", *known)])
         assert sensor.look() == []

@@ -18,7 +18,7 @@ from supervisor.jobs.base import GpuPlan
 from supervisor.practice import gpus as practice
 from supervisor.practice.nvml.build import NoCompilerError, build, compiler
 from supervisor.practice.processes import start_ticks
-from supervisor.sensors.gpu import merged
+from supervisor.sensors.gpu import merge_plans
 from tests.sensors.support import until
 
 MIB = 1 << 20
@@ -172,14 +172,15 @@ def test_a_look_is_told_when_memory_moves_and_at_the_heartbeat(start: Start, pod
     assert used(probe.look(15))[0] == (0, "inference", 0)
 
 
-def test_near_zero_is_crossed_by_a_small_step(start: Start, pod: Pod) -> None:
+def test_a_gpu_that_becomes_empty_by_a_small_step_is_news(start: Start, pod: Pod) -> None:
     probe = start(GpuPlan(["0"]), **pod.env)
     pod.use(70 * GIB, 0, 0)
     probe.look(0)
-    pod.use(GIB + 10 * MIB, 0, 0)
+    limit = 80 * GIB // 50
+    pod.use(limit + 10 * MIB, 0, 0)
     assert probe.look(1) is not None
-    pod.use(GIB - 10 * MIB, 0, 0)
-    assert used(probe.look(2)) == [(0, "inference", GIB - 10 * MIB)]
+    pod.use(limit - 10 * MIB, 0, 0)
+    assert used(probe.look(2)) == [(0, "inference", limit - 10 * MIB)]
 
 
 def test_a_small_gpu_moves_in_small_steps(start: Start, tmp_path: Path, library: Path) -> None:
@@ -512,6 +513,6 @@ def test_mig_is_unknown_and_not_zero(start: Start, states: States) -> None:
 
 def test_the_run_file_overrules_the_jobs_own_plan() -> None:
     plan = GpuPlan(["0"], ["1"])
-    assert merged(plan, [], []) == plan
+    assert merge_plans(plan, [], []) == plan
     written = Gpus(inference=[2, "GPU-0abc"], trainer=[])
-    assert merged(plan, written.inference, written.trainer) == GpuPlan(["2", "GPU-0abc"], ["1"])
+    assert merge_plans(plan, written.inference, written.trainer) == GpuPlan(["2", "GPU-0abc"], ["1"])

@@ -18,9 +18,9 @@ from supervisor.sensors.processes import (
     Identity,
     ProcessScanner,
     ProcessWatcher,
-    alive,
     connections_to,
-    identity,
+    identity_of,
+    is_alive,
     process_sensors,
 )
 from tests.sensors.support import FakeClock, Inbox, until
@@ -53,7 +53,7 @@ class Tree:
 
     @staticmethod
     def ask_identity(pid: int) -> Identity:
-        found = identity(pid)
+        found = identity_of(pid)
         assert found is not None
         return found
 
@@ -172,7 +172,7 @@ def test_a_copy_that_ends_is_not_the_end_of_the_trainer(tree: Tree, tmp_path: Pa
     copy = tree.ask_identity(int((tmp_path / "copy").read_text()))
     assert len(scan(scanner, clock)) == 1
     kill(copy)
-    until(lambda: not alive(copy), "the end of the copy")
+    until(lambda: not is_alive(copy), "the end of the copy")
     assert scan(scanner, clock) == [] and watcher.look() == []
     watcher.close()
 
@@ -185,7 +185,7 @@ def test_a_new_daemon_learns_who_ended_while_nobody_looked(tree: Tree) -> None:
         ProcessSeen(7, "trainer", *trainer, title="PRIME-RL::Trainer 600", key=True),
     ]
     kill(engine)
-    until(lambda: not alive(engine), "the end of the engine")
+    until(lambda: not is_alive(engine), "the end of the engine")
     clock = FakeClock()
     watcher, scanner = sensors(tree, clock, known)
     assert watcher.look() == [ProcessGone(7, "inference", *engine, key=True)]

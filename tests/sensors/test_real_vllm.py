@@ -23,7 +23,7 @@ import pytest
 from supervisor.core.facts import EngineLook, ProcessGone, ProcessSeen, Role
 from supervisor.jobs.base import Engine
 from supervisor.sensors.engine import EngineSensor
-from supervisor.sensors.processes import identity, process_sensors
+from supervisor.sensors.processes import identity_of, process_sensors
 from tests.sensors.support import FakeClock, until
 
 PYTHON = os.environ.get("RL_SUPERVISOR_VLLM_PYTHON", "")
@@ -157,7 +157,7 @@ def test_a_real_vllm_starts_works_hangs_and_dies(server: Server) -> None:
     well = look_until(sensor, lambda fact: fact.canary != "", "the well engine's canary")
     assert (well.canary, well.health) == ("ok", "ok")
 
-    root = identity(server.process.pid)
+    root = identity_of(server.process.pid)
     assert root is not None
     watcher, scanner = process_sensors(1, [root], classify, list, clock=clock)
     seen = [fact for fact in scanner.look() if isinstance(fact, ProcessSeen)]

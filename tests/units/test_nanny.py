@@ -528,7 +528,7 @@ sys.path[:0] = [os.environ["SOURCE"], *os.environ["PACKAGES"].split(":")]
 from supervisor.process import run_lock
 from supervisor.base.errors import SupervisorError
 try:
-    lock = run_lock.take(pathlib.Path(box, "state"), "night", os.environ)
+    lock = run_lock.take_lock(pathlib.Path(box, "state"), "night", os.environ)
 except SupervisorError as error:
     tell(f"refused-{os.getpid()}", error)
     sys.exit(error.exit_code)
