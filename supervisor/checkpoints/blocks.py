@@ -62,15 +62,15 @@ class BlockHasher:
             self._held += len(taken)
             view = view[len(taken) :]
             if self._held == self._block_size:
-                self._end()
+                self._end_block()
 
     def hashes(self) -> bytes:
         """All of them, once the stream has ended."""
         if self._held:
-            self._end()
+            self._end_block()
         return b"".join(self._found)
 
-    def _end(self) -> None:
+    def _end_block(self) -> None:
         self._found.append(self._digest.digest())
         self._digest.reset()
         self._held = 0
@@ -94,10 +94,12 @@ class PartHasher:
     def __init__(self, path: Path, part: tuple[int, int], size: int, block_size: int) -> None:
         self._path, self._size = path, size
         offset, length = part
-        self._end = offset + length
+        self._end_block = offset + length
         first = -(-offset // block_size) * block_size
-        self._last = min(size, -(-self._end // block_size) * block_size) if first < self._end else self._end
-        self._before = min(first, self._end) - offset  # bytes of a block that began in an earlier part
+        self._last = (
+            min(size, -(-self._end_block // block_size) * block_size) if first < self._end_block else self._end_block
+        )
+        self._before = min(first, self._end_block) - offset  # bytes of a block that began in an earlier part
         self._sha1 = hashlib.sha1(usedforsecurity=False)
         self._blocks = BlockHasher(block_size)
 
@@ -111,10 +113,10 @@ class PartHasher:
 
     def found(self) -> tuple[str, bytes]:
         """The SHA-1, hexadecimal, and the blocks' hashes, once all bytes were given."""
-        if self._last > self._end:
+        if self._last > self._end_block:
             descriptor = open_source(self._path)
             try:
-                for piece in read_pieces(descriptor, self._path, self._end, self._last - self._end):
+                for piece in read_pieces(descriptor, self._path, self._end_block, self._last - self._end_block):
                     self._blocks.update(piece)
             finally:
                 os.close(descriptor)

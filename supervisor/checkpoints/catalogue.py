@@ -82,11 +82,11 @@ def list_steps(store: Store, run_id: str, known: Lineage | None = None) -> Catal
             raise
         latest_problem = str(error)
     with ThreadPoolExecutor(max(1, min(store.streams, len(steps)))) as pool:
-        infos = pool.map(lambda step: _look(store, run_id, step, steps[step], latest, happened), sorted(steps))
+        infos = pool.map(lambda step: _look_at_run(store, run_id, step, steps[step], latest, happened), sorted(steps))
         return Catalogue({info.step: info for info in infos}, latest, latest_problem, happened)
 
 
-def _look(  # noqa: PLR0917
+def _look_at_run(  # noqa: PLR0917
     store: Store,
     run_id: str,
     step: int,
@@ -111,7 +111,7 @@ def _look(  # noqa: PLR0917
             step, False, size, len(files), problem=str(error), manifest="" if gone else files[MANIFEST].file_id
         )
     if all(file.file_id != manifest_file.file_id for file in versions[MANIFEST]):  # published anew since the listing
-        return _look(store, run_id, step, _listed(store, step_folder(run_id, step)), latest, happened)
+        return _look_at_run(store, run_id, step, _list_step_files(store, step_folder(run_id, step)), latest, happened)
     left = happened.left(step, manifest.lineage, manifest.generation)
     newest = manifest_file.file_id == files[MANIFEST].file_id
     for file in manifest.files:
@@ -133,7 +133,7 @@ def _look(  # noqa: PLR0917
     return replace(committed, manifest=manifest_file.file_id)
 
 
-def _listed(store: Store, folder: str) -> dict[str, list[StoredFile]]:
+def _list_step_files(store: Store, folder: str) -> dict[str, list[StoredFile]]:
     """Every version of a step's files, by path."""
     found: dict[str, list[StoredFile]] = {}
     for file in store.list_versions(folder):
@@ -236,7 +236,7 @@ def put_run_files(store: Store, run_id: str, files: Mapping[str, bytes]) -> int:
     sent = 0
     for name, data in files.items():
         current = there.get(folder + name)
-        if current is not None and current.size == len(data) and _reads(store, current) == sha1(data):
+        if current is not None and current.size == len(data) and _reads_manifest(store, current) == sha1(data):
             continue
         store.put_bytes(folder + name, data)
         sent += 1
@@ -255,5 +255,5 @@ def get_run_files(store: Store, run_id: str) -> dict[str, bytes]:
     return files
 
 
-def _reads(store: Store, file: StoredFile) -> str:
+def _reads_manifest(store: Store, file: StoredFile) -> str:
     return file.sha1 or sha1(store.get_bytes(file.name, file.file_id, RUN_FILE_LIMIT))

@@ -62,24 +62,24 @@ class Standing:
 
 def look(store: Store, run_id: str) -> Standing:
     """Who holds the run now. Two small requests. Raises StoreError when the store cannot tell."""
-    return _look(store, run_id)[0]
+    return _read_standing(store, run_id)[0]
 
 
-def _look(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
+def _read_standing(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
     """The standing, and every version of everything in the folder of the claims."""
     folder = run_folder(run_id) + WRITERS
     for number in range(TRIES):
         time.sleep(SETTLE_S * number)
         versions = [file for file in store.list_versions(folder) if NAME.fullmatch(file.name.removeprefix(folder))]
-        claims = [file for file in versions if _kind(file) == ""]
+        claims = [file for file in versions if _kind_of_file(file) == ""]
         if not claims:
             return Standing(), versions
-        highest = max(_generation(file) for file in claims)
-        of_it = [file for file in versions if _generation(file) == highest]
-        owner = [file for file in of_it if _kind(file) == ""][-1]  # newest first: the last is the oldest
-        beats = [file for file in of_it if _kind(file) == ".beat"]
-        released = any(_kind(file) == ".end" for file in of_it)
-        leaving = any(_kind(file) == ".leave" for file in of_it)
+        highest = max(_generation_of_file(file) for file in claims)
+        of_it = [file for file in versions if _generation_of_file(file) == highest]
+        owner = [file for file in of_it if _kind_of_file(file) == ""][-1]  # newest first: the last is the oldest
+        beats = [file for file in of_it if _kind_of_file(file) == ".beat"]
+        released = any(_kind_of_file(file) == ".end" for file in of_it)
+        leaving = any(_kind_of_file(file) == ".leave" for file in of_it)
         mark = beats[0].file_id if beats else owner.file_id
         writer = _writer_of(store, owner)
         if writer is not None:
@@ -101,17 +101,17 @@ def _writer_of(store: Store, file: StoredFile) -> str | None:
     return writer if isinstance(writer, str) and WRITER.fullmatch(writer) else ""
 
 
-def _kind(file: StoredFile) -> str:
+def _kind_of_file(file: StoredFile) -> str:
     match = NAME.fullmatch(file.name.rpartition("/")[2])
     return (match[2] or "") if match else "?"
 
 
-def _generation(file: StoredFile) -> int:
+def _generation_of_file(file: StoredFile) -> int:
     match = NAME.fullmatch(file.name.rpartition("/")[2])
     return int(match[1]) if match else 0
 
 
-def _name(run_id: str, generation: int, kind: str = "") -> str:
+def _claim_name(run_id: str, generation: int, kind: str = "") -> str:
     return f"{run_folder(run_id)}{WRITERS}gen_{generation:05d}{kind}.json"
 
 
@@ -137,7 +137,7 @@ def claim(
     pointed: int | None = None  # read once: with a pointer that rotted that alone may take longer than a claim may
     for _ in range(TRIES):
         began = clock()
-        seen, _ = _look(store, run_id)
+        seen, _ = _read_standing(store, run_id)
         if seen.writer == writer and not seen.released:
             target = seen.generation  # ours already: a try that was killed before it could tell
             sleep(settle_s)
@@ -145,7 +145,7 @@ def claim(
             if not (seen.free or take_over or same_pod(seen.writer, writer) or seen == over):
                 return seen
             if pointed is None:
-                pointed = _pointed(store, run_id)
+                pointed = _generation_of_pointer(store, run_id)
                 if clock() - began > settle_s / 2:
                     continue
             target = 1 + max(seen.generation, pointed)
@@ -153,22 +153,22 @@ def claim(
                 raise StoreError(
                     "permanent", f"{store.url} names a generation that no run has: look at {run_id}/writers"
                 )
-            data = _dump(writer, target)
-            made = store.claim(_name(run_id, target), data)
+            data = _dump_claim(writer, target)
+            made = store.claim(_claim_name(run_id, target), data)
             if made is None:
-                store.put_bytes(_name(run_id, target), data)
+                store.put_bytes(_claim_name(run_id, target), data)
                 if clock() - began > settle_s / 2:
-                    _withdraw(store, run_id, target, writer)  # too late to be seen by a pod that looked meanwhile
+                    _withdraw_claim(store, run_id, target, writer)  # too late to be seen by a pod that looked meanwhile
                     continue
                 sleep(settle_s)
         found, versions = _until_listed(store, run_id, target, sleep)
         if found.generation == target and found.writer == writer:
-            _tidy(store, found, versions)
+            _delete_late_claims(store, found, versions)
         return found
     raise StoreError("transient", f"{store.url} answers too slowly for a claim to settle in {settle_s:.1f} s")
 
 
-def _pointed(store: Store, run_id: str) -> int:
+def _generation_of_pointer(store: Store, run_id: str) -> int:
     """The generation that the pointer names: the claims may have been deleted by hand."""
     try:
         latest = read_latest(store, run_id)
@@ -183,23 +183,25 @@ def _until_listed(
     store: Store, run_id: str, target: int, sleep: Callable[[float], None]
 ) -> tuple[Standing, list[StoredFile]]:
     for number in range(1, SETTLE_TRIES * 4 + 1):
-        found, versions = _look(store, run_id)
+        found, versions = _read_standing(store, run_id)
         if found.generation >= target:
             return found, versions
         sleep(SETTLE_S * min(number, 8))
     raise StoreError("transient", f"{store.url} does not list the claim of generation {target}, which it confirmed")
 
 
-def _withdraw(store: Store, run_id: str, generation: int, writer: str) -> None:
-    for file in store.list_versions(_name(run_id, generation)):
-        if file.name == _name(run_id, generation) and _writer_of(store, file) == writer:
+def _withdraw_claim(store: Store, run_id: str, generation: int, writer: str) -> None:
+    for file in store.list_versions(_claim_name(run_id, generation)):
+        if file.name == _claim_name(run_id, generation) and _writer_of(store, file) == writer:
             store.delete(file)
 
 
-def _tidy(store: Store, held: Standing, versions: list[StoredFile]) -> None:
+def _delete_late_claims(store: Store, held: Standing, versions: list[StoredFile]) -> None:
     """Delete claims that came too late, and generations that are long over."""
-    late = [file for file in versions if _generation(file) == held.generation and _kind(file) == ""][:-1]
-    over = [file for file in versions if _generation(file) <= held.generation - KEPT_GENERATIONS]
+    late = [file for file in versions if _generation_of_file(file) == held.generation and _kind_of_file(file) == ""][
+        :-1
+    ]
+    over = [file for file in versions if _generation_of_file(file) <= held.generation - KEPT_GENERATIONS]
     delete_old(store, [*late, *over])
 
 
@@ -208,11 +210,11 @@ def _tidy(store: Store, held: Standing, versions: list[StoredFile]) -> None:
 
 def check(store: Store, run_id: str, generation: int, writer: str) -> Standing:
     """Do we still hold the run? Asked right before each manifest, pointer and delete. Raises FencedError if not."""
-    return _check(store, run_id, generation, writer)[0]
+    return _check_claim(store, run_id, generation, writer)[0]
 
 
-def _check(store: Store, run_id: str, generation: int, writer: str) -> tuple[Standing, list[StoredFile]]:
-    found, versions = _look(store, run_id)
+def _check_claim(store: Store, run_id: str, generation: int, writer: str) -> tuple[Standing, list[StoredFile]]:
+    found, versions = _read_standing(store, run_id)
     if found.generation < generation:
         raise StoreError(
             "transient",
@@ -237,9 +239,9 @@ def _check(store: Store, run_id: str, generation: int, writer: str) -> tuple[Sta
 
 def beat(store: Store, run_id: str, generation: int, writer: str, count: int) -> Standing:
     """Tell that the holder lives. ``count`` differs from the beat before. Raises FencedError when it holds no more."""
-    held, versions = _check(store, run_id, generation, writer)
-    earlier = [file for file in versions if _generation(file) == generation and _kind(file) == ".beat"]
-    put = store.put_bytes(_name(run_id, generation, ".beat"), _dump(writer, generation, count))
+    held, versions = _check_claim(store, run_id, generation, writer)
+    earlier = [file for file in versions if _generation_of_file(file) == generation and _kind_of_file(file) == ".beat"]
+    put = store.put_bytes(_claim_name(run_id, generation, ".beat"), _dump_claim(writer, generation, count))
     delete_old(store, earlier)
     return replace(held, mark=put.file_id)
 
@@ -249,16 +251,16 @@ def mark_leaving(store: Store, run_id: str, generation: int, writer: str) -> Sta
 
     Raises FencedError when it was not ours any more.
     """
-    held, _ = _check(store, run_id, generation, writer)
+    held, _ = _check_claim(store, run_id, generation, writer)
     if not held.leaving:
-        store.put_bytes(_name(run_id, generation, ".leave"), _dump(writer, generation))
+        store.put_bytes(_claim_name(run_id, generation, ".leave"), _dump_claim(writer, generation))
     return replace(held, leaving=True)
 
 
 def release(store: Store, run_id: str, generation: int, writer: str) -> None:
     """Give the run back: the next pod need not wait. Raises FencedError when it was not ours any more."""
-    _check(store, run_id, generation, writer)
-    store.put_bytes(_name(run_id, generation, ".end"), _dump(writer, generation))
+    _check_claim(store, run_id, generation, writer)
+    store.put_bytes(_claim_name(run_id, generation, ".end"), _dump_claim(writer, generation))
 
 
 class Fence:
@@ -276,8 +278,10 @@ class Fence:
         """Raise FencedError when another pod holds the run."""
         if self._generation is not None:
             began = time.clock_gettime(time.CLOCK_BOOTTIME)
-            _, versions = _check(self._store, self._run_id, self._generation, self._writer)
-            ours = [file for file in versions if _generation(file) == self._generation and _kind(file) == ""]
+            _, versions = _check_claim(self._store, self._run_id, self._generation, self._writer)
+            ours = [
+                file for file in versions if _generation_of_file(file) == self._generation and _kind_of_file(file) == ""
+            ]
             self._since = ours[-1].uploaded_at
             self._looked = began
 
@@ -294,6 +298,6 @@ class Fence:
             self()
 
 
-def _dump(writer: str, generation: int, count: int | None = None) -> bytes:
+def _dump_claim(writer: str, generation: int, count: int | None = None) -> bytes:
     value = {"format": 1, "generation": generation, "writer": writer}
     return json.dumps(value if count is None else value | {"beat": count}).encode() + b"\n"

@@ -50,19 +50,19 @@ def check_dcp(folder: Path, *, times: bool = True) -> Result:
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return Result(False, f"{folder} is not a folder")
-        if _lstat(folder / ".metadata.tmp"):
+        if _lstat_path(folder / ".metadata.tmp"):
             return Result(False, f"{folder} is being written: it holds .metadata.tmp", writing=True)
-        if _lstat(metadata) is None:
+        if _lstat_path(metadata) is None:
             return Result(False, f"{folder} has no .metadata, which is written last", writing=True)
         needed, saved_ns = _read_metadata(metadata)
     except MetadataError as error:
         return Result(False, f"{metadata} is unusable: {error}")
     except OSError as error:
-        return _unreadable(folder, error)
+        return _why_unreadable(folder, error)
 
     problem = OK
     for name, size_bytes in needed.items():
-        look = _look(folder, name)
+        look = _look_at_file(folder, name)
         if isinstance(look, str):
             problem = Result(False, f"{folder}: {name} {look}")
         elif times and look.st_mtime_ns > saved_ns:
@@ -82,19 +82,19 @@ def check_zip(path: Path) -> Result:
     A newer ``NAME.*.tmp`` beside it means that a save is under way (prime-rl@b127f0375).
     """
     try:
-        look = _lstat(path)
+        look = _lstat_path(path)
         if look is not None and not stat.S_ISREG(look.st_mode):
             return Result(False, f"{path} is not a regular file")
         saved_ns = look.st_mtime_ns if look else -1
         for other in path.parent.iterdir():
             if other.name.startswith(f"{path.name}.") and other.name.endswith(".tmp"):
-                half = _lstat(other)
+                half = _lstat_path(other)
                 if half and half.st_mtime_ns > saved_ns:
                     return Result(False, f"{path} is being written: {other.name} is newer", writing=True)
-        with _open(path) as file:
+        with _open_file(path) as file:
             defect = _zip_defects.get(os.fstat(file.fileno()), lambda: _zip_defect(file))
     except OSError as error:
-        return _unreadable(path, error)
+        return _why_unreadable(path, error)
     return Result(False, f"{path} {defect}") if defect else OK
 
 
@@ -104,10 +104,10 @@ def check_jsonl(path: Path) -> Result:
         look = path.lstat()
         if not stat.S_ISREG(look.st_mode):
             return Result(False, f"{path} is not a regular file")
-        with _open(path) as file:
+        with _open_file(path) as file:
             line = _last_line(file, look.st_size)
     except OSError as error:
-        return _unreadable(path, error)
+        return _why_unreadable(path, error)
     if line is None:
         return Result(False, f"{path} ends in a line of more than {MAX_LINE_BYTES:,} bytes")
     if not line:
@@ -125,7 +125,9 @@ def check_markers(folder: Path, globs: Sequence[str]) -> Result:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return Result(False, f"{folder} is not a folder")
         for glob in globs:
-            sizes = [look.st_size for look in map(_lstat, folder.glob(glob)) if look and stat.S_ISREG(look.st_mode)]
+            sizes = [
+                look.st_size for look in map(_lstat_path, folder.glob(glob)) if look and stat.S_ISREG(look.st_mode)
+            ]
             if not sizes:
                 return Result(False, f"{folder} has no {glob} yet", writing=True)
             if not any(sizes):
@@ -133,7 +135,7 @@ def check_markers(folder: Path, globs: Sequence[str]) -> Result:
     except (ValueError, NotImplementedError) as error:
         return Result(False, f"{glob!r} is no pattern for files below a step's folder: {error}")
     except OSError as error:
-        return _unreadable(folder, error)
+        return _why_unreadable(folder, error)
     return OK
 
 
@@ -190,7 +192,7 @@ _zip_defects: _Seen[str] = _Seen()
 
 
 def _read_metadata(path: Path) -> tuple[Mapping[str, int], int]:
-    with _open(path) as file:
+    with _open_file(path) as file:
         look = os.fstat(file.fileno())
         if not stat.S_ISREG(look.st_mode):
             raise MetadataError("it is not a regular file")
@@ -207,7 +209,7 @@ def _read_metadata(path: Path) -> tuple[Mapping[str, int], int]:
     return needed, look.st_mtime_ns
 
 
-def _look(folder: Path, name: str) -> os.stat_result | str:
+def _look_at_file(folder: Path, name: str) -> os.stat_result | str:
     """The file ``name`` below ``folder``, or what is wrong with it."""
     parts = PurePosixPath(name).parts
     if "\0" in name or name.startswith("/") or ".." in parts or not parts:
@@ -215,10 +217,10 @@ def _look(folder: Path, name: str) -> os.stat_result | str:
     path = folder
     for part in parts[:-1]:
         path = path / part
-        look = _lstat(path)
+        look = _lstat_path(path)
         if look is None or not stat.S_ISDIR(look.st_mode):
             return "is missing"
-    look = _lstat(path / parts[-1])
+    look = _lstat_path(path / parts[-1])
     if look is None:
         return "is missing"
     return look if stat.S_ISREG(look.st_mode) else "is not a regular file"
@@ -249,19 +251,19 @@ def _last_line(file: BinaryIO, size_bytes: int) -> bytes | None:
     return None
 
 
-def _open(path: Path) -> BinaryIO:
+def _open_file(path: Path) -> BinaryIO:
     """Open for reading; a symlink is refused and a pipe does not block."""
     return os.fdopen(os.open(path, _FLAGS), "rb")
 
 
-def _lstat(path: Path) -> os.stat_result | None:
+def _lstat_path(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _unreadable(path: Path, error: OSError) -> Result:
+def _why_unreadable(path: Path, error: OSError) -> Result:
     """A file that vanished may be in the writer's hands; anything else is for a person."""
     if isinstance(error, FileNotFoundError):
         return Result(False, f"{error.filename or path} does not exist")

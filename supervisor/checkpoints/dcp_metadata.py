@@ -316,7 +316,7 @@ class _Machine:
             target.state = state
             return
         if _STORAGE_INFO.fullmatch(target.name):
-            target.state = _extent(state)
+            target.state = _extent_of(state)
         if isinstance(state, _Pairs):
             state.flat.clear()  # an instance's own dictionary, read or of no interest: 9 of 10 bytes of memory
 
@@ -325,20 +325,20 @@ _Operation = Callable[[_Machine], None]
 _STOP = ord(".")
 
 
-def _constant(value: object) -> _Operation:
+def _build_constant(value: object) -> _Operation:
     return lambda machine: machine.push(value)
 
 
-def _table() -> list[_Operation | None]:
+def _table_of_classes() -> list[_Operation | None]:
     machine = _Machine
     known: dict[int, _Operation] = {
         0x80: machine.protocol,
         0x95: machine.skip_frame,
         ord("("): machine.mark,
         ord("0"): machine.drop,
-        ord("N"): _constant(None),
-        0x88: _constant(True),
-        0x89: _constant(False),
+        ord("N"): _build_constant(None),
+        0x88: _build_constant(True),
+        0x89: _build_constant(False),
         ord("K"): lambda m: m.integer(1),
         ord("M"): lambda m: m.integer(2),
         ord("J"): machine.signed,
@@ -380,7 +380,7 @@ def _table() -> list[_Operation | None]:
     return [known.get(code) for code in range(256)]
 
 
-_OPERATIONS = _table()
+_OPERATIONS = _table_of_classes()
 
 
 def needed_bytes(data: bytes) -> Mapping[str, int]:
@@ -407,7 +407,7 @@ def needed_bytes(data: bytes) -> Mapping[str, int]:
     return needed
 
 
-def _extent(state: object) -> _Extent:
+def _extent_of(state: object) -> _Extent:
     if not isinstance(state, _Pairs):
         raise MetadataError("one of its entries has no state")
     path, offset, length = (state.get(name) for name in ("relative_path", "offset", "length"))

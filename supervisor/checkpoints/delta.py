@@ -49,7 +49,7 @@ def plan(size: int, block_size: int, equal: Sequence[bool], limits: Limits) -> l
     """The cut of a file that sends the fewest bytes, or None when sending it whole is as good."""
     least = limits.least_bytes
     while least <= size:
-        pieces = _cut(_regions(size, block_size, equal, least), size, least, limits.part_size)
+        pieces = _cut_regions(_find_regions(size, block_size, equal, least), size, least, limits.part_size)
         if sum(piece.size for piece in pieces if not piece.copied) > WORTH * size:
             return None
         if len(pieces) <= limits.most_pieces:
@@ -58,7 +58,7 @@ def plan(size: int, block_size: int, equal: Sequence[bool], limits: Limits) -> l
     return None
 
 
-def _regions(size: int, block_size: int, equal: Sequence[bool], least: int) -> list[Span]:
+def _find_regions(size: int, block_size: int, equal: Sequence[bool], least: int) -> list[Span]:
     """Alternating copied and sent regions, each of ``least`` bytes or at the end, with the fewest bytes sent.
 
     ``sent[j]`` and ``kept[j]`` are the fewest bytes sent for all before boundary ``j`` when a region of that kind ends
@@ -98,7 +98,7 @@ def _regions(size: int, block_size: int, equal: Sequence[bool], least: int) -> l
     return regions[::-1]
 
 
-def _cut(regions: Sequence[Span], size: int, least: int, part_size: int) -> list[Span]:
+def _cut_regions(regions: Sequence[Span], size: int, least: int, part_size: int) -> list[Span]:
     """Regions in pieces of about ``part_size``, cut where plain parts are cut: so most hashes serve for both."""
     pieces: list[Span] = []
     for region in regions:

@@ -70,9 +70,9 @@ class _Pins:
 
 def kept(store: Store, run_id: str) -> Kept:
     """What keeps steps, as the store tells it. Some small requests. Raises StoreError when it cannot tell."""
-    reading = tuple(sorted({step for step, _, over in _readers(store, run_id) if not over}))
+    reading = tuple(sorted({step for step, _, over in _steps_being_read(store, run_id) if not over}))
     try:
-        pins = _read(store, run_id)
+        pins = _read_list(store, run_id)
         return Kept(pins.steps, reading, held=pins.held, holds=pins.holds)
     except StoreError as error:
         if error.kind != "damaged":
@@ -85,10 +85,10 @@ def kept(store: Store, run_id: str) -> Kept:
 
 def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
     """The pinned steps, ascending. Raises kind "damaged" when the file is not one of ours."""
-    return _read(store, run_id).steps
+    return _read_list(store, run_id).steps
 
 
-def _read(store: Store, run_id: str) -> _Pins:
+def _read_list(store: Store, run_id: str) -> _Pins:
     name = run_folder(run_id) + PINS
     try:
         data = get_listed(store, name, PINS_LIMIT)
@@ -103,7 +103,7 @@ def _read(store: Store, run_id: str) -> _Pins:
     except (ValueError, RecursionError) as error:
         raise StoreError("damaged", f"{where}: it is no JSON. {advice}") from error
     ours = value if isinstance(value, dict) and value.get("format") == FORMAT else {}
-    steps, held = _steps(ours.get("steps")), _steps(ours.get("held", []))
+    steps, held = _parse_steps(ours.get("steps")), _parse_steps(ours.get("held", []))
     if steps is None or held is None:
         raise StoreError("damaged", f"{where}: it holds no list of at most {MOST_PINS} steps. {advice}")
     holds = holds_of(ours.get("holds", []))
@@ -112,7 +112,7 @@ def _read(store: Store, run_id: str) -> _Pins:
     return _Pins(steps, held, holds)
 
 
-def _steps(value: object) -> tuple[int, ...] | None:
+def _parse_steps(value: object) -> tuple[int, ...] | None:
     """Steps of a list from JSON, ascending; None when it is no such list."""
     if not isinstance(value, list) or len(value) > MOST_PINS or not all(_is_step(step) for step in value):
         return None
@@ -146,7 +146,7 @@ def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int,
     """Pin or unpin a step; returns all pins. A file that cannot be read is replaced by pinning, not by unpinning."""
     earlier = versions_of(store, run_folder(run_id) + PINS)
     try:
-        before = _read(store, run_id)
+        before = _read_list(store, run_id)
     except StoreError as error:
         if error.kind != "damaged" or not pinned:
             raise
@@ -154,17 +154,17 @@ def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int,
     steps = {*before.steps, step} if pinned else {*before.steps} - {step}
     if len(steps) > MOST_PINS:
         raise StoreError("permanent", f"{run_id} has {len(before.steps)} pinned steps already: unpin some first")
-    return _write(store, run_id, before, replace(before, steps=tuple(sorted(steps))), earlier).steps
+    return _write_list(store, run_id, before, replace(before, steps=tuple(sorted(steps))), earlier).steps
 
 
 def set_holds(store: Store, run_id: str, held: Sequence[int], holds: Sequence[Hold]) -> None:
     """Write down which steps are held while training is worth nothing, and why; pins stay as they are."""
     earlier = versions_of(store, run_folder(run_id) + PINS)
-    before = _read(store, run_id)
-    _write(store, run_id, before, replace(before, held=tuple(sorted(held)), holds=tuple(holds)), earlier)
+    before = _read_list(store, run_id)
+    _write_list(store, run_id, before, replace(before, held=tuple(sorted(held)), holds=tuple(holds)), earlier)
 
 
-def _write(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: Sequence[StoredFile]) -> _Pins:
+def _write_list(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: Sequence[StoredFile]) -> _Pins:
     if now == before:
         return now
     name, data = run_folder(run_id) + PINS, now.to_bytes()
@@ -174,7 +174,7 @@ def _write(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: Sequen
     # Not left to ``tidy``: had the store's clock gone back, an earlier version would count as the newer one.
     delete_old(store, [file for file in earlier if file.file_id != stored.file_id])
     until(  # or the next pin would be added to the pins without this one
-        lambda: _read(store, run_id) == now,
+        lambda: _read_list(store, run_id) == now,
         f"{store.url}/{name} does not show the pins that were just written; try again",
     )
     return now
@@ -198,7 +198,7 @@ def reading(store: Store, run_id: str, step: int) -> Iterator[None]:
                 store.delete(said)
 
 
-def _readers(store: Store, run_id: str) -> list[tuple[int, StoredFile, bool]]:
+def _steps_being_read(store: Store, run_id: str) -> list[tuple[int, StoredFile, bool]]:
     """The step that is being restored, the object that says so, and whether it is so old that its pod must be dead.
 
     How old is told by the store's clock alone, which need not agree with this pod's: by the newest that the run has
@@ -243,14 +243,14 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
         )
     if step in keeps.reading:
         raise StoreError("permanent", f"step {step} of {run_id} is not deleted: it is being restored")
-    good = _committed(store, run_id)
+    good = _committed_steps(store, run_id)
     if step in good and len(good) <= LEAST_GOOD:
         raise StoreError(
             "permanent", f"step {step} of {run_id} is not deleted: it is one of the last {LEAST_GOOD} good steps"
         )
 
 
-def _committed(store: Store, run_id: str) -> set[int]:
+def _committed_steps(store: Store, run_id: str) -> set[int]:
     folder = run_folder(run_id)
     found = set()
     for file in store.list(folder):
@@ -269,22 +269,22 @@ def tidy(store: Store, run_id: str, steps: Iterable[int] = (), fence: Callable[[
     """
     folder = run_folder(run_id)
     freed = 0
-    delete_old(store, [file for _, file, over in _readers(store, run_id) if over])
+    delete_old(store, [file for _, file, over in _steps_being_read(store, run_id) if over])
     for prefix in (PINS, "run/", "records/", "logs/"):
-        freed += _drop(store, _hidden(store.list_versions(folder + prefix)), fence)
+        freed += _delete_versions(store, _hidden_versions(store.list_versions(folder + prefix)), fence)
     for step in steps:
         of_step = store.list_versions(step_folder(run_id, step))
-        hidden = _hidden(of_step)
+        hidden = _hidden_versions(of_step)
         manifests = [file for file in of_step if file.name == f"{step_folder(run_id, step)}{MANIFEST}"]
         if not hidden or len({file.sha1 or file.file_id for file in manifests}) != 1:
             continue  # which of several commits the step is the publisher's to settle; equal ones a lost answer left
         manifest, _ = read_manifest(store, run_id, step, manifests[0].file_id)
         named = {file.file_id for file in manifest.files}
-        freed += _drop(store, [file for file in hidden if file.file_id not in named], fence)
+        freed += _delete_versions(store, [file for file in hidden if file.file_id not in named], fence)
     return freed
 
 
-def _hidden(versions: Sequence[StoredFile]) -> list[StoredFile]:
+def _hidden_versions(versions: Sequence[StoredFile]) -> list[StoredFile]:
     """All but the newest version of each name (they come newest first)."""
     seen: set[str] = set()
     hidden = []
@@ -295,7 +295,7 @@ def _hidden(versions: Sequence[StoredFile]) -> list[StoredFile]:
     return hidden
 
 
-def _drop(store: Store, files: Sequence[StoredFile], fence: Callable[[], None]) -> int:
+def _delete_versions(store: Store, files: Sequence[StoredFile], fence: Callable[[], None]) -> int:
     if files:
         fence()
     return delete_old(store, files)

@@ -65,7 +65,7 @@ class Lineage:
         ``generation`` is that of the pod that published it. It had read what pods before it kept; what one of them
         kept later, when it was fenced already, does not concern the step.
         """
-        against = self._against(step, published_in, generation)
+        against = self._compare_with(step, published_in, generation)
         if not against:
             return ""
         last = against[-1]
@@ -78,10 +78,10 @@ class Lineage:
 
         What is quarantined failed, and the same bytes would fail again.
         """
-        against = self._against(step, published_in, generation)
+        against = self._compare_with(step, published_in, generation)
         return bool(against) and all(entry.kind == "rollback" for entry in against)
 
-    def _against(self, step: int, published_in: int, generation: int) -> list[Entry]:
+    def _compare_with(self, step: int, published_in: int, generation: int) -> list[Entry]:
         found: list[Entry] = []
         for entry in self.entries:
             if entry.lineage <= published_in or 0 < entry.generation < generation:
@@ -95,15 +95,15 @@ class Lineage:
 
 def read(store: Store, run_id: str) -> Lineage:
     """What happened to the run so far. Raises StoreError: kind "damaged" when it cannot be understood."""
-    return _best(_versions(store, run_id))[1]
+    return _best_version(_newest_versions(store, run_id))[1]
 
 
-def _versions(store: Store, run_id: str) -> list[tuple[StoredFile, Lineage | StoreError]]:
+def _newest_versions(store: Store, run_id: str) -> list[tuple[StoredFile, Lineage | StoreError]]:
     """The newest versions, newest first; for one that cannot be understood, why."""
     return read_versions(store, run_folder(run_id) + LINEAGE, LINEAGE_LIMIT, lambda data: parse(data, run_id))
 
 
-def _best(versions: Sequence[tuple[StoredFile, Lineage | StoreError]]) -> tuple[StoredFile | None, Lineage]:
+def _best_version(versions: Sequence[tuple[StoredFile, Lineage | StoreError]]) -> tuple[StoredFile | None, Lineage]:
     """As with the pointer: what a fenced pod writes late counts for nothing. Raises "damaged" when none is read."""
     read = [(file, one) for file, one in versions if isinstance(one, Lineage)]
     problem = next((one for _, one in versions if isinstance(one, StoreError)), None)
@@ -127,9 +127,9 @@ def keep(
     ``fence``: is the run still ours? When it returns, every pod that lists the run sees what happened.
     """
     name = run_folder(run_id) + LINEAGE
-    versions = _versions(store, run_id)
+    versions = _newest_versions(store, run_id)
     earlier = [file for file, _ in versions]
-    best, known = _best(versions)
+    best, known = _best_version(versions)
     fence()  # then neither what was listed nor what was read is another pod's
     entries = list(known.entries)
     number = max(known.number, least)
@@ -173,17 +173,17 @@ def parse(data: bytes, run_id: str) -> Lineage:
     try:
         value = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise _damaged(run_id, f"it is no JSON ({str(error)[:100]})") from error
+        raise _damaged_error(run_id, f"it is no JSON ({str(error)[:100]})") from error
     if not isinstance(value, dict) or value.get("format") != 1 or value.get("run_id") != run_id:
-        raise _damaged(run_id, "it is of another format or run")
+        raise _damaged_error(run_id, "it is of another format or run")
     entries = value.get("entries")
     generation = value.get("generation")
-    if not isinstance(entries, list) or len(entries) > MOST_ENTRIES or not _whole(generation, 0, 1 << 53):
-        raise _damaged(run_id, "its entries or its generation are not what they should be")
-    found = tuple(_entry(entry, run_id) for entry in entries)
+    if not isinstance(entries, list) or len(entries) > MOST_ENTRIES or not _parse_whole_number(generation, 0, 1 << 53):
+        raise _damaged_error(run_id, "its entries or its generation are not what they should be")
+    found = tuple(_parse_entry(entry, run_id) for entry in entries)
     numbers = [entry.lineage for entry in found]
     if numbers != sorted(set(numbers)):
-        raise _damaged(run_id, "its entries are out of order")
+        raise _damaged_error(run_id, "its entries are out of order")
     return Lineage(found, generation)
 
 
@@ -194,9 +194,13 @@ def entry_of(value: Any) -> Entry | None:
     kind: Any = value.get("kind")
     step, wall, why = (value.get(name) for name in ("step", "wall", "why"))
     number, generation = value.get("lineage", 0), value.get("generation", 0)
-    if not _whole(generation, 0, 1 << 53):
+    if not _parse_whole_number(generation, 0, 1 << 53):
         return None
-    if kind not in get_args(Kind) or not _whole(step, BEFORE_THE_FIRST, 10**9) or not _whole(number, 0, MOST_LINEAGES):
+    if (
+        kind not in get_args(Kind)
+        or not _parse_whole_number(step, BEFORE_THE_FIRST, 10**9)
+        or not _parse_whole_number(number, 0, MOST_LINEAGES)
+    ):
         return None
     if isinstance(wall, bool) or not isinstance(wall, int | float) or not math.isfinite(wall):
         return None
@@ -205,18 +209,18 @@ def entry_of(value: Any) -> Entry | None:
     return Entry(kind, step, float(wall), why, number, generation)
 
 
-def _entry(value: Any, run_id: str) -> Entry:
+def _parse_entry(value: Any, run_id: str) -> Entry:
     entry = entry_of(value)
     if entry is None or entry.lineage < 1:
-        raise _damaged(run_id, "an entry is not what it should be")
+        raise _damaged_error(run_id, "an entry is not what it should be")
     return entry
 
 
-def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:
+def _parse_whole_number(value: Any, least: int, most: int) -> TypeGuard[int]:
     return type(value) is int and least <= value <= most
 
 
-def _damaged(run_id: str, what: str) -> StoreError:
+def _damaged_error(run_id: str, what: str) -> StoreError:
     return StoreError(
         "damaged", f"{LINEAGE} of {run_id} is damaged, so it is unknown which steps may be resumed from: {what}"
     )

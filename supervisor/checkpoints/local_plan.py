@@ -91,7 +91,7 @@ class LocalPlan:
         self._saved_at = 0.0
         self._begun = False  # is the file there as this process writes it?
         self.problem = ""
-        self._entries: dict[str, _Entry] = self._load()
+        self._entries: dict[str, _Entry] = self._load_lines()
         self._unsaved: dict[str, set[int]] = {name: set(entry.found) for name, entry in self._entries.items()}
 
     def known(self, wanted: Wanted) -> tuple[Mapping[int, Found], str]:
@@ -117,7 +117,7 @@ class LocalPlan:
             due = time.monotonic() - self._saved_at >= SAVE_EVERY_S
         if due and self._writing.acquire(blocking=False):
             try:
-                self._save()
+                self._save_entries()
             finally:
                 self._writing.release()
 
@@ -144,7 +144,7 @@ class LocalPlan:
     def save(self) -> None:
         """Write everything that is known and not written yet."""
         with self._writing:
-            self._save()
+            self._save_entries()
 
     def retire(self) -> None:
         """The step is published: keep what is known of it under another name, and of earlier ones only the newest."""
@@ -152,21 +152,21 @@ class LocalPlan:
         with contextlib.suppress(OSError):
             self._path.replace(self._retired)
         others = self._retired.name.rpartition("-step_")[0]
-        plans = sorted(self._path.parent.glob(f"{glob.escape(others)}-step_*.json"), key=_age, reverse=True)
+        plans = sorted(self._path.parent.glob(f"{glob.escape(others)}-step_*.json"), key=_age_of_file, reverse=True)
         for old in [plan for plan in plans if plan != self._retired][PLANS_KEPT - 1 :]:
             with contextlib.suppress(OSError):
                 old.unlink()
 
-    def _save(self) -> None:
+    def _save_entries(self) -> None:
         """Only for the holder of ``_writing``: who sends need not wait for the disk."""
         with self._lock:
             unsaved, self._unsaved = self._unsaved, {}
-            lines = [self._line(name, parts) for name, parts in unsaved.items()]
+            lines = [self._line_of_file(name, parts) for name, parts in unsaved.items()]
         try:
             if self._begun:
-                _write(self._path, "a", lines)
+                _write_lines(self._path, "a", lines)
             else:
-                self._begin(lines)
+                self._begin_file(lines)
         except OSError as error:
             with self._lock:
                 for name, parts in unsaved.items():
@@ -179,11 +179,11 @@ class LocalPlan:
             self.problem = ""
         self._saved_at = time.monotonic()
 
-    def _begin(self, lines: list[dict[str, Any]]) -> None:
+    def _begin_file(self, lines: list[dict[str, Any]]) -> None:
         temporary = self._path.with_name(f"{self._path.name}.tmp")
         try:
             _make_folder(self._path.parent)
-            _write(temporary, "w", [{"format": FORMAT, "store": self._store_url}, *lines])
+            _write_lines(temporary, "w", [{"format": FORMAT, "store": self._store_url}, *lines])
             temporary.rename(self._path)
             _fsync_folder(self._path.parent)
         except OSError:
@@ -192,22 +192,22 @@ class LocalPlan:
             raise
         self._begun = True
 
-    def _line(self, name: str, parts: set[int]) -> dict[str, Any]:
+    def _line_of_file(self, name: str, parts: set[int]) -> dict[str, Any]:
         entry = self._entries.get(name)
-        return _fields(entry, parts) if entry is not None else {"forgotten": name}
+        return _fields_to_write(entry, parts) if entry is not None else {"forgotten": name}
 
-    def _load(self) -> dict[str, _Entry]:
+    def _load_lines(self) -> dict[str, _Entry]:
         for path in (self._path, self._retired):
             try:
-                head, *lines = [_object(line) for line in path.read_text().split("\n") if line]
+                head, *lines = [_parse_line(line) for line in path.read_text().split("\n") if line]
                 if head == {"format": FORMAT, "store": self._store_url}:
-                    return _entries(lines)
+                    return _join_entries(lines)
             except (OSError, ValueError):
                 continue
         return {}
 
 
-def _write(path: Path, mode: str, lines: list[dict[str, Any]]) -> None:
+def _write_lines(path: Path, mode: str, lines: list[dict[str, Any]]) -> None:
     """Each line after a line's end, so that one that a kill or a full disk cut spoils no other."""
     with path.open(mode) as file:
         file.writelines(f"\n{json.dumps(line)}" for line in lines)
@@ -215,7 +215,7 @@ def _write(path: Path, mode: str, lines: list[dict[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
-def _object(line: str) -> dict[str, Any]:
+def _parse_line(line: str) -> dict[str, Any]:
     """One line; nothing when it was cut."""
     try:
         value = json.loads(line)
@@ -224,13 +224,13 @@ def _object(line: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _entries(lines: Iterable[Mapping[str, Any]]) -> dict[str, _Entry]:
+def _join_entries(lines: Iterable[Mapping[str, Any]]) -> dict[str, _Entry]:
     """What all lines say together; of a file that was rewritten, what was said since."""
     found: dict[str, _Entry] = {}
     for line in lines:
         found.pop(str(line.get("forgotten")), None)
         try:
-            entry = _entry(line)
+            entry = _parse_fields(line)
         except (ValueError, KeyError, TypeError):
             continue
         before = found.get(entry.wanted.name)
@@ -256,14 +256,14 @@ def _fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _age(path: Path) -> int:
+def _age_of_file(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
 
 
-def _fields(entry: _Entry, parts: Iterable[int]) -> dict[str, Any]:
+def _fields_to_write(entry: _Entry, parts: Iterable[int]) -> dict[str, Any]:
     """What to write of a file: these of its parts, and its id."""
     wanted = entry.wanted
     return {
@@ -279,7 +279,7 @@ def _fields(entry: _Entry, parts: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def _entry(fields: Mapping[str, Any]) -> _Entry:
+def _parse_fields(fields: Mapping[str, Any]) -> _Entry:
     identity = Identity(int(fields["size"]), int(fields["mtime_ns"]), int(fields["inode"]))
     source, part_size, block_size = Path(str(fields["source"])), int(fields["part_size"]), int(fields["block_size"])
     return _Entry(

@@ -60,19 +60,19 @@ def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapp
 
 def list_logs(store: Store, run_id: str) -> list[LogFile]:
     """All logs, oldest attempt first; what is not one of ours is left out."""
-    return [log for log, _ in _ours(store, run_id)]
+    return [log for log, _ in _own_log_files(store, run_id)]
 
 
 def get_logs(store: Store, run_id: str, attempt: int) -> dict[str, str]:
     """The texts of an attempt by "JOURNAL/NAME": several pods may each have had an attempt of that number."""
     found = {}
-    for log, file in _ours(store, run_id):
+    for log, file in _own_log_files(store, run_id):
         if log.attempt == attempt:
             found[f"{log.journal[:8]}/{log.name}"] = unpack(store.get_bytes(file.name, file.file_id, LOG_LIMIT))
     return found
 
 
-def _ours(store: Store, run_id: str) -> list[tuple[LogFile, StoredFile]]:
+def _own_log_files(store: Store, run_id: str) -> list[tuple[LogFile, StoredFile]]:
     folder = run_folder(run_id) + FOLDER
     found = []
     for file in store.list(folder):

@@ -110,7 +110,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """JSON as it is stored."""
-        return _dump(
+        return _dump_json(
             {
                 "format": FORMAT,
                 "run_id": self.run_id,
@@ -147,7 +147,7 @@ class Manifest:
 def parse_manifest(data: bytes, run_id: str, step: int) -> Manifest:
     """Read the manifest of ``step``. Raises kind "damaged" with what is wrong in it."""
     where = f"{MANIFEST} of step {step} of {run_id}"
-    fields = _Fields(_load(data, where), where)
+    fields = _Fields(_load_json(data, where), where)
     version = fields.integer("format", 1, 1 << 31)
     if version != FORMAT:
         raise StoreError("damaged", f"{where} has format {version}, and this version reads format {FORMAT}: upgrade it")
@@ -262,7 +262,7 @@ class Latest:
 
     def to_bytes(self) -> bytes:
         """JSON as it is stored, the original fields first."""
-        return _dump(
+        return _dump_json(
             {
                 "step": f"step_{self.step}",
                 "run_id": self.run_id,
@@ -281,7 +281,7 @@ class Latest:
 def parse_latest(data: bytes, run_id: str) -> Latest:
     """Read the pointer, ours or the original scripts'. Raises kind "damaged"."""
     where = f"{LATEST} of {run_id}"
-    fields = _Fields(_load(data, where), where)
+    fields = _Fields(_load_json(data, where), where)
     match = STEP.fullmatch(fields.text("step"))
     if match is None:
         raise fields.wrong(f"step is {fields.text('step')!r}, not like 'step_20'")
@@ -327,7 +327,7 @@ class _Fields:
 
     def text(self, name: str, default: str | None = None, longest: int = 512) -> str:
         value = self.values.get(name, default)
-        if not isinstance(value, str) or len(value) > longest or not _encodable(value):
+        if not isinstance(value, str) or len(value) > longest or not _check_encodable(value):
             raise self.wrong(f"{name} is missing or no text of at most {longest} characters")
         return value
 
@@ -338,7 +338,7 @@ class _Fields:
         return value
 
 
-def _encodable(text: str) -> bool:
+def _check_encodable(text: str) -> bool:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
@@ -346,7 +346,7 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _load(data: bytes, where: str) -> dict[str, Any]:
+def _load_json(data: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -356,5 +356,5 @@ def _load(data: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _dump(value: Mapping[str, object]) -> bytes:
+def _dump_json(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"

@@ -82,7 +82,7 @@ def place_files(
     relative = {name: place(name) for name in names}
     check_paths(list(relative.values()), where)
     roots = {name: _root_of(path, place.primary, step, where) for name, path in relative.items()}
-    outermost = _outermost(set(roots.values()))
+    outermost = _find_outermost_roots(set(roots.values()))
     trees = {root: Tree(output_dir / root, primary=root == place.primary) for root in set(outermost.values())}
     _refuse_links_out(trees.values(), output_dir)
     spots = {}
@@ -110,7 +110,7 @@ def _root_of(path: str, primary: str, step: int, where: str) -> str:
     return path
 
 
-def _outermost(roots: Iterable[str]) -> dict[str, str]:
+def _find_outermost_roots(roots: Iterable[str]) -> dict[str, str]:
     """Each root's outermost root: a tree inside another is part of it. What lies in a folder sorts right after it."""
     found = {}
     above = ""

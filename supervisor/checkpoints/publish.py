@@ -143,7 +143,7 @@ class _Publish:
     def run(self) -> Published:
         try:
             with Sources(self.plan.step, self.local, self.meter) as self.sources:
-                return self._run()
+                return self._run_publish()
         except StoreError as error:
             if isinstance(error, UploadEndedError) or error.kind in ("missing", "damaged"):
                 self._was_it_another_pod()
@@ -152,45 +152,45 @@ class _Publish:
     def _was_it_another_pod(self) -> None:
         """Raises FencedError when another pod holds the run: it ends and cleans away what this one had under way."""
         try:
-            self._fence()
+            self._check_fence()
         except StoreError as error:
             if error.kind == "fenced":
                 raise
 
-    def _run(self) -> Published:
+    def _run_publish(self) -> Published:
         started = time.monotonic()
         sent_before = self.store.sent_bytes()
         listing = {file.name: file for file in self.store.list(self.folder)}
-        before, data, file_id = self._committed(listing)
-        files = self._files({file.path: file for file in before.files} if before else {})
-        same = before is not None and not self._passed_over(before) and self._same(before, files)
-        untouched = same and before is not None and self._untouched(before, listing)
+        before, data, file_id = self._committed_manifest(listing)
+        files = self._files_to_send({file.path: file for file in before.files} if before else {})
+        same = before is not None and not self._passed_over(before) and self._is_same_content(before, files)
+        untouched = same and before is not None and self._is_untouched(before, listing)
         if f"{self.folder}{MANIFEST}" in listing and (self.plan.reread or not untouched):
             listing = self._without_rotten(files, listing, before)
         already = untouched and not self.rotten
         stored: dict[str, StoredFile] = {}
-        left = self._left(before) if same and before is not None else ""
+        left = self._drop_what_is_left(before) if same and before is not None else ""
         if not already:
-            self._fence()
+            self._check_fence()
             if not same:
-                self._uncommit(before, listing, files)
+                self._uncommit_step(before, listing, files)
             self._look_at_the_base(files)
-            stored = self._send(files, listing, before)
+            stored = self._send_files(files, listing, before)
             self._check_listing(files, stored)
-            self._fence()
-            data, file_id = self._commit(files, stored, listing, before, keep=bool(left))
+            self._check_fence()
+            data, file_id = self._commit_manifest(files, stored, listing, before, keep=bool(left))
         if left:
             moved, note = False, f"step {self.plan.step} has the same bytes as before: {left}"
         else:
-            moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._fence)
+            moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._check_fence)
         note = "; ".join(filter(None, (self._told_of_rot(), note)))
         if same and (self.plan.reread or not already):
             self._drop_replaced(file_id, stored)
-        self._fence()
+        self._check_fence()
         if settle_pointer(self.store, self.plan.run_id):
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
         # What was half-sent of a step below belongs to no pod any more. Steps above are those that are published next.
-        sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self._fence)
+        sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self._check_fence)
         self.local.retire()
         if self.local.problem:
             note = f"{note}; {self.local.problem}".removeprefix("; ")
@@ -206,7 +206,7 @@ class _Publish:
             left=left,
         )
 
-    def _fence(self, *, lately: bool = False) -> None:
+    def _check_fence(self, *, lately: bool = False) -> None:
         """Raises FencedError when another pod holds the run: before whatever could hurt what that one publishes."""
         if self.plan.fence is not None:
             if lately:
@@ -216,7 +216,7 @@ class _Publish:
 
     # ------------------------------------------------------------ what is there, here and in the store
 
-    def _committed(self, listing: dict[str, StoredFile]) -> tuple[Manifest | None, bytes, str]:
+    def _committed_manifest(self, listing: dict[str, StoredFile]) -> tuple[Manifest | None, bytes, str]:
         """The manifest that commits this step now, None when there is none or when it is no good for a restore."""
         there = listing.get(f"{self.folder}{MANIFEST}")
         if there is None:
@@ -247,10 +247,10 @@ class _Publish:
         """Is it a step that the run went back behind? It was reached anew, and its old commit says nothing of that."""
         return self.plan.happened.passed_over(self.plan.step, before.lineage, before.generation)
 
-    def _left(self, before: Manifest) -> str:
+    def _drop_what_is_left(self, before: Manifest) -> str:
         return self.plan.happened.left(self.plan.step, before.lineage, before.generation)
 
-    def _files(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
+    def _files_to_send(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
         """All sources, unread. A file is cut as the manifest before cut it, so they compare."""
         files = []
         for file in self.plan.files:
@@ -263,14 +263,14 @@ class _Publish:
             files.append(self.sources.file(Wanted(file.name, file.source, identity, part_size, block_size)))
         return files
 
-    def _same(self, before: Manifest, files: Sequence[LocalFile]) -> bool:
+    def _is_same_content(self, before: Manifest, files: Sequence[LocalFile]) -> bool:
         """Is exactly this content committed? Then nothing has to be un-committed: what is sent is what was there."""
         if {file.name: file.size for file in files} != {file.path: file.size for file in before.files}:
             return False
         self.sources.read_all(files)
-        return {_content(file) for file in files} == {file.content() for file in before.files}
+        return {_content_of(file) for file in files} == {file.content() for file in before.files}
 
-    def _untouched(self, before: Manifest, listing: dict[str, StoredFile]) -> bool:
+    def _is_untouched(self, before: Manifest, listing: dict[str, StoredFile]) -> bool:
         """Does the store list every file of the manifest as the manifest names it?"""
         return all(
             (there := listing.get(self.folder + file.path)) is not None
@@ -290,7 +290,7 @@ class _Publish:
 
         def stays(file: LocalFile) -> StoredFile | None:
             there = listing.get(self.folder + file.name)
-            return there if there is not None and _holds(there, file, committed.get(file.name)) else None
+            return there if there is not None and _store_holds(there, file, committed.get(file.name)) else None
 
         kept = zip(files, self.sources.all(self.store.streams, stays, files), strict=True)
         todo = [(file, there, part) for file, there in kept if there is not None for part in file if part.size]
@@ -323,20 +323,22 @@ class _Publish:
         memory = Memory(plan.state_dir / f"shared-{plan.run_id}.json", self.store.url, shape)
         self.reuse = Reuse(plan.step, self.composer, find_base(self.store, plan.run_id), memory)
 
-    def _uncommit(self, before: Manifest | None, listing: dict[str, StoredFile], files: Sequence[LocalFile]) -> None:
+    def _uncommit_step(
+        self, before: Manifest | None, listing: dict[str, StoredFile], files: Sequence[LocalFile]
+    ) -> None:
         """Other bytes are committed under this step's name: first no reader may find them, then they are replaced."""
         if listing:
-            self.latest = point_away(self.store, self.latest, self._fence)
+            self.latest = point_away(self.store, self.latest, self._check_fence)
         if self.rotten:  # first: once nothing commits the step, what is left of it is taken for what it was
-            delete_versions(self.store, self.folder, {self.folder + name for name in self.rotten}, self._fence)
+            delete_versions(self.store, self.folder, {self.folder + name for name in self.rotten}, self._check_fence)
         if f"{self.folder}{MANIFEST}" in listing:
-            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self._fence)
+            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self._check_fence)
         if before is not None:
             gone = {file.path for file in before.files} - {file.name for file in files}
             if gone:
-                delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self._fence)
+                delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self._check_fence)
 
-    def _send(
+    def _send_files(
         self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
     ) -> dict[str, StoredFile]:
         """Small files first, then large ones; those that are compared are hashed meanwhile, and come last."""
@@ -344,7 +346,11 @@ class _Publish:
         listing = self._with_unlisted(files, listing)
         # A copy of what rotted may be as rotten.
         comparable = self.reuse.comparable([file for file in files if file.name not in self.rotten])
-        compared = {file.name: file for file in comparable if not _finished(listing.get(self.folder + file.name), file)}
+        compared = {
+            file.name: file
+            for file in comparable
+            if not _is_finished_object(listing.get(self.folder + file.name), file)
+        }
         self.reuse.compare(list(compared.values()), all_of_them=len(compared) == len(comparable))
         # Hashing these counts as progress: it may take minutes, and nothing else may be left to do.
         self.meter.phase("sending", sum(file.size for file in (*files, *compared.values())))
@@ -355,14 +361,18 @@ class _Publish:
                 part.result()
             name, progress = self.folder + file.name, self.meter.add
             there = listing.get(name)
-            if there is not None and self._stays(there, file) and _holds(there, file, committed.get(file.name)):
+            if (
+                there is not None
+                and self._may_stay(there, file)
+                and _store_holds(there, file, committed.get(file.name))
+            ):
                 progress(file.size)
                 stored = there
             else:
-                self._fence(lately=True)
+                self._check_fence(lately=True)
                 copied = None if file.name in self.rotten else self.reuse.put(name, file, self.meter)
                 stored = copied or self.store.put_file(
-                    name, file.source, file.size, file, progress, lambda file_id: self._finishing(file, file_id)
+                    name, file.source, file.size, file, progress, lambda file_id: self._finishing_of(file, file_id)
                 )
             self.meter.add(0, 1)
             file.is_in_the_store(stored.file_id)
@@ -372,7 +382,7 @@ class _Publish:
         done = self.sources.all(self.store.streams, send, small_first)
         return {file.name: stored for file, stored in zip(small_first, done, strict=True)}
 
-    def _finishing(self, file: LocalFile, file_id: str) -> None:
+    def _finishing_of(self, file: LocalFile, file_id: str) -> None:
         """As ``Finishing``. Without an id what is there is replaced: it could be the step of who holds the run now."""
         if file_id:
             file.is_about_to_be_in_the_store(file_id)
@@ -388,15 +398,15 @@ class _Publish:
         missed = [
             file
             for file in files
-            if file.hashed and file.file_id and not _finished(listing.get(self.folder + file.name), file)
+            if file.hashed and file.file_id and not _is_finished_object(listing.get(self.folder + file.name), file)
         ]
         found = [there for there in self.sources.all(self.store.streams, look, missed) if there is not None]
         self.unlisted = {there.name.removeprefix(self.folder) for there in found}
         return listing | {there.name: there for there in found}
 
-    def _stays(self, there: StoredFile, file: LocalFile) -> bool:
+    def _may_stay(self, there: StoredFile, file: LocalFile) -> bool:
         """Is what is there nothing that a fenced pod may be deleting?"""
-        return self.plan.fence is None or _finished(there, file) or self.plan.fence.nobody_elses(there)
+        return self.plan.fence is None or _is_finished_object(there, file) or self.plan.fence.nobody_elses(there)
 
     def _check_listing(self, files: Sequence[LocalFile], stored: dict[str, StoredFile]) -> None:
         """The remote listing is the truth: every file has to be in it, with its size, version and hash.
@@ -411,13 +421,13 @@ class _Publish:
         def confirmed() -> bool:
             nonlocal wrong
             listing = {file.name: file for file in self.store.list(self.folder)}
-            wrong = next((found for file in files if (found := _problem(file, stored[file.name], listing))), "")
+            wrong = next((found for file in files if (found := _find_problem(file, stored[file.name], listing))), "")
             if not wrong:
                 return True
             versions = self.store.list_versions(self.folder)
             ours = {file.name: file for file in versions if file.file_id == ids.get(file.name)}
-            wrong = next((found for file in files if (found := _problem(file, stored[file.name], ours))), "")
-            self._fence()  # what is not listed may be what another pod cleaned away as too late
+            wrong = next((found for file in files if (found := _find_problem(file, stored[file.name], ours))), "")
+            self._check_fence()  # what is not listed may be what another pod cleaned away as too late
             if wrong:
                 return False
             delete_old(self.store, [file for file in versions if file.name in ours and file != ours[file.name]])
@@ -437,7 +447,7 @@ class _Publish:
 
     # ------------------------------------------------------------ the two records
 
-    def _commit(
+    def _commit_manifest(
         self,
         files: Sequence[LocalFile],
         stored: dict[str, StoredFile],
@@ -449,7 +459,7 @@ class _Publish:
         """Write the manifest. ``keep``: no pod resumes at this step, and that its files were mended changes nothing."""
         plan = self.plan
         # A person who mends a damaged step has its bytes, and not what the daemon knew of it when it was made.
-        same = before is not None and {file.content() for file in before.files} == {_content(file) for file in files}
+        same = before is not None and {file.content() for file in before.files} == {_content_of(file) for file in files}
         told = before if same else None
         blocks, places = self.reuse.blocks_object(files)
         manifest = Manifest(
@@ -498,7 +508,7 @@ class _Publish:
             if names.get(file.name) == file.file_id or (file.name == name and file.file_id != manifest_id)
         ]
         if any(file.name == name and file.file_id == manifest_id for file in versions) and replaced:
-            self._fence()
+            self._check_fence()
             delete_old(self.store, replaced)
 
     def _put_blocks(self, data: bytes, listing: dict[str, StoredFile]) -> BlocksObject | None:
@@ -512,30 +522,30 @@ class _Publish:
         return BlocksObject(there.file_id, len(data))
 
 
-def _content(file: LocalFile) -> tuple[object, ...]:
+def _content_of(file: LocalFile) -> tuple[object, ...]:
     """As ``ManifestFile.content``."""
     return (file.name, file.size, file.part_size, tuple(part.sha1 for part in file))
 
 
-def _holds(there: StoredFile, file: LocalFile, committed: ManifestFile | None) -> bool:
+def _store_holds(there: StoredFile, file: LocalFile, committed: ManifestFile | None) -> bool:
     """Are exactly these bytes in the store? By its own hash, by the id they were about to have, or by the manifest."""
     if there.size != file.size:
         return False
     if len(file) == 1 and there.sha1 is not None:
         return there.sha1 == file[0].sha1
-    if _finished(there, file):
+    if _is_finished_object(there, file):
         return True
     if committed is None or there.file_id != committed.file_id or file.part_size != committed.part_size:
         return False
     return all(part.sha1 == sha1 for part, sha1 in zip(file, committed.part_sha1, strict=True))
 
 
-def _finished(there: StoredFile | None, file: LocalFile) -> bool:
+def _is_finished_object(there: StoredFile | None, file: LocalFile) -> bool:
     """Is it the object that the local plan says was about to be made of all of the file?"""
     return there is not None and file.hashed and there.size == file.size and there.file_id == file.file_id
 
 
-def _problem(file: LocalFile, stored: StoredFile, listing: dict[str, StoredFile]) -> str:
+def _find_problem(file: LocalFile, stored: StoredFile, listing: dict[str, StoredFile]) -> str:
     there = listing.get(stored.name)
     if there is None:
         return f"{stored.name} is not listed"

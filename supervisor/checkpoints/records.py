@@ -96,13 +96,13 @@ def read_latest(store: Store, run_id: str) -> Latest | None:
     versions = pointer_versions(store, run_id)
     if not versions:
         return None
-    return _best(versions)[1]
+    return _best_record(versions)[1]
 
 
 def last_pointer(store: Store, run_id: str) -> Latest | None:
     """As ``read_latest``, of the versions that can be read: None when none can. The holder builds on it."""
     read = [version for version in pointer_versions(store, run_id) if isinstance(version[1], Latest)]
-    return _best(read)[1] if read else None
+    return _best_record(read)[1] if read else None
 
 
 def pointer_versions(store: Store, run_id: str) -> list[tuple[StoredFile, Latest | StoreError]]:
@@ -111,7 +111,7 @@ def pointer_versions(store: Store, run_id: str) -> list[tuple[StoredFile, Latest
     return read_versions(store, name, LATEST_LIMIT, lambda data: parse_latest(data, run_id))
 
 
-def _best(versions: Sequence[tuple[StoredFile, Latest | StoreError]]) -> tuple[StoredFile, Latest]:
+def _best_record(versions: Sequence[tuple[StoredFile, Latest | StoreError]]) -> tuple[StoredFile, Latest]:
     newest_file, newest = versions[0]
     if isinstance(newest, StoreError):
         raise newest
@@ -135,7 +135,7 @@ def settled_pointer(store: Store, run_id: str) -> tuple[Latest | None, bool]:
     versions = pointer_versions(store, run_id)
     if not versions or isinstance(versions[0][1], StoreError):
         return None, False
-    best, latest = _best(versions)
+    best, latest = _best_record(versions)
     delete_old(store, [file for file, _ in versions if file.file_id != best.file_id])
     return latest, versions[0][0].file_id != best.file_id
 
@@ -160,14 +160,16 @@ def settle_files(store: Store, run_id: str, fence: Callable[[], None], step: int
     late: list[StoredFile] = []
     for number, versions in steps.items():
         if MANIFEST in versions and any(len(of_name) > 1 for of_name in versions.values()):
-            late += _late(store, run_id, number, versions)
+            late += _delete_late_records(store, run_id, number, versions)
     if late:
         fence()  # then what was listed before is no newer holder's
     delete_old(store, late)
     return len(late)
 
 
-def _late(store: Store, run_id: str, step: int, versions: Mapping[str, Sequence[StoredFile]]) -> list[StoredFile]:
+def _delete_late_records(
+    store: Store, run_id: str, step: int, versions: Mapping[str, Sequence[StoredFile]]
+) -> list[StoredFile]:
     try:
         # Read by its id after the listing: were it gone by now, what was listed would be of a step in the making.
         commit, manifest, _ = newest_manifest(store, run_id, step, versions[MANIFEST])
@@ -175,17 +177,17 @@ def _late(store: Store, run_id: str, step: int, versions: Mapping[str, Sequence[
         if error.kind not in ("damaged", "missing"):
             raise
         return []
-    late = _over(versions[MANIFEST], commit.file_id)
+    late = _newer_versions(versions[MANIFEST], commit.file_id)
     if late is None:
         return []
     for file in manifest.files:
         hash_ = file.part_sha1[0] if len(file.part_sha1) == 1 else None
-        over = _over(versions.get(file.path, ()), file.file_id) or []
+        over = _newer_versions(versions.get(file.path, ()), file.file_id) or []
         late += [one for one in over if one.size != file.size or one.sha1 is None or one.sha1 != hash_]
     return late
 
 
-def _over(versions: Sequence[StoredFile], file_id: str) -> list[StoredFile] | None:
+def _newer_versions(versions: Sequence[StoredFile], file_id: str) -> list[StoredFile] | None:
     """The versions that are newer than this one; None where it is not listed."""
     ids = [file.file_id for file in versions]
     return list(versions[: ids.index(file_id)]) if file_id in ids else None

@@ -126,7 +126,7 @@ class _Restore:
     def run(self) -> Restored:
         started = time.monotonic()
         self.meter.phase("placing", 0)
-        items, manifest, fingerprint = self._items()
+        items, manifest, fingerprint = self._items_to_restore()
         of_tree: dict[Tree, list[Item]] = {}
         for item in items:
             of_tree.setdefault(item.spot.tree, []).append(item)
@@ -137,7 +137,7 @@ class _Restore:
             self.meter.phase("checking", 0)
             in_place = {tree for tree in trees if self._is_in_place(tree, of_tree[tree])}
             todo = [item for item in items if item.spot.tree not in in_place]
-            self._continue(todo, fingerprint)
+            self._continue_killed_restore(todo, fingerprint)
             self.meter.phase("placing", 0)
             self.staging.make_room([(item.spot, item.size) for item in todo], self._one_more)
             try:
@@ -170,12 +170,12 @@ class _Restore:
 
     # ------------------------------------------------------------ what to fetch
 
-    def _items(self) -> tuple[list[Item], Manifest | None, str]:
+    def _items_to_restore(self) -> tuple[list[Item], Manifest | None, str]:
         """All files, the manifest if there is one, and a fingerprint that tells one content from another."""
         listing = {file.name.removeprefix(self.folder): file for file in self.store.list(self.folder)}
         there = listing.pop(MANIFEST, None)
         listing.pop(BLOCKS, None)
-        latest = self._latest()
+        latest = self._latest_step()
         try:
             manifest, data = read_manifest(self.store, self.run_id, self.step)
         except StoreError as error:
@@ -185,7 +185,7 @@ class _Restore:
         # A listing may be seconds old, and then it lacks what was just published: it is asked for by its name as well.
         if there and latest and latest.manifest_file_id == there.file_id and latest.manifest_sha256 != sha256(data):
             raise StoreError("damaged", f"{MANIFEST} of step {self.step} is not the one that latest.json vouches for")
-        spots = self._spots([file.path for file in manifest.files])
+        spots = self._spots_of_names([file.path for file in manifest.files])
         items = []
         for file in manifest.files:
             named = StoredFile(self.folder + file.path, file.size, file.file_id)
@@ -197,10 +197,10 @@ class _Restore:
             items.append(Item(file.path, spot, file.size, file.parts(), versions))
         return items, manifest, sha256(data)
 
-    def _spots(self, names: Iterable[str]) -> Mapping[str, Spot]:
+    def _spots_of_names(self, names: Iterable[str]) -> Mapping[str, Spot]:
         return place_files(names, self.step, self.place, self.output_dir, self._one_more)
 
-    def _latest(self) -> Latest | None:
+    def _latest_step(self) -> Latest | None:
         try:
             return read_latest(self.store, self.run_id)
         except StoreError as error:
@@ -222,7 +222,7 @@ class _Restore:
                 f"step {self.step} of {self.run_id} in {self.store.url} has no {MANIFEST}: it was never published "
                 f"to the end. Take another step",
             )
-        spots = self._spots(files)
+        spots = self._spots_of_names(files)
         items = []
         for name, file in files.items():
             ranges = part_ranges(file.size, fitting_part_size(file.size, self.store.part_size(), self.store.streams))
@@ -254,7 +254,7 @@ class _Restore:
             self.meter.add(0, 1)
         return True
 
-    def _continue(self, items: Sequence[Item], fingerprint: str) -> None:
+    def _continue_killed_restore(self, items: Sequence[Item], fingerprint: str) -> None:
         """Take over what a killed restore of the same content left; what it says it has is hashed, not believed."""
         self.state.done = {item.name: set() for item in items}
         noted = self.staging.noted(fingerprint)
@@ -308,7 +308,7 @@ class _Restore:
     def _fetch_part(self, item: Item, number: int | None) -> None:
         self.meter.add(0)  # raises when another part failed
         if number is None:
-            self._complete(item)
+            self._complete_item(item)
             return
         part = item.parts[number]
         sha1 = self._fetch_until_right(item, part)
@@ -317,7 +317,7 @@ class _Restore:
             self.state.done[item.name].add(number)
             complete = len(self.state.done[item.name]) == len(item.parts)
         if complete:
-            self._complete(item)
+            self._complete_item(item)
 
     def _fetch_until_right(self, item: Item, part: Part) -> str:
         """Fetch a part into its place; again when its bytes are wrong. Returns its SHA-1."""
@@ -383,7 +383,7 @@ class _Restore:
             os.close(descriptor)
         return digest.hexdigest()
 
-    def _complete(self, item: Item) -> None:
+    def _complete_item(self, item: Item) -> None:
         """All parts are there: check the whole where only the whole's hash is known, and bring it to the disk.
 
         Else nothing is read back: each part's SHA-1 was taken from the very bytes that were written.

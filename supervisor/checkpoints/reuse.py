@@ -93,7 +93,7 @@ class Reuse:
         """The large files that are worth comparing with the base, for which all of them has to be hashed."""
         if self._base is None or self._memory is None or self._memory.hopeless():
             return []
-        return [file for file in files if self._large(file) and self._base.has_blocks(role(file.name, self._step))]
+        return [file for file in files if self._is_large(file) and self._base.has_blocks(role(file.name, self._step))]
 
     def compare(self, files: Sequence[LocalFile], *, all_of_them: bool) -> None:
         """These will be compared when they are put. ``all_of_them``: what they share speaks for the whole run."""
@@ -111,11 +111,11 @@ class Reuse:
         if earlier is None or file.size == 0:
             return None
         if file.name in self._undecided:
-            spans = self._plan(composer, file, earlier, base.blocks(what))
-            self._decided(file, spans)
+            spans = self._plan_reuse(composer, file, earlier, base.blocks(what))
+            self._is_decided(file, spans)
             if spans is not None:
                 finishing = file.is_about_to_be_in_the_store
-                pieces = _pieces(file, spans, meter)
+                pieces = _hash_pieces(file, spans, meter)
                 return composer.compose(name, file.source, pieces, base.stored(what), meter.add, finishing)
         if len(file) == 1 and file.size == earlier.size and earlier.part_sha1 == (file[0].sha1,):
             return composer.copy(name, file.source, file[0], base.stored(what), meter.add)
@@ -125,16 +125,16 @@ class Reuse:
         """The content of ``manifest.blocks``, and where in it each file's hashes begin."""
         data, places = bytearray(), {}
         for file in sorted(files, key=lambda file: file.name):
-            if self._large(file) and len(data) + len(file.blocks) <= BLOCKS_LIMIT:
+            if self._is_large(file) and len(data) + len(file.blocks) <= BLOCKS_LIMIT:
                 places[file.name] = len(data)
                 data += file.blocks
         return bytes(data), places
 
-    def _large(self, file: LocalFile) -> bool:
+    def _is_large(self, file: LocalFile) -> bool:
         """Can it be made of two parts at all?"""
         return self._composer is not None and file.size >= 2 * self._composer.least_bytes
 
-    def _plan(
+    def _plan_reuse(
         self, composer: Composer, file: LocalFile, earlier: ManifestFile, old: bytes | None
     ) -> list[delta.Span] | None:
         if old is None or file.block_size != earlier.block_size:
@@ -148,7 +148,7 @@ class Reuse:
             return [delta.Span(0, half, True), delta.Span(half, size - half, True)]
         return spans
 
-    def _decided(self, file: LocalFile, spans: Sequence[delta.Span] | None) -> None:
+    def _is_decided(self, file: LocalFile, spans: Sequence[delta.Span] | None) -> None:
         """After the last one it is known whether comparing this run is worth it."""
         with self._lock:
             self._undecided.discard(file.name)
@@ -158,7 +158,7 @@ class Reuse:
                 self._memory.note(self._shared / self._compared)
 
 
-def _pieces(file: LocalFile, spans: Sequence[delta.Span], meter: Meter) -> list[Piece]:
+def _hash_pieces(file: LocalFile, spans: Sequence[delta.Span], meter: Meter) -> list[Piece]:
     """The spans with their SHA-1. Most are plain parts, whose hashes are known; the others are read again.
 
     That counts as progress: on a slow disk a reader that shows no progress would be given up.
@@ -168,13 +168,13 @@ def _pieces(file: LocalFile, spans: Sequence[delta.Span], meter: Meter) -> list[
 
     def piece(span: delta.Span) -> Piece:
         place = (span.offset, span.size)
-        return Piece(Part(*place, known.get(place) or _hash(file.source, *place, meter.add)), span.copied)
+        return Piece(Part(*place, known.get(place) or _hash_span(file.source, *place, meter.add)), span.copied)
 
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="pieces") as hashers:
         return list(hashers.map(piece, spans))
 
 
-def _hash(path: Path, offset: int, size: int, progress: Progress) -> str:
+def _hash_span(path: Path, offset: int, size: int, progress: Progress) -> str:
     digest = hashlib.sha1(usedforsecurity=False)
     descriptor = open_source(path)
     try:

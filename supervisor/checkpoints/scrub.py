@@ -72,7 +72,7 @@ def scrub(  # noqa: PLR0917
     Raises StoreError when the store cannot be looked at, kind "missing" when there is no such step.
     """
     began = time.monotonic()
-    steps = _listing(store, run_id)
+    steps = _list_versions(store, run_id)
     if step is not None and step not in steps:
         there = ", ".join(map(str, sorted(steps))) or "none at all"
         raise StoreError("missing", f"there is no step {step} of {run_id} in {store.url}; there are {there}")
@@ -87,7 +87,7 @@ def scrub(  # noqa: PLR0917
     )
 
 
-def _listing(store: Store, run_id: str) -> dict[int, dict[str, list[StoredFile]]]:
+def _list_versions(store: Store, run_id: str) -> dict[int, dict[str, list[StoredFile]]]:
     """Every version of every file, by step and by its path in the step."""
     folder = run_folder(run_id)
     steps: dict[int, dict[str, list[StoredFile]]] = {}
@@ -115,7 +115,7 @@ class _Sample:
 
 def _check_twice(store: Store, run_id: str, step: int, versions: Versions, sample: _Sample) -> Checked:
     """A step that looks damaged may have been published anew, or deleted, while it was looked at: look again."""
-    found = _check(store, run_id, step, versions, sample)
+    found = _check_step(store, run_id, step, versions, sample)
     if not found.committed or not found.problems:
         return found
     time.sleep(SETTLE_S)
@@ -123,10 +123,10 @@ def _check_twice(store: Store, run_id: str, step: int, versions: Versions, sampl
     again: dict[str, list[StoredFile]] = {}
     for file in store.list_versions(folder):
         again.setdefault(file.name.removeprefix(folder), []).append(file)
-    return _check(store, run_id, step, again, sample)
+    return _check_step(store, run_id, step, again, sample)
 
 
-def _check(store: Store, run_id: str, step: int, versions: Versions, sample: _Sample) -> Checked:
+def _check_step(store: Store, run_id: str, step: int, versions: Versions, sample: _Sample) -> Checked:
     size = sum(of_name[0].size for name, of_name in versions.items() if name != MANIFEST)
     if MANIFEST not in versions:
         return Checked(step, False, (f"it has no {MANIFEST}: it was never published to its end",), len(versions), size)
@@ -136,13 +136,16 @@ def _check(store: Store, run_id: str, step: int, versions: Versions, sample: _Sa
         if error.kind not in ("damaged", "missing"):
             raise
         return Checked(step, True, (str(error),), len(versions), size)
-    problems = [problem for file in manifest.files if (problem := _listed(file, versions.get(file.path, ())))]
-    there = {file.path for file in manifest.files if not _listed(file, versions.get(file.path, ()))}
+    problems = [problem for file in manifest.files if (problem := _check_by_listing(file, versions.get(file.path, ())))]
+    there = {file.path for file in manifest.files if not _check_by_listing(file, versions.get(file.path, ()))}
     todo = [(file, part) for file, part in sample.of(step, manifest) if file.path in there]
     sample.meter.phase("checking", sum(part.size for _, part in todo))
     with ThreadPoolExecutor(max(1, min(store.streams, len(todo)))) as pool:
         wrong = pool.map(
-            lambda one: reread(store, _version(one[0], versions[one[0].path]), one[0].path, one[1], sample.meter), todo
+            lambda one: reread(
+                store, _version_of_manifest(one[0], versions[one[0].path]), one[0].path, one[1], sample.meter
+            ),
+            todo,
         )
         problems += sorted({problem for problem in wrong if problem})
     if len(problems) > MOST_PROBLEMS:
@@ -151,11 +154,11 @@ def _check(store: Store, run_id: str, step: int, versions: Versions, sample: _Sa
     return Checked(step, True, tuple(problems), len(manifest.files), manifest.total_bytes, read)
 
 
-def _listed(file: ManifestFile, versions: Sequence[StoredFile]) -> str:
+def _check_by_listing(file: ManifestFile, versions: Sequence[StoredFile]) -> str:
     """What is wrong with a file by the listing alone, or ""."""
     if not versions:
         return f"{file.path} is missing"
-    there = _version(file, versions)
+    there = _version_of_manifest(file, versions)
     if there.size != file.size:
         return f"{file.path} has {there.size} bytes, and {file.size} were published"
     if there.sha1 is not None and len(file.part_sha1) == 1 and there.sha1 != file.part_sha1[0]:
@@ -163,7 +166,7 @@ def _listed(file: ManifestFile, versions: Sequence[StoredFile]) -> str:
     return ""
 
 
-def _version(file: ManifestFile, versions: Sequence[StoredFile]) -> StoredFile:
+def _version_of_manifest(file: ManifestFile, versions: Sequence[StoredFile]) -> StoredFile:
     """The version that the manifest names, else (in a store that was copied ids are others) the current one."""
     return next((there for there in versions if there.file_id == file.file_id), versions[0])
 
@@ -195,11 +198,11 @@ def reread(store: Store, there: StoredFile, path: str, part: Part, meter: Meter)
 
 def _pointer_twice(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:
     """A pointer that fits no step may have moved on since the steps were listed: list them again."""
-    problems = _pointer(store, run_id, steps)
-    return _pointer(store, run_id, _listing(store, run_id)) if problems else problems
+    problems = _check_pointer(store, run_id, steps)
+    return _check_pointer(store, run_id, _list_versions(store, run_id)) if problems else problems
 
 
-def _pointer(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:
+def _check_pointer(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:
     """What is wrong with latest.json."""
     try:
         latest = read_latest(store, run_id)

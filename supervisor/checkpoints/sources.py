@@ -42,7 +42,7 @@ class LocalFile(Cut):
         self._local = local
 
     def part(self, index: int) -> Part:
-        return Part(*self.ranges[index], self._hashes(index)[0])
+        return Part(*self.ranges[index], self._take_hash_turns(index)[0])
 
     def known(self, index: int) -> str:
         found = self._found[index]
@@ -60,7 +60,7 @@ class LocalFile(Cut):
     @property
     def blocks(self) -> bytes:
         """The hashes of all blocks, in order."""
-        return b"".join(self._hashes(index)[1] for index in range(len(self)))
+        return b"".join(self._take_hash_turns(index)[1] for index in range(len(self)))
 
     @property
     def hashed(self) -> bool:
@@ -84,10 +84,10 @@ class LocalFile(Cut):
 
     def read(self, index: int) -> int:
         """Hash a part for later; returns its size."""
-        self._hashes(index, contextlib.nullcontext())
+        self._take_hash_turns(index, contextlib.nullcontext())
         return self.ranges[index][1]
 
-    def _hashes(self, index: int, turn: AbstractContextManager[None] | None = None) -> Found:
+    def _take_hash_turns(self, index: int, turn: AbstractContextManager[None] | None = None) -> Found:
         with self._locks[index]:
             found = self._found[index]
             if found is None:
@@ -156,7 +156,7 @@ class Sources:
         """Hash them all before anything else is done."""
         files = list(files)
         self._meter.phase("hashing", sum(file.size for file in files))
-        self._wait([job for file in files for job in self.read(file, self._meter.add)])
+        self._wait_for_jobs([job for file in files for job in self.read(file, self._meter.add)])
         for file in files:
             self.unchanged(file)
             self._meter.add(0, 1)
@@ -177,10 +177,10 @@ class Sources:
         """``act`` on all files in parallel, begun in their order; the first failure stops the others and is raised."""
         with ThreadPoolExecutor(max(1, min(workers, len(files))), thread_name_prefix="publish") as pool:
             jobs = [pool.submit(act, file) for file in files]
-            self._wait(jobs)
+            self._wait_for_jobs(jobs)
             return [job.result() for job in jobs]
 
-    def _wait(self, jobs: Sequence[Future[Any]]) -> None:
+    def _wait_for_jobs(self, jobs: Sequence[Future[Any]]) -> None:
         """Until all are done; what fails first stops whatever counts bytes, and is raised when nothing is under way."""
         done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
         failed = next((error for job in done if (error := job.exception()) is not None), None)

@@ -82,7 +82,7 @@ class Staging:
         """Nothing of the fetching is left, not even after a loss of power."""
         self.close()
         self.journal.unlink(missing_ok=True)
-        _fsync(self.journal.parent)
+        _fsync_folder(self.journal.parent)
 
     def clear_others(self) -> None:
         """Half-fetched other steps beside ours would only fill the disk. What has no journal is a person's own."""
@@ -108,7 +108,7 @@ class Staging:
                 _make_folders(spot.tree.target.parent)
                 folder.mkdir(parents=True, exist_ok=True)
                 devices[folder] = folder.stat().st_dev
-            held = min(expected, _held(spot))
+            held = min(expected, _bytes_held(spot))
             path, size = needed.get(devices[folder], (folder, 0))
             needed[devices[folder]] = (path, size + expected - held)
         for path, size in needed.values():
@@ -117,8 +117,8 @@ class Staging:
             if size and free < size + MARGIN_BYTES:
                 raise StoreError(
                     "quota",
-                    f"step {self.step} needs {_amount(size + MARGIN_BYTES)} more at {path}, where "
-                    f"{_amount(free)} are free: delete something there, or restore to a larger disk",
+                    f"step {self.step} needs {_amount_in_words(size + MARGIN_BYTES)} more at {path}, where "
+                    f"{_amount_in_words(free)} are free: delete something there, or restore to a larger disk",
                 )
         made: dict[tuple[int, int], Spot] = {}
         for spot, expected in files:
@@ -160,7 +160,7 @@ class Staging:
                 aside += _into_place(tree)
                 told()
             for folder in {tree.target.parent for tree in of_kind}:  # once, however many files it has
-                _fsync(folder)
+                _fsync_folder(folder)
                 told()
         return aside
 
@@ -171,7 +171,7 @@ def _into_place(tree: Tree) -> list[Path]:
     if tree.staging.is_dir():
         _commit_records_last(tree.staging)
         for folder, _, _ in os.walk(tree.staging):
-            _fsync(Path(folder))
+            _fsync_folder(Path(folder))
     if tree.target.is_symlink() or tree.target.exists():
         number = 1
         while (free := tree.target.with_name(f"{REPLACED}{tree.target.name}-{number}")).exists():
@@ -201,7 +201,7 @@ def _refuse_links(tree: Tree, folder: Path) -> None:
         raise _link_in(tree)
 
 
-def _held(spot: Spot) -> int:
+def _bytes_held(spot: Spot) -> int:
     """Bytes of the disk that a staged file has already."""
     try:
         look = os.lstat(spot.staged)
@@ -314,10 +314,10 @@ def _make_folders(folder: Path) -> None:
         folder = folder.parent
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
-        _fsync(path.parent)
+        _fsync_folder(path.parent)
 
 
-def _fsync(folder: Path) -> None:
+def _fsync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -325,5 +325,5 @@ def _fsync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _amount(size: int) -> str:
+def _amount_in_words(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -51,7 +51,7 @@ class B2Client:
         self.retry = retry
         info = InMemoryAccountInfo()
         config = B2HttpApiConfig(
-            http_session_factory=lambda: _session(streams),
+            http_session_factory=lambda: _open_session(streams),
             user_agent_append=f"rl-supervisor/{__version__}",
             decode_content=True,  # keeps the factory's adapter; nothing is ever compressed (Accept-Encoding)
             install_clock_skew_hook=False,  # B2 does not mind, we compare no clocks, and a container cannot set its own
@@ -178,7 +178,7 @@ def plain_sha1(value: object) -> str | None:
     return text if len(text) == 40 else None
 
 
-def _session(streams: int) -> requests.Session:
+def _open_session(streams: int) -> requests.Session:
     """A connection for each stream, and reads of 1 MiB: requests' own ten connections would be dropped and remade."""
     session = requests.Session()
     adapter = _WideAdapter(pool_connections=4, pool_maxsize=streams + 4)

@@ -35,7 +35,7 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
 
     ``tried`` completes "could not ..."; of the key id only the last four characters are shown.
     """
-    error = _innermost(error)
+    error = _innermost_error(error)
     retry_after = getattr(error, "retry_after_seconds", None)
     could_not = f"could not {tried}"
     key = f"application key ...{key_id[-4:]}"
@@ -46,8 +46,8 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
     if isinstance(error, (b2.StorageCapExceeded, b2.TransactionCapExceeded)) or _is_cap(error):
         return say(
             "quota",
-            f"{could_not}: B2 says that a cap of the account is reached ({_text(error)}). Raise it in B2's Caps & "
-            f"Alerts, or keep fewer steps (store.keep_last)",
+            f"{could_not}: B2 says that a cap of the account is reached ({_text_of_error(error)}). Raise it in B2's "
+            f"Caps & Alerts, or keep fewer steps (store.keep_last)",
         )
     if isinstance(error, (b2.RestrictedBucket, b2.BucketNotAllowed)):
         return say(
@@ -64,9 +64,9 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
         # b2sdk signs in anew once and then gives up; with a key that B2 refuses, that sign-in would have failed
         return say("transient", f"{could_not}: B2 says of an authorization just given that it has expired")
     if isinstance(error, _KEY_REFUSED):
-        return say("permanent", f"{could_not}: B2 refuses the {key} ({_text(error)}). {MAKE_A_KEY}")
+        return say("permanent", f"{could_not}: B2 refuses the {key} ({_text_of_error(error)}). {MAKE_A_KEY}")
     if isinstance(error, _ACCOUNT):
-        return say("permanent", f"{could_not}: B2 wants something done for the account first ({_text(error)})")
+        return say("permanent", f"{could_not}: B2 wants something done for the account first ({_text_of_error(error)})")
     if isinstance(error, b2.PotentialS3EndpointPassedAsRealm):
         return say("permanent", f"{could_not}: store.realm names an S3 endpoint; B2's own API has the realm production")
     if isinstance(error, b2.FileNotPresent):
@@ -77,13 +77,13 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
     if isinstance(error, b2.UnsatisfiableRange):
         return say("damaged", f"{could_not}: the file in the bucket {bucket} ends before the bytes that were expected")
     if isinstance(error, b2.UnusableFileName):
-        return say("permanent", f"{could_not}: B2 does not take that name ({_text(error)})")
+        return say("permanent", f"{could_not}: B2 does not take that name ({_text_of_error(error)})")
     if isinstance(error, b2.TooManyRequests):
         return say("transient", f"{could_not}: B2 asks for fewer requests (429)")
-    return say("transient", f"{could_not}: {_text(error)}")
+    return say("transient", f"{could_not}: {_text_of_error(error)}")
 
 
-def _innermost(error: Exception) -> Exception:
+def _innermost_error(error: Exception) -> Exception:
     """b2sdk wraps what happened on the last of its own tries."""
     while isinstance(error, b2.MaxRetriesExceeded) and error.exception_info_list:
         error = error.exception_info_list[-1]
@@ -96,7 +96,7 @@ def _is_cap(error: Exception) -> bool:
     return isinstance(error, b2.UnknownError) and text.find("403") >= 0 and any(word in text for word in _QUOTA_WORDS)
 
 
-def _text(error: Exception) -> str:
+def _text_of_error(error: Exception) -> str:
     """The error's own words, shortened; none where they would quote a token."""
     text = " ".join(str(error).split())
     if "auth token" in text and "upload" in text:

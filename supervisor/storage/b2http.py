@@ -81,7 +81,7 @@ class Download:
         if "Content-Length" not in self.headers:
             raise ConnectionResetError("the server did not say how long its answer is")
         left = int(self.headers["Content-Length"])
-        with self._reader() as readinto:
+        with self._body_reader() as readinto:
             while left:
                 wanted = min(throttle.block(len(buffer)), left)
                 throttle.pass_(wanted)
@@ -98,7 +98,7 @@ class Download:
         self._clean = True
 
     @contextlib.contextmanager
-    def _reader(self) -> Iterator[Callable[[memoryview], int]]:
+    def _body_reader(self) -> Iterator[Callable[[memoryview], int]]:
         """How to read the body: from the socket, once what came with the head is taken. http.client's own reading
         returns it in many small pieces, each of which costs two calls.
 
@@ -130,18 +130,18 @@ class Download:
             return
         stall_s = self._transport.stall_s
         link.settimeout(None)
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(stall_s))
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _pack_timeval(stall_s))
         try:
             yield readinto
         finally:
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(0))
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _pack_timeval(0))
             link.settimeout(stall_s)
 
     def error(self) -> Exception:
         """What b2sdk makes of an answer that is no success."""
         body = self._response.read(ANSWER_BYTES)
         self._clean = self._response.isclosed()
-        return _refused(self.status_code, dict(self.headers.items()), body)
+        return _refused_error(self.status_code, dict(self.headers.items()), body)
 
     def __enter__(self) -> Download:
         return self
@@ -173,7 +173,7 @@ class Transport:
         """Does the environment name a proxy for this host? Asked once for each: requests looks at every variable of it,
         which cost as much as all else that a small file costs.
         """
-        address, _ = _split(url)
+        address, _ = _split_url(url)
         if address not in self._through_proxy:
             self._through_proxy[address] = bool(requests.utils.get_environ_proxies(url, no_proxy=None))
         return self._through_proxy[address]
@@ -192,7 +192,7 @@ class Transport:
 
         A range without a known SHA-1 is hashed from the very blocks that are sent; B2 takes the hash after them.
         """
-        address, target = _split(url)
+        address, target = _split_url(url)
         size = len(source)
         late = not source.sha1
         headers = headers | {
@@ -202,7 +202,7 @@ class Transport:
         }
         if late:
             headers["X-Bz-Content-Sha1"] = "hex_digits_at_end"
-        with self._connected(address) as connection:
+        with self._borrowed_connection(address) as connection:
             connection.putrequest("POST", target, skip_accept_encoding=True)
             for name, value in headers.items():
                 connection.putheader(name, value)
@@ -221,7 +221,7 @@ class Transport:
                     raise broken from None
                 raise
             if response.status != 200:
-                raise _refused(response.status, dict(response.headers.items()), body)
+                raise _refused_error(response.status, dict(response.headers.items()), body)
             framed = response.chunked or "Content-Length" in response.headers
             if broken or not response.isclosed() or not framed:  # without a length, a cut looks like the end
                 raise broken or ConnectionResetError("the connection ended before the end of the answer")
@@ -271,8 +271,8 @@ class Transport:
 
     def fetch(self, url: str, headers: dict[str, str]) -> Download:
         """GET; the answer's head has arrived. Raises b2sdk's errors and OSError."""
-        address, target = _split(url)
-        connection = self._take(address)
+        address, target = _split_url(url)
+        connection = self._take_connection(address)
         try:
             connection.request("GET", target, headers=headers | {"User-Agent": self._user_agent})
             answer = Download(self, address, connection)
@@ -290,9 +290,9 @@ class Transport:
     # ------------------------------------------------------------ connections
 
     @contextlib.contextmanager
-    def _connected(self, address: Address) -> Iterator[http.client.HTTPConnection]:
+    def _borrowed_connection(self, address: Address) -> Iterator[http.client.HTTPConnection]:
         """A connection that goes back when the block ends well, and is closed when it does not."""
-        connection = self._take(address)
+        connection = self._take_connection(address)
         try:
             yield connection
         except http.client.HTTPException as error:
@@ -303,13 +303,13 @@ class Transport:
             raise
         self.give_back(address, connection)
 
-    def _take(self, address: Address) -> http.client.HTTPConnection:
+    def _take_connection(self, address: Address) -> http.client.HTTPConnection:
         while True:
             with self._lock:
                 idle = self._idle.get(address)
                 connection = idle.pop() if idle else None
             if connection is None:
-                return self._connect(address)
+                return self._open_connection(address)
             if not select.select([connection.sock], [], [], 0)[0]:  # readable means closed by the other side
                 if connection.sock.gettimeout() != self.stall_s:
                     connection.sock.settimeout(self.stall_s)
@@ -323,11 +323,11 @@ class Transport:
         with self._lock:
             self._idle.setdefault(address, []).append(connection)
 
-    def _connect(self, address: Address) -> http.client.HTTPConnection:
+    def _open_connection(self, address: Address) -> http.client.HTTPConnection:
         scheme, host, port = address
         if scheme == "https":
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=CONNECT_S, context=self._context()
+                host, port, timeout=CONNECT_S, context=self._tls_context()
             )
         else:
             connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
@@ -335,7 +335,7 @@ class Transport:
         connection.sock.settimeout(self.stall_s)
         return connection
 
-    def _context(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         """One for all connections, with the certificates that requests would use for b2sdk's own calls."""
         with self._lock:
             if self._tls is None:
@@ -435,13 +435,13 @@ class Proxied:
         self._response.close()
 
 
-def _split(url: str) -> tuple[Address, str]:
+def _split_url(url: str) -> tuple[Address, str]:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return (parts.scheme, parts.hostname or "", port), parts.path + (f"?{parts.query}" if parts.query else "")
 
 
-def _refused(status: int, headers: dict[str, str], body: bytes) -> Exception:
+def _refused_error(status: int, headers: dict[str, str], body: bytes) -> Exception:
     try:
         said = json.loads(body)
         code, message = str(said.get("code")), str(said.get("message"))
@@ -452,7 +452,7 @@ def _refused(status: int, headers: dict[str, str], body: bytes) -> Exception:
     return error
 
 
-def _timeval(seconds: float) -> bytes:
+def _pack_timeval(seconds: float) -> bytes:
     return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 

@@ -73,10 +73,10 @@ def survey(store: Store, run_id: str) -> Survey:
         if "listFiles" not in bucket.capabilities:
             return Survey(tuple(problems), tuple(notes), ids)
         folder = store.full_name(f"{run_id}/")
-        hiding = [rule for one in bucket.rules or () if (rule := _hides(one, folder))]
+        hiding = [rule for one in bucket.rules or () if (rule := _hides_checkpoints(one, folder))]
         notes += hiding
         ids |= dict.fromkeys(hiding, "store-hides-steps")
-        backstop = None if bucket.rules is None else any(_cancels(one, folder) for one in bucket.rules)
+        backstop = None if bucket.rules is None else any(_cancels_unfinished(one, folder) for one in bucket.rules)
     elif isinstance(store, TellsRules):
         backstop = store.cancels_unfinished(f"{run_id}/")
     if backstop is False:
@@ -84,7 +84,7 @@ def survey(store: Store, run_id: str) -> Survey:
         ids[notes[-1]] = "store-no-backstop"
     problems += _read_only_folder(store.url)
     files = store.list(f"{run_id}/")
-    notes.insert(0, _holds(files, run_id))
+    notes.insert(0, _holds_run(files, run_id))
     current = {file.file_id for file in files}
     hidden = [file for file in store.list_versions(f"{run_id}/") if file.file_id not in current]
     hidden += store.list_hidden(f"{run_id}/")[0]
@@ -116,7 +116,7 @@ def _no_delete(bucket: Bucket) -> list[str]:
     return [told]
 
 
-def _hides(rule: Mapping[str, Any], folder: str) -> str:
+def _hides_checkpoints(rule: Mapping[str, Any], folder: str) -> str:
     """A rule that takes checkpoints away, in words; "" when it does not."""
     days, prefix = rule.get("daysFromUploadingToHiding"), str(rule.get("fileNamePrefix") or "")
     if not days or not (folder.startswith(prefix) or prefix.startswith(folder)):
@@ -128,7 +128,7 @@ def _hides(rule: Mapping[str, Any], folder: str) -> str:
     )
 
 
-def _cancels(rule: Mapping[str, Any], folder: str) -> bool:
+def _cancels_unfinished(rule: Mapping[str, Any], folder: str) -> bool:
     """Does it cancel what is begun in the folder and never finished?"""
     days = rule.get("daysFromStartingToCancelingUnfinishedLargeFiles")
     return bool(days) and folder.startswith(str(rule.get("fileNamePrefix") or ""))
@@ -159,7 +159,7 @@ def _read_only_folder(url: str) -> list[str]:
     return [f"Nothing may be written to {folder} by user id {os.geteuid()}: `chown` it, or name another store."]
 
 
-def _holds(files: Sequence[StoredFile], run_id: str) -> str:
+def _holds_run(files: Sequence[StoredFile], run_id: str) -> str:
     steps = sorted(
         int(number)
         for file in files

@@ -36,17 +36,17 @@ MAKE_AN_S3_KEY = (
 def keys_from(environ: Mapping[str, str]) -> tuple[str, str]:
     """Key id and key: from the environment, else from systemd's credentials folder. Raises kind "permanent"."""
     return (
-        _secret(environ, "B2_APPLICATION_KEY_ID", "b2_application_key_id"),
-        _secret(environ, "B2_APPLICATION_KEY", "b2_application_key"),
+        _read_secret(environ, "B2_APPLICATION_KEY_ID", "b2_application_key_id"),
+        _read_secret(environ, "B2_APPLICATION_KEY", "b2_application_key"),
     )
 
 
 def s3_keys_from(environ: Mapping[str, str]) -> tuple[str, str, str | None]:
     """Access key id, secret key and, for a temporary key, session token; else as ``keys_from``."""
     return (
-        _secret(environ, "AWS_ACCESS_KEY_ID", "aws_access_key_id", MAKE_AN_S3_KEY),
-        _secret(environ, "AWS_SECRET_ACCESS_KEY", "aws_secret_access_key", MAKE_AN_S3_KEY),
-        _found(environ, "AWS_SESSION_TOKEN", "aws_session_token") or None,
+        _read_secret(environ, "AWS_ACCESS_KEY_ID", "aws_access_key_id", MAKE_AN_S3_KEY),
+        _read_secret(environ, "AWS_SECRET_ACCESS_KEY", "aws_secret_access_key", MAKE_AN_S3_KEY),
+        _find_in_environment(environ, "AWS_SESSION_TOKEN", "aws_session_token") or None,
     )
 
 
@@ -64,8 +64,8 @@ def missing(url: str, name: str, environ: Mapping[str, str], stores: Iterable[Pa
     ]
 
 
-def _secret(environ: Mapping[str, str], variable: str, credential: str, advice: str = MAKE_A_KEY) -> str:
-    value = _found(environ, variable, credential)
+def _read_secret(environ: Mapping[str, str], variable: str, credential: str, advice: str = MAKE_A_KEY) -> str:
+    value = _find_in_environment(environ, variable, credential)
     if not value:
         raise StoreError(
             "permanent",
@@ -76,7 +76,7 @@ def _secret(environ: Mapping[str, str], variable: str, credential: str, advice: 
     return value
 
 
-def _found(environ: Mapping[str, str], variable: str, credential: str) -> str:
+def _find_in_environment(environ: Mapping[str, str], variable: str, credential: str) -> str:
     value = environ.get(variable, "").strip()
     folder = environ.get("CREDENTIALS_DIRECTORY")
     if not value and folder:

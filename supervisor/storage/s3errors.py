@@ -39,12 +39,12 @@ def code_of(error: BaseException | None) -> str:
     if not isinstance(error, aws.ClientError):
         return ""
     code = str(error.response.get("Error", {}).get("Code") or "")
-    return code or str(_answer(error).get("HTTPStatusCode", ""))
+    return code or str(_answer_of(error).get("HTTPStatusCode", ""))
 
 
 def status_of(error: BaseException | None) -> int:
     """The HTTP status, or 0 when there was no answer."""
-    return int(_answer(error).get("HTTPStatusCode") or 0) if isinstance(error, aws.ClientError) else 0
+    return int(_answer_of(error).get("HTTPStatusCode") or 0) if isinstance(error, aws.ClientError) else 0
 
 
 def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreError:
@@ -55,7 +55,7 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
     could_not = f"could not {tried}"
     if not isinstance(error, aws.ClientError):
         return _without_answer(error, could_not)
-    code, status, text = code_of(error), status_of(error), _text(error)
+    code, status, text = code_of(error), status_of(error), _text_of_error(error)
     key = f"access key ...{key_id[-4:]}"
 
     def say(kind: Kind, sentence: str) -> StoreError:
@@ -102,23 +102,23 @@ def _without_answer(error: Exception, could_not: str) -> StoreError:
         where = urlsplit(str(error.kwargs.get("endpoint_url") or "")).netloc
         return StoreError("transient", f"{could_not}: no connection{f' to {where}' if where else ''}")
     if isinstance(error, aws.SSLError):
-        return StoreError("transient", f"{could_not}: the TLS connection failed ({_short(error)})")
+        return StoreError("transient", f"{could_not}: the TLS connection failed ({_shortened(error)})")
     if isinstance(error, (aws.HTTPClientError, aws.IncompleteReadError, OSError)):
-        return StoreError("transient", f"{could_not}: the connection broke ({_short(error)})")
-    return StoreError("permanent", f"{could_not}: {_short(error)}")
+        return StoreError("transient", f"{could_not}: the connection broke ({_shortened(error)})")
+    return StoreError("permanent", f"{could_not}: {_shortened(error)}")
 
 
-def _answer(error: aws.ClientError) -> Mapping[str, Any]:
+def _answer_of(error: aws.ClientError) -> Mapping[str, Any]:
     answer: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
     return answer
 
 
 def _retry_after(error: aws.ClientError) -> float | None:
-    value = str(_answer(error).get("HTTPHeaders", {}).get("retry-after", ""))
+    value = str(_answer_of(error).get("HTTPHeaders", {}).get("retry-after", ""))
     return float(value) if value.isdigit() else None
 
 
-def _text(error: aws.ClientError) -> str:
+def _text_of_error(error: aws.ClientError) -> str:
     """The service's own words, shortened: "SlowDown: Please reduce your request rate"."""
     told = error.response.get("Error", {})
     code, message = code_of(error), " ".join(str(told.get("Message") or "").split())
@@ -126,5 +126,5 @@ def _text(error: aws.ClientError) -> str:
     return textwrap.shorten(text, 200, placeholder=" ...") or f"status {status_of(error)}"
 
 
-def _short(error: Exception) -> str:
+def _shortened(error: Exception) -> str:
     return textwrap.shorten(str(error), 200, placeholder=" ...") or type(error).__name__

@@ -59,7 +59,7 @@ def hash_parts(path: Path, size: int, part_size: int) -> tuple[Part, ...]:
     )
 
 
-def _sha1() -> Hasher:
+def _new_sha1() -> Hasher:
     return hashlib.sha1(usedforsecurity=False)
 
 
@@ -77,7 +77,7 @@ class SourceRange(io.RawIOBase):
         self.path = path
         self._progress = progress
         self._told = 0
-        self.hasher = hasher or _sha1
+        self.hasher = hasher or _new_sha1
         """Makes what finds the SHA-1 out on the way, for each time that the range is read from its beginning."""
         self._part = part
         self._descriptor = open_source(path)
